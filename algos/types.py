@@ -1,0 +1,95 @@
+"""Contracts of the learners: what they are given and what they return."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from flax import struct
+
+PyTree = Any
+
+
+class ActionSpec(NamedTuple):
+    """Actions as a learner sees them.
+
+    Attributes:
+      kind: "continuous" (each coordinate in [-1, 1]; the driver maps it to the space's
+        bounds) or "discrete" (one or more categorical choices).
+      sizes: for "continuous" `(dimensions,)`; for "discrete" the number of options of each
+        choice, so that `(5,)` is a plain discrete action and `(5, 3)` a multi-discrete one.
+        Discrete actions are int32 `[..., len(sizes)]`; masks are bool `[..., sum(sizes)]`.
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    @property
+    def dimensions(self) -> int:
+        """Length of the last axis of an action array."""
+        return self.sizes[0] if self.kind == "continuous" else len(self.sizes)
+
+    @property
+    def mask_size(self) -> int:
+        """Length of the last axis of an action mask; 0 for continuous actions."""
+        return 0 if self.kind == "continuous" else sum(self.sizes)
+
+
+@struct.dataclass
+class Rollout:
+    """On-policy experience with axes `[T, E, A]`.
+
+    The flags are never merged: each answers its own question.
+
+    Attributes:
+      obs: `[T, E, A, ...]` what the policy saw.
+      action: `[T, E, A, D]` as sampled, in the learner's own units.
+      log_prob: `[T, E, A]` log-probability of `action` when it was sampled.
+      value: `[T, E, A]` the critic's estimate for `obs`, in reward units as learnt.
+      reward: `[T, E, A]` raw rewards.
+      reset: `[T, E, A]` bool; recurrent state is cleared *before* this step.
+      discount: `[T, E, A]` 0 where this step terminated the agent, 1 otherwise.
+      boundary: `[T, E, A]` bool; the episode ended *after* this step, for any reason.
+      bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere.
+      alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
+      mask: `[T, E, A, n]` bool action mask, or None.
+      carry: recurrent state `[E, A, ...]` before the first step (`()` when feed-forward).
+      last_value: `[E, A]` value of the observation after the last step.
+    """
+
+    obs: PyTree
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    reset: jax.Array
+    discount: jax.Array
+    boundary: jax.Array
+    bootstrap: jax.Array
+    alive: jax.Array
+    mask: jax.Array | None
+    carry: PyTree
+    last_value: jax.Array
+
+
+class Agent(NamedTuple):
+    """A learner as a bundle of pure functions over an explicit state.
+
+    `batch` stands for any leading axes, `[E, A]` while acting. Every agent takes a recurrent
+    carry; a feed-forward one carries `()`.
+
+    Attributes:
+      init: `(key) -> state`.
+      initial_carry: `(batch_shape) -> carry`.
+      act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
+        `extras` holds what the learner wants back in its batch (`log_prob`, `value`).
+      greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
+      value: `(state, obs, carry, mask) -> [batch]`, or None for agents without a state value.
+      update: `(state, key, batch) -> (state, metrics)`.
+    """
+
+    init: Callable
+    initial_carry: Callable
+    act: Callable
+    greedy: Callable
+    value: Callable | None
+    update: Callable

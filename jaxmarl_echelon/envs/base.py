@@ -1,0 +1,132 @@
+"""The environment contract: roles, time steps and the pure `reset` / `step` pair."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from flax import struct
+
+from jaxmarl_echelon.envs.spaces import Space
+
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class Role:
+    """A group of agents that share spaces and a controller.
+
+    Attributes:
+      name: key of this role in every per-role dictionary.
+      size: number of agents A of the role.
+      observation: space of one agent's observation.
+      action: space of one agent's action.
+    """
+
+    name: str
+    size: int
+    observation: Space
+    action: Space
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Static facts of an environment.
+
+    Attributes:
+      name: the environment's name, for folders and tables.
+      version: raised whenever behaviour changes, never otherwise.
+      roles: the groups of agents.
+      decision_period: seconds of simulated time per decision; 0 where time has no unit.
+      episode_limit: decisions after which every episode has ended.
+      outcomes: names of the outcome codes in `info["outcome"]`; empty where there are none.
+      success: name of the outcome that counts as success, or None.
+      tasks: names of the tasks (spawn points, missions) that `info["task"]` numbers.
+      components: names of the reward components under `info["reward/NAME"]`.
+    """
+
+    name: str
+    version: int
+    roles: tuple[Role, ...]
+    decision_period: float
+    episode_limit: int
+    outcomes: tuple[str, ...] = ()
+    success: str | None = None
+    tasks: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+
+    def role(self, name: str) -> Role:
+        """Returns the role called `name`; raises KeyError with the known names otherwise."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise KeyError(f"no role {name!r} in {self.name}; roles: {', '.join(r.name for r in self.roles)}")
+
+
+@struct.dataclass
+class TimeStep:
+    """What an environment shows after a reset or a step. Dictionaries map role names to arrays.
+
+    Attributes:
+      obs: `[A, ...]` observations of the state that was reached; the last one of an episode
+        is a true final observation, never one of the next episode.
+      reward: `[A]` float32, for the step that led here (0 after a reset).
+      terminated: `[A]` bool; this agent's story is over (crash, goal): nothing is bootstrapped.
+      truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.
+      alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for
+        agents that are out of the game; their rewards are 0.
+      action_mask: `[A, n]` bool for roles with discrete actions and masks; empty otherwise.
+      over: scalar bool; the environment must be reset before the next step.
+      info: named scalars, with the same keys after every reset and step. Known names:
+        `outcome` (int32 code, -1 while running), `task` (int32), `reward/NAME` (float32).
+    """
+
+    obs: dict[str, jax.Array]
+    reward: dict[str, jax.Array]
+    terminated: dict[str, jax.Array]
+    truncated: dict[str, jax.Array]
+    alive: dict[str, jax.Array]
+    action_mask: dict[str, jax.Array]
+    over: jax.Array
+    info: dict[str, jax.Array]
+
+
+class ScriptedPolicy(NamedTuple):
+    """A policy that is not learnt, for one environment; it may look at the whole state.
+
+    Attributes:
+      init: `() -> memory`, renewed whenever an episode begins.
+      act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
+    """
+
+    init: Callable
+    act: Callable
+
+
+class Environment(Protocol):
+    """A pure environment: static choices live in the object, everything else in arguments.
+
+    `params` is a pytree of arrays holding whatever may change without recompiling. All
+    methods work on one environment; batches come from `jax.vmap`.
+
+    Optional attributes that the training program uses where an environment has them:
+    `scripts` (script name -> ScriptedPolicy), `controllers` (role -> default controller name),
+    `evaluation_params(params, index)` (parameters of evaluation episode `index`) and `viewer`
+    (see `jaxmarl_echelon.training.pictures`).
+    """
+
+    spec: EnvSpec
+
+    def default_params(self) -> PyTree:
+        """Returns the parameters that the configuration asks for."""
+        ...
+
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[PyTree, TimeStep]:
+        """Starts an episode."""
+        ...
+
+    def step(
+        self, key: jax.Array, state: PyTree, actions: dict[str, jax.Array], params: PyTree
+    ) -> tuple[PyTree, TimeStep]:
+        """Advances one decision. `actions` maps each role to `[A, ...]` in its action space."""
+        ...

@@ -1,0 +1,43 @@
+"""How an adversarial episode ends."""
+
+import jax
+import jax.numpy as jnp
+
+OUTCOMES = ("target_crash", "self_crash", "collision", "timeout", "idle_stop", "target_finish")
+TARGET_CRASH, SELF_CRASH, COLLISION, TIMEOUT, IDLE_STOP, TARGET_FINISH = range(len(OUTCOMES))
+RUNNING = -1
+SUCCESS = OUTCOMES[TARGET_CRASH]
+
+
+def classify(
+    attacker_crashed: jax.Array,
+    defender_crashed: jax.Array,
+    defender_finished: jax.Array,
+    idle: jax.Array,
+    out_of_time: jax.Array,
+) -> jax.Array:
+    """Returns the outcome code of a decision, `RUNNING` while nothing has ended.
+
+    Where several things happen in one decision the first of target_finish, collision (both
+    cars crashed, into each other or not), target_crash, self_crash, idle_stop, timeout counts.
+
+    Args:
+      attacker_crashed: bool; the attacker touched a wall or a car.
+      defender_crashed: bool; the defender touched a wall or a car.
+      defender_finished: bool; the defender passed the finish.
+      idle: bool; the attacker stood still for too long.
+      out_of_time: bool; the time limit was reached.
+
+    Returns:
+      int32 of the arguments' shape, an index into `OUTCOMES` or `RUNNING`.
+    """
+    ranked = (
+        (defender_finished, TARGET_FINISH),
+        (attacker_crashed & defender_crashed, COLLISION),
+        (defender_crashed, TARGET_CRASH),
+        (attacker_crashed, SELF_CRASH),
+        (idle, IDLE_STOP),
+        (out_of_time, TIMEOUT),
+    )
+    codes = [jnp.int32(code) for _, code in ranked]
+    return jnp.select([flag for flag, _ in ranked], codes, jnp.int32(RUNNING))

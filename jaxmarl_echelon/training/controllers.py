@@ -1,0 +1,101 @@
+"""Who acts for a role: a learner, or a script. One interface for rollouts and evaluation."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.types import ActionSpec, Agent
+from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
+from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
+
+
+class Controller(NamedTuple):
+    """Acts for all agents of a role in E environments.
+
+    Attributes:
+      init: `(num_envs) -> memory [E]`.
+      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], extras)`;
+        `action` is in the role's action space, `extras` what a learner wants back.
+    """
+
+    init: Callable
+    act: Callable
+
+
+def action_spec(space: Space) -> ActionSpec:
+    """Describes an action space to a learner. Raises ValueError for shapes it cannot act in."""
+    if isinstance(space, Box):
+        if len(space.shape) != 1:
+            raise ValueError(f"action space {space}: learners act in one-dimensional boxes")
+        return ActionSpec("continuous", (space.shape[0],))
+    if isinstance(space, Discrete):
+        return ActionSpec("discrete", (space.n,))
+    return ActionSpec("discrete", tuple(space.sizes))
+
+
+def to_space(space: Space, action: jax.Array) -> jax.Array:
+    """Maps a learner's action `[..., D]` into an action space: boxes linearly from [-1, 1], clipped."""
+    if isinstance(space, Box):
+        low = jnp.asarray(np.broadcast_to(space.low, space.shape), jnp.float32)
+        high = jnp.asarray(np.broadcast_to(space.high, space.shape), jnp.float32)
+        return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+    return action[..., 0] if isinstance(space, Discrete) else action
+
+
+def learner(agent: Agent, role: Role, *, greedy: bool) -> Controller:
+    """Lets a learner act: sampled actions with what it needs for learning, or greedy ones."""
+
+    def init(num_envs):
+        return agent.initial_carry((num_envs, role.size))
+
+    def act(key, state, carry, view, reset):
+        obs = view.time.obs[role.name]
+        mask = view.time.action_mask.get(role.name)
+        reset = jnp.broadcast_to(reset[:, None], (reset.shape[0], role.size))
+        if greedy:
+            action, carry = agent.greedy(state, obs, carry, reset, mask)
+            extras = {}
+        else:
+            action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
+        return carry, to_space(role.action, action), {"action": action, **extras}
+
+    return Controller(init, act)
+
+
+def script(policy: ScriptedPolicy) -> Controller:
+    """Lets a scripted policy act; its memory is renewed when an episode begins."""
+
+    def init(num_envs):
+        memory = policy.init()
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), memory)
+
+    def act(key, state, memory, view, reset):
+        del state
+        memory = where_batch(reset, init(reset.shape[0]), memory)
+        keys = jax.random.split(key, reset.shape[0])
+        memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
+        return memory, action, {}
+
+    return Controller(init, act)
+
+
+def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
+    """Returns a script of the environment; raises ValueError with the known names otherwise."""
+    scripts = getattr(env, "scripts", {})
+    if name not in scripts:
+        known = ", ".join(["learner", *scripts])
+        raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")
+    return scripts[name]
+
+
+def where_batch(mask: jax.Array, new, old):
+    """Selects whole rows of two equal trees by a `[E]` mask."""
+
+    def pick(a, b):
+        shaped = mask.reshape(mask.shape + (1,) * (jnp.ndim(b) - mask.ndim))
+        return jnp.where(shaped, a, b)
+
+    return jax.tree.map(pick, new, old)

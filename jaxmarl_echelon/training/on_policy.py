@@ -1,0 +1,138 @@
+"""Rollouts for on-policy learners: T decisions in E environments as one scan."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Agent, Rollout
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.types import RunState, View
+
+BOOTSTRAP_CHUNK = 64
+
+
+class Collector(NamedTuple):
+    """What a rollout needs that never changes during a run.
+
+    Attributes:
+      env: the environment.
+      agents: role name to the agent that learns it.
+      controllers: role name to who acts for it.
+      horizon: decisions T per rollout.
+    """
+
+    env: Environment
+    agents: dict[str, Agent]
+    controllers: dict[str, Controller]
+    horizon: int
+
+
+class Collected(NamedTuple):
+    """One rollout.
+
+    Attributes:
+      rollouts: role name to its Rollout, axes `[T, E, A]`.
+      finished: results of the episodes that ended, `[T, E]`, masked.
+      quarantined: int32, how often an environment was reset for a non-finite number.
+    """
+
+    rollouts: dict[str, Rollout]
+    finished: Finished
+    quarantined: jax.Array
+
+
+def act(collector: Collector, run: RunState, key: jax.Array):
+    """Lets every role decide once.
+
+    Returns:
+      memories, actions in the environment's spaces, and each learner's extras, by role name.
+    """
+    view = View(run.episodes.env, run.episodes.params, run.episodes.time)
+    memories, actions, extras = {}, {}, {}
+    keys = jax.random.split(key, len(collector.controllers))
+    for role_key, (role, controller) in zip(keys, sorted(collector.controllers.items()), strict=True):
+        memories[role], actions[role], extras[role] = controller.act(
+            role_key, run.learners.get(role), run.memories[role], view, run.reset
+        )
+    return memories, actions, extras
+
+
+def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
+    """Plays T decisions and records what each learner needs.
+
+    Args:
+      run: the run; its episodes, memories and reset flags are advanced.
+      key: typed random key.
+      draw: `(key) -> params`, draws a new episode's parameters.
+
+    Returns:
+      the advanced run and the rollout.
+    """
+    carries = {role: run.memories[role] for role in collector.agents}
+
+    def step(run, step_key):
+        key_act, key_env = jax.random.split(step_key)
+        memories, actions, extras = act(collector, run, key_act)
+        episodes, transition = episodes_lib.step(collector.env, key_env, run.episodes, actions, draw)
+        records = {
+            role: _record(agent, run, role, extras[role], memories[role], transition)
+            for role, agent in collector.agents.items()
+        }
+        run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
+        return run, (records, transition.finished, jnp.sum(transition.quarantined))
+
+    run, (records, finished, quarantined) = jax.lax.scan(step, run, jax.random.split(key, collector.horizon))
+    rollouts = {
+        role: Rollout(**record, carry=carries[role], last_value=_value(collector.agents[role], run, role))
+        for role, record in records.items()
+    }
+    return run, Collected(rollouts, finished, jnp.sum(quarantined))
+
+
+def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -> dict:
+    before, after = run.episodes.time, transition.time
+    shape = before.alive[role].shape
+    over = transition.reset_next[:, None]
+    alive = before.alive[role] & ~transition.quarantined[:, None]
+    truncated = after.truncated[role] & ~transition.quarantined[:, None]
+    return {
+        "obs": before.obs[role],
+        "action": extras["action"],
+        "log_prob": extras["log_prob"],
+        "value": extras["value"],
+        "reward": after.reward[role],
+        "reset": jnp.broadcast_to(run.reset[:, None], shape),
+        "discount": jnp.where(after.terminated[role], 0.0, 1.0),
+        "boundary": after.terminated[role] | after.truncated[role] | over,
+        "bootstrap": _bootstrap(agent, run.learners[role], truncated, after, role, carry),
+        "alive": alive,
+        "mask": before.action_mask.get(role),
+    }
+
+
+def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
+    """Values `[E, A]` of final observations where truncated, computed for those environments only.
+
+    They are taken inside the rollout because a recurrent critic needs the carry of that moment.
+    """
+
+    def value(inputs):
+        obs, carry, mask = inputs
+        reset = jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
+        return agent.value(state, obs, carry, reset, mask)
+
+    inputs = (after.obs[role], carry, after.action_mask.get(role))
+    values = episodes_lib.where_chunked(
+        jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
+    )
+    return jnp.where(truncated, values, 0.0)
+
+
+def _value(agent: Agent, run: RunState, role: str) -> jax.Array:
+    time = run.episodes.time
+    reset = jnp.broadcast_to(run.reset[:, None], time.alive[role].shape)
+    return agent.value(run.learners[role], time.obs[role], run.memories[role], reset, time.action_mask.get(role))

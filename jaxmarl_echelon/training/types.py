@@ -1,0 +1,71 @@
+"""The state of a whole run, and what the program's parts hand to each other."""
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import struct
+
+from jaxmarl_echelon.envs.base import TimeStep
+from jaxmarl_echelon.envs.episodes import Episodes
+
+PyTree = Any
+
+
+class View(NamedTuple):
+    """What a controller may look at, `[E]` environments at once.
+
+    Attributes:
+      env: environment states.
+      params: environment parameters of the running episodes.
+      time: time steps with the observations to act on.
+    """
+
+    env: PyTree
+    params: PyTree
+    time: TimeStep
+
+
+@struct.dataclass
+class Recent:
+    """Ring of the last W finished episodes, for rolling statistics.
+
+    Attributes:
+      episode_return: role name to `[W]`, mean over the role's agents.
+      length: `[W]` decisions.
+      outcome: `[W]` int32 outcome codes.
+      components: component name to `[W]` sums over the episode.
+      count: int32, episodes written so far (saturating at a large number).
+      cursor: int32, where the next one goes.
+    """
+
+    episode_return: dict[str, jax.Array]
+    length: jax.Array
+    outcome: jax.Array
+    components: dict[str, jax.Array]
+    count: jax.Array
+    cursor: jax.Array
+
+
+@struct.dataclass
+class RunState:
+    """Everything a run needs to go on: what a checkpoint holds.
+
+    Attributes:
+      key: typed random key of the next update.
+      learners: role name to the state of its agent.
+      memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
+      reset: `[E]` bool; an episode begins with the coming decision.
+      episodes: the environments and their running episodes, `[E]`.
+      curriculum: the curriculum's state.
+      recent: ring of finished episodes.
+      updates: int32, updates done.
+    """
+
+    key: jax.Array
+    learners: dict[str, PyTree]
+    memories: dict[str, PyTree]
+    reset: jax.Array
+    episodes: Episodes
+    curriculum: PyTree
+    recent: Recent
+    updates: jax.Array
