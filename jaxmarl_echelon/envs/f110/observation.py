@@ -1,0 +1,200 @@
+"""Flat observations of the F110 environments, every feature scaled to about [-1, 1]."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+NEIGHBOUR_FEATURES = 7
+
+
+@struct.dataclass
+class ObservationScales:
+    """Divisors of the gaplock observation.
+
+    Attributes:
+      lidar_range: metres at which a beam reads 1.
+      speed_scale: m/s, and rad/s for the yaw rate, at which a velocity reads 1.
+      position_scale: metres at which a relative position or a distance reads 1.
+    """
+
+    lidar_range: jax.Array | float = 12.0
+    speed_scale: jax.Array | float = 1.0
+    position_scale: jax.Array | float = 12.0
+
+
+@struct.dataclass
+class RacingScales:
+    """Divisors of the racing observation: metres, m/s, rad/s, rad, metres, metres."""
+
+    lidar_range: jax.Array | float = 12.0
+    speed_scale: jax.Array | float = 1.0
+    yaw_rate_scale: jax.Array | float = 3.0
+    steer_scale: jax.Array | float = 0.46
+    offset_scale: jax.Array | float = 1.5
+    position_scale: jax.Array | float = 12.0
+
+
+def layout(beams: int, observe_time: bool = False) -> dict[str, slice]:
+    """Returns where each part of the gaplock observation lies, in order and without holes."""
+    sizes = {"lidar": beams, "ego_velocity": 3, "target_velocity": 3, "relative_pose": 5}
+    return _slices(sizes | ({"time": 1} if observe_time else {}))
+
+
+def racing_layout(beams: int, lookahead: int, neighbours: int) -> dict[str, slice]:
+    """Returns where each part of the racing observation lies, in order and without holes."""
+    return _slices(
+        {
+            "lidar": beams,
+            "ego_velocity": 3,
+            "steer": 1,
+            "offset": 1,
+            "heading_error": 2,
+            "lookahead": 2 * lookahead,
+            "neighbours": NEIGHBOUR_FEATURES * neighbours,
+        }
+    )
+
+
+def gaplock_observation(
+    scan: jax.Array,
+    ego_pose: jax.Array,
+    ego_velocity: jax.Array,
+    target_pose: jax.Array,
+    target_velocity: jax.Array,
+    has_target: jax.Array | bool,
+    scales: ObservationScales,
+    time_left: jax.Array | None = None,
+) -> jax.Array:
+    """What the attacker sees: its scan, both velocities, and the target's pose in its own frame.
+
+    Args:
+      scan: `[B]` ranges in metres, right-hand beam first.
+      ego_pose: `[3]` x, y (m) and heading (rad).
+      ego_velocity: `[3]` vx, vy (m/s, body frame) and yaw rate (rad/s).
+      target_pose: `[3]` of the target, like `ego_pose`.
+      target_velocity: `[3]` of the target, in the target's own body frame.
+      has_target: bool; without a target its eight features are 0, whatever its arrays hold.
+      scales: divisors.
+      time_left: remaining fraction of the episode, appended as one more feature if given.
+
+    Returns:
+      `[B + 11]` (or `[B + 12]`): the parts of `layout(B)`. `relative_pose` is forward, left, sine
+      and cosine of the heading difference, distance.
+    """
+    offset = target_pose[:2] - ego_pose[:2]
+    turn = target_pose[2] - ego_pose[2]
+    relative = jnp.concatenate(
+        [
+            jnp.clip(rotate(offset, -ego_pose[2]) / scales.position_scale, -1.0, 1.0),
+            jnp.stack([jnp.sin(turn), jnp.cos(turn)]),
+            jnp.clip(jnp.hypot(offset[0], offset[1]) / scales.position_scale, 0.0, 1.0)[None],
+        ]
+    )
+    target = jnp.concatenate([jnp.clip(target_velocity / scales.speed_scale, -1.0, 1.0), relative])
+    parts = [
+        jnp.clip(scan / scales.lidar_range, 0.0, 1.0),
+        jnp.clip(ego_velocity / scales.speed_scale, -1.0, 1.0),
+        jnp.where(has_target, target, 0.0),
+    ]
+    if time_left is not None:
+        parts.append(jnp.clip(jnp.asarray(time_left, scan.dtype), 0.0, 1.0)[None])
+    return jnp.concatenate(parts)
+
+
+def racing_observation(
+    scan: jax.Array,
+    ego_pose: jax.Array,
+    ego_velocity: jax.Array,
+    ego_steer: jax.Array,
+    offset: jax.Array,
+    heading_error: jax.Array,
+    lookahead: jax.Array,
+    others_pose: jax.Array,
+    others_velocity: jax.Array,
+    others_valid: jax.Array,
+    scales: RacingScales,
+    neighbours: int = 2,
+) -> jax.Array:
+    """What a racing car sees: scan, own motion, the centreline around it, its nearest opponents.
+
+    Args:
+      scan: `[B]` ranges in metres, right-hand beam first.
+      ego_pose: `[3]` x, y (m) and heading (rad).
+      ego_velocity: `[3]` vx, vy (m/s, body frame) and yaw rate (rad/s).
+      ego_steer: steering angle in rad.
+      offset: lateral distance to the centreline in metres, positive on its left.
+      heading_error: own heading minus the centreline's tangent, in rad.
+      lookahead: `[K, 2]` centreline points ahead, world frame, metres.
+      others_pose: `[M, 3]` of the other cars.
+      others_velocity: `[M, 3]` of the other cars, each in its own body frame.
+      others_valid: `[M]` bool; cars that exist and are in the race.
+      scales: divisors.
+      neighbours: how many of the nearest cars are shown (static).
+
+    Returns:
+      `[B + 7 + 2 K + 7 neighbours]`: the parts of `racing_layout`. The heading error is shown as sine
+      and cosine; each neighbour as forward, left, sine and cosine of the heading difference,
+      relative velocity forward and left (ego frame), and 1; absent neighbours are all 0.
+    """
+    speeds = jnp.stack([scales.speed_scale, scales.speed_scale, scales.yaw_rate_scale])
+    points = rotate(lookahead - ego_pose[:2], -ego_pose[2]) / scales.position_scale
+    nearest = _nearest(
+        ego_pose, ego_velocity, others_pose, others_velocity, others_valid, scales, neighbours
+    )
+    return jnp.concatenate(
+        [
+            jnp.clip(scan / scales.lidar_range, 0.0, 1.0),
+            jnp.clip(ego_velocity / speeds, -1.0, 1.0),
+            jnp.clip(ego_steer / scales.steer_scale, -1.0, 1.0)[None],
+            jnp.clip(offset / scales.offset_scale, -1.0, 1.0)[None],
+            jnp.stack([jnp.sin(heading_error), jnp.cos(heading_error)]),
+            jnp.clip(points, -1.0, 1.0).ravel(),
+            nearest.ravel(),
+        ]
+    )
+
+
+def rotate(vector: jax.Array, angle: jax.Array) -> jax.Array:
+    """Turns `[..., 2]` vectors counter-clockwise by `angle` (rad)."""
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    x, y = vector[..., 0], vector[..., 1]
+    return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)
+
+
+def _nearest(
+    ego_pose: jax.Array,
+    ego_velocity: jax.Array,
+    poses: jax.Array,
+    velocities: jax.Array,
+    valid: jax.Array,
+    scales: RacingScales,
+    neighbours: int,
+) -> jax.Array:
+    """Returns `[neighbours, 7]` features of the nearest valid cars, nearest first."""
+    missing = max(neighbours - poses.shape[0], 0)
+    poses = jnp.pad(poses, ((0, missing), (0, 0)))
+    velocities = jnp.pad(velocities, ((0, missing), (0, 0)))
+    valid = jnp.pad(valid, (0, missing))
+    offset = rotate(poses[:, :2] - ego_pose[:2], -ego_pose[2])
+    turn = poses[:, 2] - ego_pose[2]
+    relative = rotate(velocities[:, :2], turn) - ego_velocity[:2]
+    features = jnp.concatenate(
+        [
+            jnp.clip(offset / scales.position_scale, -1.0, 1.0),
+            jnp.stack([jnp.sin(turn), jnp.cos(turn)], axis=-1),
+            jnp.clip(relative / scales.speed_scale, -1.0, 1.0),
+            jnp.ones_like(turn)[:, None],
+        ],
+        axis=-1,
+    )
+    distance = jnp.where(valid, jnp.hypot(offset[:, 0], offset[:, 1]), jnp.inf)
+    order = jax.lax.top_k(-distance, neighbours)[1]
+    return jnp.where(valid[:, None], features, 0.0)[order]
+
+
+def _slices(sizes: dict[str, int]) -> dict[str, slice]:
+    slices, start = {}, 0
+    for name, size in sizes.items():
+        slices[name] = slice(start, start + size)
+        start += size
+    return slices
