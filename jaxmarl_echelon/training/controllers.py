@@ -9,6 +9,7 @@ import numpy as np
 
 from algos.types import ActionSpec, Agent
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
+from jaxmarl_echelon.envs.episodes import select
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
 
 
@@ -74,7 +75,7 @@ def script(policy: ScriptedPolicy) -> Controller:
 
     def act(key, state, memory, view, reset):
         del state
-        memory = where_batch(reset, init(reset.shape[0]), memory)
+        memory = select(reset, init(reset.shape[0]), memory)
         keys = jax.random.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
         return memory, action, {}
@@ -89,13 +90,3 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
         known = ", ".join(["learner", *scripts])
         raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")
     return scripts[name]
-
-
-def where_batch(mask: jax.Array, new, old):
-    """Selects whole rows of two equal trees by a `[E]` mask."""
-
-    def pick(a, b):
-        shaped = mask.reshape(mask.shape + (1,) * (jnp.ndim(b) - mask.ndim))
-        return jnp.where(shaped, a, b)
-
-    return jax.tree.map(pick, new, old)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
-from jaxmarl_echelon.training.controllers import Controller, where_batch
+from jaxmarl_echelon.envs.episodes import select
+from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
@@ -84,7 +85,7 @@ def play(
         over = time.over
         next_state, next_time = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
         result = _accumulate(result, time, next_time)
-        state, time, memories = where_batch(over, (state, time, memories), (next_state, next_time, moved))
+        state, time, memories = select(over, (state, time, memories), (next_state, next_time, moved))
         return (state, time, memories, jnp.zeros_like(reset), result), frame(state, params, time)
 
     first = frame(state, params, time)

@@ -97,8 +97,7 @@ def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -
     before, after = run.episodes.time, transition.time
     shape = before.alive[role].shape
     over = transition.reset_next[:, None]
-    alive = before.alive[role] & ~transition.quarantined[:, None]
-    truncated = after.truncated[role] & ~transition.quarantined[:, None]
+    truncated = after.truncated[role] & transition.acted[role]
     return {
         "obs": before.obs[role],
         "action": extras["action"],
@@ -109,7 +108,7 @@ def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -
         "discount": jnp.where(after.terminated[role], 0.0, 1.0),
         "boundary": after.terminated[role] | after.truncated[role] | over,
         "bootstrap": _bootstrap(agent, run.learners[role], truncated, after, role, carry),
-        "alive": alive,
+        "alive": transition.acted[role],
         "mask": before.action_mask.get(role),
     }
 
@@ -135,4 +134,5 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
 def _value(agent: Agent, run: RunState, role: str) -> jax.Array:
     time = run.episodes.time
     reset = jnp.broadcast_to(run.reset[:, None], time.alive[role].shape)
-    return agent.value(run.learners[role], time.obs[role], run.memories[role], reset, time.action_mask.get(role))
+    mask = time.action_mask.get(role)
+    return agent.value(run.learners[role], time.obs[role], run.memories[role], reset, mask)

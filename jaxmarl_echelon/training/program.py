@@ -37,7 +37,8 @@ class Program(NamedTuple):
       init: `(key) -> RunState`.
       update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
       evaluate: `(RunState, key, record=None) -> Evaluation`, deterministic.
-      play: `(controllers, learners, key, params, record=None) -> Evaluation` for other actors.
+      evaluate_as: `(controllers, learners, RunState, key, record=None) -> Evaluation`, the same
+        episodes played by other actors.
       env, agents, controllers: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
     """
@@ -45,7 +46,7 @@ class Program(NamedTuple):
     init: Callable
     update: Callable
     evaluate: Callable
-    play: Callable
+    evaluate_as: Callable
     env: Environment
     agents: dict[str, Agent]
     controllers: dict[str, controllers_lib.Controller]
@@ -67,16 +68,15 @@ def make_program(config: RunConfig) -> Program:
     def update(run):
         return update_once(config, collector, curriculum, run)
 
-    def play(controllers, learners, key, params, record=None):
+    def evaluate_as(controllers, learners, run, key, record=None):
+        params = curriculum.draw(key, run.curriculum)
+        params = evaluation.evaluation_params(env, params, config.eval_episodes)
         return evaluation.play(env, controllers, learners, key, params, record)
 
     def evaluate(run, key, record=None):
-        params = curriculum.draw(key, run.curriculum)
-        params = evaluation.evaluation_params(env, params, config.eval_episodes)
-        return play(greedy, run.learners, key, params, record)
+        return evaluate_as(greedy, run.learners, run, key, record)
 
-    steps = config.num_envs * config.algo.horizon
-    return Program(init, update, evaluate, play, env, agents, greedy, steps)
+    return Program(init, update, evaluate, evaluate_as, env, agents, greedy, config.steps_per_update)
 
 
 def make_train(config: RunConfig) -> Callable:
@@ -111,7 +111,8 @@ def make_controllers(config: RunConfig, agents: dict[str, Agent], *, greedy: boo
         if name == "learner":
             result[role.name] = controllers_lib.learner(agents[role.name], role, greedy=greedy)
         else:
-            result[role.name] = controllers_lib.script(controllers_lib.find_script(config.env, role.name, name))
+            policy = controllers_lib.find_script(config.env, role.name, name)
+            result[role.name] = controllers_lib.script(policy)
     return result
 
 
@@ -145,7 +146,8 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
     )
     learners, metrics = dict(run.learners), {}
-    for k, (role, agent) in zip(jax.random.split(key_learn, len(collector.agents)), collector.agents.items(), strict=True):
+    keys = jax.random.split(key_learn, len(collector.agents))
+    for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         learners[role], losses = agent.update(run.learners[role], k, collected.rollouts[role])
         prefix = "losses" if len(collector.agents) == 1 else f"losses/{role}"
         metrics |= {f"{prefix}/{name}": value for name, value in losses.items()}

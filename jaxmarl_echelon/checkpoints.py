@@ -1,0 +1,158 @@
+"""Checkpoints of the whole run state, written so that a kill at any moment leaves a readable folder.
+
+A checkpoint is a folder `step_N` with the arrays (Orbax) and a readable `metadata.json`. It is
+written under a temporary name and renamed when complete. The names `latest`, `best_eval`, ... are
+links to such folders, replaced atomically; folders that no name points to are removed.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+PyTree = Any
+
+METADATA = "metadata.json"
+
+
+def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) -> Path:
+    """Saves `state` and points every name of `names` at it.
+
+    Args:
+      folder: the run's checkpoint folder.
+      names: such as `("latest", "best_eval")`.
+      state: a pytree of arrays; typed keys are allowed.
+      metadata: JSON-able facts; must hold `step`, the environment steps so far.
+
+    Returns:
+      the checkpoint's folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step_{metadata['step']:012d}"
+    if not final.exists():
+        partial = folder / f".partial_{final.name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            _write(partial, state, metadata)
+            os.rename(partial, final)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    for name in names:
+        _link(folder, name, final.name)
+    _prune(folder)
+    return final
+
+
+def rewind(folder: Path, checkpoint: Path) -> None:
+    """Makes `checkpoint` the `latest` one and forgets those of later steps: a resumed run writes them anew."""
+    _link(folder, "latest", checkpoint.name)
+    for path in folder.iterdir():
+        if path.is_symlink() and os.readlink(path) > checkpoint.name:
+            path.unlink()
+    _prune(folder)
+
+
+def _write(folder: Path, state: PyTree, metadata: dict) -> None:
+    folder.mkdir(parents=True)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(folder.resolve() / "state", flatten(state))
+    with open(folder / METADATA, "w") as file:
+        json.dump(metadata, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(folder: Path, name: str, target: str) -> None:
+    fresh = folder / f".link_{name}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    os.replace(fresh, folder / name)
+
+
+def _prune(folder: Path) -> None:
+    kept = {os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
+    for path in folder.iterdir():
+        stale = path.name.startswith((".partial_", "step_")) and path.name not in kept
+        if stale and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def find(path: str | Path, name: str) -> Path:
+    """Finds a checkpoint's folder from a run folder, its `checkpoints` folder, or the folder itself.
+
+    Raises:
+      ValueError: one line that names what is missing.
+    """
+    path = Path(path)
+    for candidate in (path, path / name, path / "checkpoints" / name):
+        if (candidate / METADATA).is_file():
+            return candidate.resolve()
+    if not path.exists():
+        raise ValueError(f"{path}: no such folder")
+    raise ValueError(f"{path}: holds no checkpoint named {name!r}")
+
+
+def metadata(folder: Path) -> dict:
+    """Reads a checkpoint's facts. Raises ValueError where the file is unreadable."""
+    try:
+        return json.loads((folder / METADATA).read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder / METADATA}: unreadable checkpoint ({error})") from error
+
+
+def restore(folder: Path, like: PyTree) -> PyTree:
+    """Restores a state.
+
+    Args:
+      folder: as returned by `find`.
+      like: the state's structure, shapes and dtypes, from `jax.eval_shape`.
+
+    Raises:
+      ValueError: one line, where the checkpoint is damaged or belongs to another configuration.
+    """
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            saved = checkpointer.restore(folder.resolve() / "state")
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise ValueError(
+            f"{folder}: damaged checkpoint ({reason[0][:120] if reason else error!r})"
+        ) from error
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    restored = []
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path)
+        if name not in saved:
+            raise ValueError(f"{folder}: checkpoint of another configuration (it lacks {name})")
+        restored.append(_as_leaf(saved[name], leaf, name, folder))
+    return jax.tree.unflatten(structure, restored)
+
+
+def flatten(state: PyTree) -> dict[str, np.ndarray]:
+    """Names every array of a tree by its path; typed keys become their bits."""
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    return {
+        jax.tree_util.keystr(path): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for path, leaf in leaves
+    }
+
+
+def _is_key(leaf) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_leaf(value, leaf, name: str, folder: Path):
+    array = jax.numpy.asarray(value)
+    if _is_key(leaf):
+        array = jax.random.wrap_key_data(array)
+    if array.shape != leaf.shape or array.dtype != leaf.dtype:
+        raise ValueError(
+            f"{folder}: checkpoint of another configuration ({name} is {array.dtype}{list(array.shape)}, "
+            f"expected {leaf.dtype}{list(leaf.shape)})"
+        )
+    return array

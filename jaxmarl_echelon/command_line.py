@@ -1,0 +1,119 @@
+"""What the command lines share: composing a configuration, and errors made for people."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from jaxmarl_echelon.config_path import config_directory
+
+
+class UsageError(ValueError):
+    """Something that was typed is wrong; the message is one line for the person who typed it."""
+
+
+def guarded(main: Callable[[], None]) -> None:
+    """Runs a command line: what the user got wrong is one line on stderr and exit status 2.
+
+    Set JAXMARL_TRACEBACK=1 to see where the message came from.
+    """
+    try:
+        main()
+    except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        if os.environ.get("JAXMARL_TRACEBACK"):
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs between runs, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(home / "jaxmarl_echelon" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def groups() -> list[str]:
+    """Names of the configuration groups."""
+    return sorted(path.name for path in config_directory().iterdir() if path.is_dir())
+
+
+def plain(arguments: Sequence[str]) -> list[str]:
+    """Drops the plus sign of `+algo=ppo`: groups have defaults, so adding and choosing are one."""
+    chosen = tuple(f"+{group}=" for group in groups())
+    return [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
+
+
+def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+    """Composes the configuration and tells which option of each group was chosen.
+
+    Raises:
+      UsageError: with one line for anything that does not fit.
+    """
+    GlobalHydra.instance().clear()
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise UsageError(f"{override}: expected KEY=VALUE")
+    try:
+        with initialize_config_dir(str(config_directory()), version_base="1.3"):
+            config = compose("config", overrides=list(overrides), return_hydra_config=True)
+            chosen = {k: v for k, v in config.hydra.runtime.choices.items() if "hydra" not in k}
+            with open_dict(config):
+                del config["hydra"]
+            OmegaConf.resolve(config)
+            return config, chosen
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(_explain(error, overrides)) from error
+
+
+def _explain(error: Exception, overrides: Sequence[str]) -> str:
+    message = str(error)
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if key in groups() and f"'{key}/{value}'" in message:
+            return f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}"
+        if f"'{key}'" in message or f"override '{override}'" in message:
+            return f"{override}: unknown key{_allowed(key, overrides)}"
+    return message.splitlines()[0]
+
+
+def set_value(config: DictConfig, key: str, value: str) -> None:
+    """Overrides one value of a composed configuration; raises UsageError for unknown keys."""
+    if OmegaConf.select(config, key, default=config) is config:
+        raise UsageError(f"{key}={value}: unknown key of this run")
+    OmegaConf.update(config, key, OmegaConf.create(f"value: {value}").value)
+
+
+def options(group: str) -> list[str]:
+    """Choices of a configuration group, nested ones with their folder."""
+    root = config_directory() / group
+    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+
+
+def _allowed(key: str, overrides: Sequence[str]) -> str:
+    chosen = [o for o in overrides if o.partition("=")[0] in groups()]
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        node = compose("config", overrides=chosen)
+    parents = key.split(".")[:-1]
+    while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
+        parents.pop()
+    node = OmegaConf.select(node, ".".join(parents)) if parents else node
+    names = [str(name) for name in node if name not in ("_target_", "hydra")]
+    return f"; allowed here: {', '.join(names)}"
+
+
+def run_folder(config: DictConfig, choices: dict[str, str], stamp: str) -> Path:
+    """The folder of a new run, `outputs/ENV/ALGO/RUN`; raises UsageError where it exists already."""
+    name = config.run_name or f"{stamp}_s{config.seed}"
+    folder = Path(config.output_dir) / choices["env"].replace("/", "_") / choices["algo"] / str(name)
+    if folder.exists():
+        raise UsageError(f"run_name={name}: {folder} exists already; choose another name or resume={folder}")
+    return folder

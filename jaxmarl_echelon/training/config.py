@@ -1,0 +1,131 @@
+"""From a composed Hydra configuration to the objects of a run, with one-line errors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.envs.base import Environment
+
+POSITIVE = (
+    "total_env_steps",
+    "num_envs",
+    "eval_every",
+    "eval_episodes",
+    "checkpoint_every",
+    "updates_per_chunk",
+    "window",
+    "episode_rows",
+)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The static choices of a run.
+
+    Attributes:
+      env: the environment.
+      algo: settings of the learners; offers `horizon` and `make(shape, action, samples, updates)`.
+      curriculum: `(env) -> Curriculum`.
+      controllers: role name to "learner" or the name of one of the environment's scripts.
+      total_env_steps: decisions of an environment, summed over environments, to train for;
+        rounded up to whole chunks of updates.
+      num_envs: environments E that run side by side.
+      seed: root of every random key of the run.
+      eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
+      eval_episodes: episodes N of an evaluation.
+      updates_per_chunk: updates that run before the host looks at the result.
+      window: episodes in the rolling statistics.
+      episode_rows: finished episodes per update that reach `episodes.csv`.
+    """
+
+    env: Environment
+    algo: Any
+    curriculum: Callable[[Environment], Curriculum]
+    total_env_steps: int
+    num_envs: int
+    seed: int = 0
+    eval_every: int = 10
+    eval_episodes: int = 64
+    checkpoint_every: int = 10
+    updates_per_chunk: int = 1
+    window: int = 256
+    episode_rows: int = 1024
+    controllers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for key in POSITIVE:
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{key}={value}: must be a whole number of at least 1")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed}: must be a whole number from 0 to {2**32 - 1}")
+        for key in ("eval_every", "checkpoint_every"):
+            if getattr(self, key) % self.updates_per_chunk:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: must be a multiple of updates_per_chunk={self.updates_per_chunk}"
+                )
+        object.__setattr__(self, "controllers", self._all_controllers())
+
+    def _all_controllers(self) -> dict[str, str]:
+        roles = [role.name for role in self.env.spec.roles]
+        for role in self.controllers:
+            if role not in roles:
+                raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
+        defaults = getattr(self.env, "controllers", {})
+        chosen = {role: self.controllers.get(role) or defaults.get(role, "learner") for role in roles}
+        if "learner" not in chosen.values():
+            raise ValueError(f"controllers={chosen}: at least one role must be a learner")
+        return chosen
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one update."""
+        return self.num_envs * self.algo.horizon
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run, in whole chunks."""
+        chunk = self.steps_per_update * self.updates_per_chunk
+        return -(-self.total_env_steps // chunk) * self.updates_per_chunk
+
+
+def read(config: DictConfig) -> RunConfig:
+    """Builds the objects that a composed configuration names.
+
+    Raises:
+      ValueError: with one line that names the key, the value and what is allowed.
+    """
+    env_arguments = {}
+    if config.get("reward") is not None:
+        env_arguments["reward"] = build(config.reward, "reward")
+    env = build(config.env, "env", **env_arguments)
+    keys = [
+        key
+        for key in RunConfig.__dataclass_fields__
+        if key not in ("env", "algo", "curriculum", "controllers")
+    ]
+    return RunConfig(
+        env=env,
+        algo=build(config.algo, "algo"),
+        curriculum=build(config.curriculum, "curriculum", _partial_=True),
+        controllers=OmegaConf.to_container(config.controllers) or {},
+        **{key: config[key] for key in keys},
+    )
+
+
+def build(node: DictConfig, where: str, **arguments):
+    """Instantiates a node with a `_target_`; its own ValueErrors come through as they are."""
+    try:
+        return instantiate(node, **arguments, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, ValueError | OSError):
+            raise ValueError(str(cause)) from error
+        if isinstance(cause, TypeError):
+            raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
+        raise
