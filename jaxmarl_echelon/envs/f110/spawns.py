@@ -12,8 +12,8 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
-from physics.occupancy import MapBank, OccupancyMap
-from physics.tracks import Centerline
+from physics.centerline import Centerline
+from physics.gridmap import OccupancyMap, wall_distance
 
 BUILT_IN = {
     "pinch_right": (1.2, -0.3, 0.2),
@@ -25,7 +25,7 @@ BUILT_IN = {
 }
 LINE2_BASE = (-46.769, -0.7, 0.0)
 
-_SHRINK = np.linspace(1.0, 0.0, 11)
+_SHARES = np.linspace(1.0, 0.0, 11)
 _MARGIN = 0.05
 _BASES = 512
 _HEADINGS = 32
@@ -113,7 +113,6 @@ def spawn_weights(spawns: str | Sequence | Mapping, points: Sequence[SpawnPoint]
 
 def spawn_table(
     maps: Sequence[OccupancyMap],
-    bank: MapBank,
     points: Sequence[SpawnPoint],
     size: tuple[float, float],
     bases: Mapping[str, Sequence[Sequence[float]]],
@@ -125,8 +124,7 @@ def spawn_table(
     offset is shrunk until its box is clear of the walls; base poses without room are left out.
 
     Args:
-      maps: the maps of `bank`, in its order.
-      bank: their distance fields.
+      maps: the M maps.
       points: the S spawn points.
       size: length and width of a car in metres.
       bases: map name to base poses `[[x, y, psi], ...]`.
@@ -134,10 +132,7 @@ def spawn_table(
     Raises:
       ValueError: a map has no room for some spawn point.
     """
-    tables = [
-        _map_table(entry, _Field(bank, index), points, size, bases.get(entry.name))
-        for index, entry in enumerate(maps)
-    ]
+    tables = [_map_table(grid, points, size, bases.get(grid.name)) for grid in maps]
     longest = max(table.shape[0] for table in tables)
     padded = [np.resize(table, (longest, *table.shape[1:])) for table in tables]
     return SpawnTable(
@@ -184,49 +179,18 @@ def follow_centerline(line: Centerline, s, d=0.0, turn=0.0) -> np.ndarray:
         columns = [np.append(v, v[0] + extra) for v, extra in zip(columns, (0, 0, around), strict=True)]
         s = np.mod(s, line.length)
     x, y, heading = (np.interp(s, knots, column) for column in columns)
-    return np.stack([x - d * np.sin(heading), y + d * np.cos(heading), heading + turn], axis=-1)
+    facing = np.mod(heading + turn + np.pi, 2 * np.pi) - np.pi
+    return np.stack([x - d * np.sin(heading), y + d * np.cos(heading), facing], axis=-1)
 
 
-class _Field:
-    """A map's distance field on the host: `field(xy [..., 2])` are metres to the nearest wall."""
-
-    def __init__(self, bank: MapBank, index: int):
-        self.values = np.asarray(bank.field[index])
-        self.resolution = float(bank.resolution[index])
-        self.origin = np.asarray(bank.origin[index], np.float64)
-
-    def __call__(self, xy: np.ndarray) -> np.ndarray:
-        offset = xy - self.origin[:2]
-        c, s = np.cos(self.origin[2]), np.sin(self.origin[2])
-        column = np.floor((c * offset[..., 0] + s * offset[..., 1]) / self.resolution).astype(int)
-        row = np.floor((c * offset[..., 1] - s * offset[..., 0]) / self.resolution).astype(int)
-        height, width = self.values.shape
-        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        found = self.values[np.clip(row, 0, height - 1), np.clip(column, 0, width - 1)]
-        return np.where(inside, found, 0.0)
-
-    def center(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        x, y = (column + 0.5) * self.resolution, (row + 0.5) * self.resolution
-        c, s = np.cos(self.origin[2]), np.sin(self.origin[2])
-        return self.origin[:2] + np.stack([c * x - s * y, s * x + c * y], axis=-1)
-
-    def clear(self, poses: np.ndarray, size: tuple[float, float]) -> np.ndarray:
-        """Whether boxes at `poses [..., 3]` keep a margin of a cell and a hand from every wall."""
-        ahead, left = (np.linspace(-0.5, 0.5, 9) * extent for extent in size)
-        grid = np.stack(np.meshgrid(ahead, left, indexing="ij"), axis=-1).reshape(-1, 2)
-        c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
-        x = poses[..., 0, None] + c * grid[:, 0] - s * grid[:, 1]
-        y = poses[..., 1, None] + s * grid[:, 0] + c * grid[:, 1]
-        return self(np.stack([x, y], axis=-1)).min(axis=-1) > self.resolution + _MARGIN
-
-    def reach(self, xy: np.ndarray, heading: np.ndarray, limit: float) -> np.ndarray:
-        """Free metres ahead of points `[..., 2]`, at most `limit`, by sphere tracing."""
-        direction = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
-        travelled = np.zeros(heading.shape)
-        for _ in range(64):
-            gap = self(xy + travelled[..., None] * direction)
-            travelled = np.where(travelled < limit, travelled + gap, travelled)
-        return np.minimum(travelled, limit)
+def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> np.ndarray:
+    """Whether boxes at `poses [..., 3]` keep a cell and a margin off every wall."""
+    ahead, left = (np.linspace(-0.5, 0.5, 9) * extent for extent in size)
+    spots = np.stack(np.meshgrid(ahead, left, indexing="ij"), axis=-1).reshape(-1, 2)
+    c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
+    x = poses[..., 0, None] + c * spots[:, 0] - s * spots[:, 1]
+    y = poses[..., 1, None] + s * spots[:, 0] + c * spots[:, 1]
+    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + _MARGIN
 
 
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
@@ -243,71 +207,74 @@ def _read_point(name: str, entry: Mapping) -> SpawnPoint:
     return SpawnPoint(name, poses.get("offset"), poses.get("pose"), poses.get("defender"))
 
 
-def _map_table(entry, field, points, size, fixed) -> np.ndarray:
+def _map_table(grid, points, size, fixed) -> np.ndarray:
     """Returns poses `[P, S, 2, 3]` of one map."""
-    if fixed is not None:
-        bases, place = np.asarray(fixed, np.float64).reshape(-1, 3), _ahead_of
-    elif entry.centerline is not None:
-        line = entry.centerline
-        reach = max((point.offset[0] for point in points if point.offset), default=0.0)
-        end = line.length if line.closed else line.length - max(reach, 0.0) - 1.0
-        start = 0.0 if line.closed else 1.0
-        arcs = np.linspace(start, max(end, start), _BASES, endpoint=not line.closed)
-        bases = follow_centerline(line, arcs)
-
-        def place(bases, offset, factor):
-            del bases
-            return follow_centerline(line, arcs + offset[0], factor * offset[1], offset[2])
-    else:
-        bases, place = _free_bases(field, size), _ahead_of
-
+    bases, place = _base_poses(grid, points, size, fixed)
     columns, usable = [], np.ones(len(bases), bool)
     for point in points:
-        poses, clear = _place_point(point, bases, place, field, size)
+        poses, clear = _place_point(point, bases, place, grid, size)
         if not clear.any():
-            raise ValueError(f"env.map={entry.name}: no room for spawn point {point.name} on this map")
+            raise ValueError(f"env.map={grid.name}: no room for spawn point {point.name} on this map")
         columns.append(poses)
         usable &= clear
     if not usable.any():
-        raise ValueError(f"env.map={entry.name}: no position has room for all spawn points")
+        raise ValueError(f"env.map={grid.name}: no position has room for all spawn points")
     return np.stack(columns, axis=1)[usable]
 
 
-def _place_point(point, bases, place, field, size) -> tuple[np.ndarray, np.ndarray]:
-    """Returns attacker and defender poses `[P, 2, 3]` of a spawn point and whether both are clear."""
-    defender = bases if point.defender is None else np.broadcast_to(np.asarray(point.defender), bases.shape)
-    if point.attacker is not None:
-        tries = np.broadcast_to(np.asarray(point.attacker), (1, *bases.shape))
-    elif point.defender is not None:
-        tries = np.stack([_ahead_of(defender, point.offset, factor) for factor in _SHRINK])
+def _base_poses(grid, points, size, fixed):
+    """Returns base poses `[P, 3]` and how an offset is laid from them, `(offset, share) -> [P, 3]`."""
+    if fixed is not None:
+        bases = np.asarray(fixed, np.float64).reshape(-1, 3)
+    elif grid.centerline is not None:
+        line = grid.centerline
+        ahead = max((point.offset[0] for point in points if point.offset), default=0.0)
+        start, end = (0.0, line.length) if line.closed else (1.0, max(line.length - ahead - 1.0, 1.0))
+        arcs = np.linspace(start, end, _BASES, endpoint=not line.closed)
+        return follow_centerline(line, arcs), lambda offset, share: follow_centerline(
+            line, arcs + offset[0], share * offset[1], offset[2]
+        )
     else:
-        tries = np.stack([place(bases, point.offset, factor) for factor in _SHRINK])
-    clear = field.clear(tries, size)
+        bases = _free_bases(grid, size)
+    return bases, lambda offset, share: _ahead_of(bases, offset, share)
+
+
+def _place_point(point, bases, place, grid, size) -> tuple[np.ndarray, np.ndarray]:
+    """Returns attacker and defender poses `[P, 2, 3]` of a spawn point and whether both are clear."""
+    defender = bases if point.defender is None else np.broadcast_to(point.defender, bases.shape)
+    if point.attacker is not None:
+        tries = np.broadcast_to(point.attacker, (1, *bases.shape))
+    elif point.defender is not None:
+        tries = np.stack([_ahead_of(defender, point.offset, share) for share in _SHARES])
+    else:
+        tries = np.stack([place(point.offset, share) for share in _SHARES])
+    clear = _clear(grid, tries, size)
     first = np.argmax(clear, axis=0)
     attacker = np.take_along_axis(tries, first[None, :, None], axis=0)[0]
-    return np.stack([attacker, defender], axis=1), clear.any(axis=0) & field.clear(defender, size)
+    return np.stack([attacker, defender], axis=1), clear.any(axis=0) & _clear(grid, defender, size)
 
 
-def _ahead_of(bases, offset, factor) -> np.ndarray:
-    ahead, left, turn = offset[0], factor * offset[1], offset[2]
+def _ahead_of(bases, offset, share) -> np.ndarray:
+    ahead, left, turn = offset[0], share * offset[1], offset[2]
     c, s = np.cos(bases[:, 2]), np.sin(bases[:, 2])
     return np.stack(
         [bases[:, 0] + c * ahead - s * left, bases[:, 1] + s * ahead + c * left, bases[:, 2] + turn], axis=-1
     )
 
 
-def _free_bases(field: _Field, size: tuple[float, float]) -> np.ndarray:
+def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
     """Finds base poses `[P, 3]` in free space, each facing its longest free direction."""
-    room = 0.5 * float(np.hypot(*size)) + field.resolution + _MARGIN
-    rows, columns = np.nonzero(_indoors(field.values) & (field.values > room))
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(rows.size)[:_CANDIDATES]
-    xy = field.center(rows[chosen], columns[chosen])
+    room = 0.5 * float(np.hypot(*size)) + grid.resolution + _MARGIN
+    rows, columns = np.nonzero(_indoors(grid.field) & (grid.field > room))
+    chosen = np.random.default_rng(0).permutation(rows.size)[:_CANDIDATES]
+    xy = grid.world(rows[chosen], columns[chosen])
     headings = np.linspace(-np.pi, np.pi, _HEADINGS, endpoint=False)
-    reach = field.reach(xy[:, None], np.broadcast_to(headings, (len(xy), _HEADINGS)), 10.0)
-    poses = np.column_stack([xy, headings[reach.argmax(axis=1)]])
-    # Half of the candidates, those with most room around them, so that few starts hug a wall.
-    return poses[np.argsort(-field(xy), kind="stable")[: max(min(_BASES, len(xy)), len(xy) // 8)]]
+    angles = np.tile(headings, len(xy))
+    reach = wall_distance(grid, np.repeat(xy, _HEADINGS, axis=0), angles, 10.0)
+    longest = reach.reshape(len(xy), _HEADINGS).argmax(axis=1)
+    # The roomiest candidates only, so that few episodes begin hugging a wall.
+    order = np.argsort(-grid.distance(xy), kind="stable")[: 2 * _BASES]
+    return np.column_stack([xy, headings[longest]])[order]
 
 
 def _indoors(values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,409 @@
+"""The adversarial task: an attacker makes a defender crash without crashing itself."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
+from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
+from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
+from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
+from jaxmarl_echelon.envs.f110.simulation import (
+    SPEED,
+    WALL_CONTACTS,
+    Simulation,
+    SpeedLock,
+    poses_of,
+    velocities_of,
+)
+from jaxmarl_echelon.envs.f110.spawns import SpawnTable, draw_spawn, read_points, spawn_table, spawn_weights
+from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
+from jaxmarl_echelon.envs.spaces import Box
+from physics.boxes import boundary_intervals
+from physics.mapbank import distance_at, map_bank
+from physics.single_track import INTEGRATORS
+
+ROLES = ("attacker", "defender")
+TIMEOUTS = ("terminal", "truncation")
+ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
+
+
+class F110:
+    """An attacker and a defender on a map; see `make` for the settings.
+
+    Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
+    speed in m/s]` and the 119 features of `observation.gaplock_observation` (for 108 beams),
+    each from its own side. The attacker is paid by the reward, the defender gets the negative
+    of the attacker's `terminal` component. Any contact ends the episode for both.
+
+    Attributes:
+      spec: roles, spaces, outcomes; tasks are the spawn points.
+      simulation: the cars' physics and sensing.
+      maps: the maps, as loaded.
+      scripts: scripted policies by name.
+      controllers: who drives a role unless the run says otherwise.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        maps: Sequence,
+        reward: Reward,
+        spawns: SpawnTable,
+        tasks: Sequence[str],
+        params: F110Params,
+        *,
+        scales: ObservationScales,
+        observe_time: bool,
+        finish_lines: np.ndarray,
+        ftg_options,
+        speed_limits: Sequence[tuple[float, float]],
+    ):
+        self.simulation, self.maps, self.reward = simulation, maps, reward
+        self.spawns, self.scales, self.observe_time = spawns, scales, observe_time
+        self.finish_lines = finish_lines
+        self._params = params
+        self._pays_track = bool(ON_TRACK & set(reward.names))
+        reach = simulation.dt * int(params.max_steps) * float(params.car.v_max)
+        length = np.asarray(simulation.bank.centerline_length)
+        self._laps = np.asarray(simulation.bank.closed) & (length <= reach)
+        self._window = track_position.search_window(
+            simulation.bank, simulation.dt * simulation.repeat * float(params.car.v_max)
+        )
+        self.spec = _spec(simulation, reward, tasks, params, observe_time, speed_limits)
+        self.scripts = controllers.scripts(self, ftg_options)
+        self.controllers = {"attacker": "learner", "defender": "ftg"}
+
+    def default_params(self) -> F110Params:
+        """Returns the parameters that the configuration asks for."""
+        return self._params
+
+    def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
+        """Returns the parameters of evaluation episode `index`.
+
+        Spawn points in use follow each other, then maps; speeds are spread evenly from the
+        lowest, at the first spawn point, to the highest, at the last. Nothing is jittered.
+        """
+        spawns = jnp.sum(params.spawn_weights > 0)
+        place, turn = index % spawns, index // spawns
+        share = place / jnp.maximum(spawns - 1, 1)
+        low, high = params.speed_range[0], params.speed_range[1]
+        speed = low + (high - low) * share
+        return params.replace(
+            spawn_weights=_nth_positive(params.spawn_weights, place),
+            map_weights=_nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
+            speed_range=jnp.stack([speed, speed]),
+            spawn_jitter=jnp.zeros_like(params.spawn_jitter),
+        )
+
+    def reset(self, key: jax.Array, params: F110Params) -> tuple[F110State, TimeStep]:
+        """Starts an episode at a drawn map, spawn point and speed."""
+        spawn_key, scan_key = jax.random.split(key)
+        spawn = draw_spawn(spawn_key, self.spawns, params)
+        speeds = jnp.broadcast_to(spawn.speed, (2,))
+        cars = self.simulation.place(scan_key, spawn.poses, speeds, spawn.map_index, params)
+        track = track_position.nowhere(2)
+        if self._follows_track:
+            track = track_position.locate(self.simulation.bank, spawn.map_index, spawn.poses[:, :2])
+        state = F110State(
+            cars=cars,
+            map_index=spawn.map_index,
+            task=spawn.task,
+            spawn_speed=spawn.speed,
+            step=jnp.int32(0),
+            idle=jnp.int32(0),
+            track=track,
+            reward=self.reward.init(),
+            outcome=jnp.int32(RUNNING),
+        )
+        paid = {name: jnp.float32(0.0) for name in self.reward.names}
+        return state, self._time_step(state, params, paid, jnp.bool_(False), jnp.int32(0))
+
+    def step(
+        self, key: jax.Array, state: F110State, actions: dict[str, jax.Array], params: F110Params
+    ) -> tuple[F110State, TimeStep]:
+        """Advances one decision; actions outside the car's limits are clipped."""
+        commands = jnp.concatenate([actions[role] for role in ROLES])
+        lock = SpeedLock(params.locked, params.lock_steps - state.step, state.spawn_speed)
+        cars, trace = self.simulation.drive(
+            key, state.cars, commands, state.map_index, params, jnp.ones(2, bool), lock
+        )
+        track, record = state.track, None
+        if self._follows_track:
+            record = track_position.follow(
+                self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
+            )
+            track = jax.tree.map(lambda x: x[-1], record)
+        slow = jnp.abs(cars.state[ATTACKER, SPEED]) < params.idle_speed
+        idle = jnp.where(slow, state.idle + 1, 0)
+        moved = state.replace(cars=cars, step=state.step + trace.steps, track=track, idle=idle)
+        outcome = classify(
+            trace.crashed[ATTACKER],
+            trace.crashed[DEFENDER],
+            self._finished(state, moved),
+            (params.idle_decisions > 0) & (idle >= params.idle_decisions),
+            moved.step >= params.max_steps,
+        )
+        cut = (outcome == TIMEOUT) & ~params.timeout_terminal
+        paid_outcome = jnp.where(cut, RUNNING, outcome)
+        memory, paid = self._pay(state, moved, trace, record, commands, paid_outcome, params)
+        moved = moved.replace(reward=memory, outcome=outcome)
+        return moved, self._time_step(moved, params, paid, cut, trace.reverted)
+
+    @property
+    def _follows_track(self) -> bool:
+        return self._pays_track or bool(self._laps.any())
+
+    def _finished(self, before: F110State, after: F110State) -> jax.Array:
+        """Whether the defender crossed its map's finish line, or came round a closed track, forwards."""
+        finished = jnp.bool_(False)
+        if np.isfinite(self.finish_lines).any():
+            start, end = jnp.asarray(self.finish_lines, jnp.float32)[after.map_index]
+            old, new = before.cars.state[DEFENDER, :2], after.cars.state[DEFENDER, :2]
+            across = _side(start, end, old) * _side(start, end, new) <= 0
+            within = _side(old, new, start) * _side(old, new, end) <= 0
+            finished |= across & within & jnp.any(old != new)
+        if self._laps.any():
+            length = self.simulation.bank.centerline_length[after.map_index]
+            around = after.track.progress[DEFENDER] >= length
+            finished |= jnp.asarray(self._laps)[after.map_index] & around
+        return finished
+
+    def _pay(self, before, after, trace, record, commands, outcome, params):
+        """Rewards the attacker for each physics step; returns the memory and the components' sums."""
+        clearance = jnp.min(after.cars.scan[DEFENDER])
+
+        def pay(memory, inputs):
+            state, ran, last, crashed, place = inputs
+            situation = self._situation(state, commands, after.map_index, place).replace(
+                target_scan_min=clearance,
+                collided=crashed,
+                outcome=jnp.where(last, outcome, RUNNING),
+                scan_fresh=last,
+            )
+            values, renewed = self.reward(params.reward, situation, memory)
+            memory = jax.tree.map(lambda new, old: jnp.where(ran, new, old), renewed, memory)
+            return memory, {name: jnp.where(ran, value, 0.0) for name, value in values.items()}
+
+        crashed = (trace.wall | trace.car)[:, ATTACKER]
+        places = self._places(before, record)
+        inputs = (trace.state, trace.ran, trace.last, crashed, places)
+        memory, values = jax.lax.scan(pay, before.reward, inputs, unroll=min(self.simulation.repeat, 4))
+        return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
+
+    def _places(self, before, record):
+        """Per physics step the cars' offsets `[R, 2]` and the attacker's progress and sideways speed `[R]`."""
+        if not self._pays_track:
+            still = jnp.zeros(self.simulation.repeat)
+            return jnp.zeros((self.simulation.repeat, 2)), still, still
+        ahead = jnp.diff(record.progress, axis=0, prepend=before.track.progress[None])[:, ATTACKER]
+        sideways = jnp.diff(record.offset, axis=0, prepend=before.track.offset[None])[:, ATTACKER]
+        return record.offset, ahead, sideways / self.simulation.dt
+
+    def _situation(self, state, commands, map_index, place) -> Situation:
+        """What the attacker's reward sees of car states `[2, 7]`, without contacts and outcome."""
+        offset, ahead, sideways = place
+        poses, velocities = poses_of(state), velocities_of(state)
+        wall = jnp.float32(0.0)
+        if "target_wall" in self.reward.names:
+            wall = distance_at(self.simulation.bank, map_index, poses[DEFENDER, :2])
+        return Situation(
+            ego_pose=poses[ATTACKER],
+            ego_velocity=velocities[ATTACKER],
+            ego_steer=commands[ATTACKER, 0],
+            target_pose=poses[DEFENDER],
+            target_velocity=velocities[DEFENDER],
+            target_scan_min=jnp.float32(0.0),
+            target_offset=offset[DEFENDER],
+            target_wall_distance=wall,
+            ego_progress=ahead,
+            ego_offset=offset[ATTACKER],
+            ego_offset_rate=sideways,
+            collided=jnp.bool_(False),
+            outcome=jnp.int32(RUNNING),
+            dt=jnp.float32(self.simulation.dt),
+            scan_fresh=jnp.bool_(False),
+        )
+
+    def _observe(self, state: F110State, params: F110Params) -> dict[str, jax.Array]:
+        poses, velocities = poses_of(state.cars.state), velocities_of(state.cars.state)
+        left = 1.0 - state.step / params.max_steps if self.observe_time else None
+
+        def see(ego, target):
+            return gaplock_observation(
+                state.cars.scan[ego], poses[ego], velocities[ego],
+                poses[target], velocities[target], True, self.scales, left,
+            )  # fmt: skip
+
+        return {"attacker": see(ATTACKER, DEFENDER)[None], "defender": see(DEFENDER, ATTACKER)[None]}
+
+    def _time_step(self, state, params, paid, cut, reverted) -> TimeStep:
+        over = state.outcome != RUNNING
+        flags = {"terminated": over & ~cut, "truncated": over & cut, "alive": ~over}
+        reward = {
+            "attacker": sum(paid.values(), jnp.float32(0.0))[None],
+            "defender": -paid.get("terminal", jnp.float32(0.0))[None],
+        }
+        info = {"outcome": state.outcome, "task": state.task, "map": state.map_index, "reverted": reverted}
+        return TimeStep(
+            obs=self._observe(state, params),
+            reward=reward,
+            **{name: {role: flag[None] for role in ROLES} for name, flag in flags.items()},
+            action_mask={},
+            over=over,
+            info=info | {f"reward/{name}": value for name, value in paid.items()},
+        )
+
+
+def make(
+    reward: Reward,
+    map: str | Sequence[str] = "line2",
+    map_weights: Sequence[float] | None = None,
+    lidar_beams: int = 108,
+    lidar_fov: float = 4.7,
+    lidar_max_range: float = 30.0,
+    lidar_noise: float = 0.01,
+    lidar_range: float = 12.0,
+    speed_scale: float = 1.0,
+    position_scale: float = 12.0,
+    observe_time: bool = False,
+    car: str | Mapping = "limo",
+    gains: str | Mapping = "f110",
+    dt: float = 0.01,
+    action_repeat: int = 2,
+    integrator: str = "rk4",
+    steering_delay: int = 1,
+    wall_contact: str = "field",
+    attacker_speed: Sequence[float] | None = None,
+    spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left"),
+    spawn_points: Mapping | None = None,
+    spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0),
+    spawn_speed: float | Sequence[float] = 0.44,
+    base_poses: Mapping[str, Sequence] | None = None,
+    finish_lines: Mapping[str, Sequence] | None = None,
+    lock_steps: int = 800,
+    locked: Sequence[str] = ("defender",),
+    ftg: Mapping | None = None,
+    max_steps: int = 1500,
+    timeout: str = "terminal",
+    idle_speed: float = 0.05,
+    idle_decisions: int = 0,
+) -> F110:
+    """Builds the adversarial environment; `conf/env/f110.yaml` explains each setting.
+
+    Raises:
+      ValueError: a setting has a value that is not allowed; one line says which.
+    """
+    maps = settings.read_maps(map)
+    vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
+    size = float(vehicle.length), float(vehicle.width)
+    points = read_points(spawn_points)
+    ftg_params, ftg_options = settings.read_ftg(ftg, sensor.fov)
+    if ON_TRACK & set(reward.names) and any(grid.centerline is None for grid in maps):
+        paid = ", ".join(sorted(ON_TRACK & set(reward.names)))
+        raise ValueError(f"env.map={map}: the reward's {paid} needs a map with a centreline")
+    simulation = Simulation(
+        bank=map_bank(maps),
+        lidar=sensor,
+        cars=2,
+        dt=settings.number("dt", dt, 1e-4, 0.1),
+        repeat=settings.whole("action_repeat", action_repeat, 1, 1000),
+        integrator=settings.choice("integrator", integrator, tuple(INTEGRATORS)),
+        delay=settings.whole("steering_delay", steering_delay, 0, 100),
+        wall_contact=settings.choice("wall_contact", wall_contact, WALL_CONTACTS),
+        outline=boundary_intervals(*size, min(grid.resolution for grid in maps)),
+    )
+    limit = float(vehicle.v_min), float(vehicle.v_max)
+    params = F110Params(
+        car=vehicle,
+        gains=settings.read_gains(gains),
+        ftg=ftg_params,
+        reward=reward.params(),
+        spawn_weights=jnp.asarray(spawn_weights(spawns, points)),
+        spawn_jitter=jnp.asarray([settings.number("spawn_jitter", v, 0.0) for v in spawn_jitter], jnp.float32),
+        speed_range=jnp.asarray(settings.interval("spawn_speed", spawn_speed, *limit), jnp.float32),
+        lock_steps=jnp.int32(settings.whole("lock_steps", lock_steps, 0)),
+        locked=jnp.asarray([role in _roles("locked", locked) for role in ROLES]),
+        map_weights=jnp.asarray(settings.map_weights(map_weights, len(maps))),
+        lidar_noise=jnp.float32(settings.number("lidar_noise", lidar_noise, 0.0)),
+        max_steps=jnp.int32(settings.whole("max_steps", max_steps, 1)),
+        timeout_terminal=jnp.bool_(settings.choice("timeout", timeout, TIMEOUTS) == "terminal"),
+        idle_speed=jnp.float32(settings.number("idle_speed", idle_speed, 0.0)),
+        idle_decisions=jnp.int32(settings.whole("idle_decisions", idle_decisions, 0)),
+    )
+    return F110(
+        simulation,
+        maps,
+        reward,
+        spawn_table(maps, points, size, base_poses or {}),
+        tuple(point.name for point in points),
+        params,
+        scales=ObservationScales(
+            settings.number("lidar_range", lidar_range, 1e-3),
+            settings.number("speed_scale", speed_scale, 1e-3),
+            settings.number("position_scale", position_scale, 1e-3),
+        ),
+        observe_time=settings.switch("observe_time", observe_time),
+        finish_lines=_read_finish(finish_lines or {}, maps),
+        ftg_options=ftg_options,
+        speed_limits=(settings.interval("attacker_speed", attacker_speed or limit, *limit), limit),
+    )
+
+
+def _spec(simulation, reward, tasks, params, observe_time, speed_limits) -> EnvSpec:
+    beams = simulation.lidar.beams
+    low = (0.0,) * beams + (-1.0,) * 10 + (0.0,) * (2 if observe_time else 1)
+    steer = float(params.car.s_min), float(params.car.s_max)
+    roles = [
+        Role(
+            name=name,
+            size=1,
+            observation=Box((len(low),), low, 1.0),
+            action=Box((2,), (steer[0], slowest), (steer[1], fastest)),
+        )
+        for name, (slowest, fastest) in zip(ROLES, speed_limits, strict=True)
+    ]
+    return EnvSpec(
+        name="f110",
+        version=1,
+        roles=tuple(roles),
+        decision_period=simulation.dt * simulation.repeat,
+        episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
+        outcomes=OUTCOMES,
+        success=SUCCESS,
+        tasks=tuple(tasks),
+        components=reward.names,
+    )
+
+
+def _roles(name: str, value: Sequence[str]) -> tuple[str, ...]:
+    roles = (value,) if isinstance(value, str) else tuple(value or ())
+    return tuple(settings.choice(name, role, ROLES) for role in roles)
+
+
+def _read_finish(lines: Mapping[str, Sequence], maps) -> np.ndarray:
+    """Returns finish lines `[M, 2, 2]`, NaN where a map has none."""
+    table = np.full((len(maps), 2, 2), np.nan)
+    for index, grid in enumerate(maps):
+        if grid.name in lines:
+            ends = np.asarray(lines[grid.name], np.float64)
+            if ends.shape != (2, 2) or not np.isfinite(ends).all():
+                raise ValueError(f"env.finish_lines.{grid.name}={lines[grid.name]}: needs [[x, y], [x, y]]")
+            table[index] = ends
+    return table
+
+
+def _side(start: jax.Array, end: jax.Array, point: jax.Array) -> jax.Array:
+    """Positive where `point` lies left of the line from `start` to `end`."""
+    along, offset = end - start, point - start
+    return along[0] * offset[1] - along[1] * offset[0]
+
+
+def _nth_positive(weights: jax.Array, n: jax.Array) -> jax.Array:
+    """Returns a weight of 1 for the n-th positive weight, 0 for the others."""
+    positive = weights > 0
+    return (positive & (jnp.cumsum(positive) == n + 1)).astype(weights.dtype)

@@ -1,0 +1,245 @@
+"""Cars on a map: dynamics, contact and sensing, shared by the F110 environments."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from physics import boxes, lidar, single_track
+from physics.lidar import Lidar
+from physics.mapbank import MapBank, distance_at
+
+X, Y, STEER, SPEED, YAW, YAW_RATE, SLIP = range(7)
+WALL_CONTACTS = ("field", "scan")
+_CONTACT_DISTANCE = 0.005
+_CONTACT_TIME = 0.005
+_UNROLL = 4
+
+
+@struct.dataclass
+class Cars:
+    """N cars between two decisions.
+
+    Attributes:
+      state: `[N, 7]`, see `physics.single_track`.
+      pending: `[N, D, 2]` commands that the steering delay still holds back.
+      scan: `[N, B]` ranges in metres that every reader shares: walls with noise, then other cars.
+      active: `[N]` bool; the car still drives.
+    """
+
+    state: jax.Array
+    pending: jax.Array
+    scan: jax.Array
+    active: jax.Array
+
+
+@struct.dataclass
+class Trace:
+    """The R physics steps of one decision.
+
+    Attributes:
+      state: `[R, N, 7]` after each physics step.
+      wall: `[R, N]` bool; touched a wall in this step.
+      car: `[R, N]` bool; touched another car in this step.
+      ran: `[R]` bool; somebody was still driving when the step began.
+      reverted: int32, integrations undone because their result was not finite.
+    """
+
+    state: jax.Array
+    wall: jax.Array
+    car: jax.Array
+    ran: jax.Array
+    reverted: jax.Array
+
+    @property
+    def crashed(self) -> jax.Array:
+        """`[N]` bool; touched anything in any step."""
+        return jnp.any(self.wall | self.car, axis=0)
+
+    @property
+    def steps(self) -> jax.Array:
+        """int32, physics steps that were run."""
+        return jnp.sum(self.ran, dtype=jnp.int32)
+
+    @property
+    def last(self) -> jax.Array:
+        """`[R]` bool; the last step that was run."""
+        return self.ran & (jnp.arange(self.ran.shape[0]) == self.steps - 1)
+
+
+@struct.dataclass
+class SpeedLock:
+    """Holds the speed of some cars: `cars` [N] bool, for `steps` more physics steps, at `speed` m/s."""
+
+    cars: jax.Array
+    steps: jax.Array
+    speed: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Static choices of the simulation; parameters come with each call.
+
+    `params` below is any pytree with `car` (CarParams), `gains` (ControlGains) and
+    `lidar_noise` (standard deviation of a range, m).
+
+    Attributes:
+      bank: maps.
+      lidar: sensor.
+      cars: number of cars N.
+      dt: physics step in seconds.
+      repeat: physics steps per decision.
+      integrator: "rk4" or "euler".
+      delay: physics steps between a steering command and its effect.
+      wall_contact: "field" tests the car's box against the distance field; "scan" tests the
+        noisy ranges against the car's outline, and takes a scan in every physics step.
+      shared_fate: one crash stops all cars.
+      outline: how finely a car's outline is sampled, see `boxes.boundary_intervals`.
+    """
+
+    bank: MapBank
+    lidar: Lidar
+    cars: int
+    dt: float
+    repeat: int
+    integrator: str = "rk4"
+    delay: int = 1
+    wall_contact: str = "field"
+    shared_fate: bool = True
+    outline: tuple[int, int] = (7, 5)
+
+    def place(self, key, poses, speeds, map_index, params) -> Cars:
+        """Puts cars at `poses [N, 3]` with `speeds [N]` and takes their first scan."""
+        still = jnp.zeros(self.cars)
+        state = jnp.stack([poses[:, 0], poses[:, 1], still, speeds, poses[:, 2], still, still], axis=-1)
+        active = jnp.ones(self.cars, bool)
+        scan = self._see_cars(self._see_walls(key, state, map_index, params), state, active, params)
+        return Cars(state, jnp.zeros((self.cars, self.delay, 2)), scan, active)
+
+    def drive(self, key, cars: Cars, commands, map_index, params, parked, lock=None):
+        """Runs one decision: `repeat` physics steps under `commands [N, 2]`, then a scan.
+
+        Args:
+          key: random key of the range noise.
+          cars: where the cars are.
+          commands: `[N, 2]` steering angle (rad) and speed (m/s), limited to the car's.
+          map_index: int32, the map they are on.
+          params: parameters.
+          parked: `[N]` bool; this car stands, but can be seen and hit, once it no longer drives.
+          lock: SpeedLock or None.
+
+        Returns:
+          the Cars afterwards and the Trace. A car that touches a wall is put back to where it
+          was one physics step earlier, standing; a car that crashed no longer drives.
+        """
+        commands = jnp.stack(
+            [
+                jnp.clip(commands[:, 0], params.car.s_min, params.car.s_max),
+                jnp.clip(commands[:, 1], params.car.v_min, params.car.v_max),
+            ],
+            axis=-1,
+        )
+        solid = cars.active | parked
+        keys = jax.random.split(key, self.repeat)
+
+        def tick(cars, inputs):
+            index, tick_key = inputs
+            cars, record = self._tick(tick_key, cars, commands, map_index, params, solid)
+            if lock is not None:
+                held = lock.cars & (index < lock.steps) & cars.active
+                speed = jnp.where(held, lock.speed, cars.state[:, SPEED])
+                cars = cars.replace(state=cars.state.at[:, SPEED].set(speed))
+            return cars, (cars.state, *record)
+
+        cars, (state, wall, car, ran, reverted) = jax.lax.scan(
+            tick, cars, (jnp.arange(self.repeat), keys), unroll=min(self.repeat, _UNROLL)
+        )
+        ranges = cars.scan
+        if self.wall_contact == "field":
+            ranges = self._see_walls(keys[-1], cars.state, map_index, params)
+        scan = self._see_cars(ranges, cars.state, solid, params)
+        return cars.replace(scan=scan), Trace(state, wall, car, ran, jnp.sum(reverted, dtype=jnp.int32))
+
+    def _tick(self, key, cars, commands, map_index, params, solid):
+        """One physics step; returns the cars and what a Trace records of it."""
+        pending, applied = single_track.push_command(cars.pending, commands)
+        moved, reverted = single_track.advance(
+            cars.state, applied, params.car, params.gains, self.dt, self.integrator
+        )
+        state = jnp.where(cars.active[:, None], moved, cars.state)
+        scan, wall = self._touch_walls(key, state, cars.scan, map_index, params)
+        wall &= cars.active
+        stopped = cars.state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
+        state = jnp.where(wall[:, None], stopped, state)
+        touched = self._touch_cars(state, solid, params) & cars.active
+
+        active = cars.active & ~(wall | touched)
+        if self.shared_fate:
+            active &= jnp.all(active == cars.active)
+        ran = jnp.any(cars.active)
+        return Cars(state, pending, scan, active), (wall, touched, ran, jnp.sum(reverted & cars.active))
+
+    def _touch_walls(self, key, state, scan, map_index, params):
+        """Returns ranges (those given, unless contact is read off new ones) and contact `[N]`."""
+        if self.wall_contact == "scan":
+            scan = self._see_walls(key, state, map_index, params)
+            return scan, self._near_outline(scan, state, params.car)
+        size = jnp.stack([params.car.length, params.car.width])
+
+        def gap(pose):
+            return boxes.clearance(pose, size, lambda xy: distance_at(self.bank, map_index, xy), self.outline)
+
+        return scan, jax.vmap(gap)(poses_of(state)) <= 0
+
+    def _near_outline(self, scan, state, car):
+        """Whether any range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
+        angles = jnp.asarray(self.lidar.angles, scan.dtype)
+        gap = scan - boxes.side_distances(angles, (car.lf + car.lr) / 2, car.width / 2)
+        closing = state[:, SPEED, None] * jnp.cos(angles)
+        return jnp.any((gap < _CONTACT_DISTANCE) | (gap < _CONTACT_TIME * closing), axis=-1)
+
+    def _touch_cars(self, state, present, params):
+        """Which cars `[N]` overlap another one."""
+        first, second = np.triu_indices(self.cars, k=1)
+        if first.size == 0:
+            return jnp.zeros(self.cars, bool)
+        size = jnp.stack([params.car.length, params.car.width])
+        poses = poses_of(state)
+        hit = jax.vmap(boxes.overlap, in_axes=(0, None, 0, None))(poses[first], size, poses[second], size)
+        hit &= present[first] & present[second]
+        belongs = (first[:, None] == np.arange(self.cars)) | (second[:, None] == np.arange(self.cars))
+        return jnp.any(hit[:, None] & belongs, axis=0)
+
+    def _see_walls(self, key, state, map_index, params):
+        """Noisy ranges `[N, B]` to the walls."""
+
+        ranges = lidar.scan(self.bank, map_index, poses_of(state), self.lidar)
+        return lidar.add_noise(key, ranges, self.lidar, params.lidar_noise)
+
+    def _see_cars(self, ranges, state, present, params):
+        """Ranges `[N, B]` cut short by the boxes of the other cars."""
+        if self.cars == 1:
+            return ranges
+        others = np.array([[j for j in range(self.cars) if j != i] for i in range(self.cars)])
+        poses = poses_of(state)
+        size = jnp.stack([params.car.length, params.car.width])
+        sizes = jnp.broadcast_to(size, (self.cars - 1, 2))
+
+        def one(row, pose, index):
+            return lidar.add_opponents(row, pose, poses[index], sizes, present[index], self.lidar)
+
+        return jax.vmap(one)(ranges, poses, others)
+
+
+def poses_of(state: jax.Array) -> jax.Array:
+    """Returns the poses `[..., 3]` of car states `[..., 7]`."""
+    return jnp.stack([state[..., X], state[..., Y], state[..., YAW]], axis=-1)
+
+
+def velocities_of(state: jax.Array) -> jax.Array:
+    """Returns forward and sideways speed (m/s) and yaw rate (rad/s), `[..., 3]`, in the body frame."""
+    return jnp.stack(
+        [state[..., SPEED], state[..., SPEED] * jnp.sin(state[..., SLIP]), state[..., YAW_RATE]], axis=-1
+    )
