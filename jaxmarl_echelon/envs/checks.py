@@ -1,0 +1,353 @@
+"""`check_env`: does an environment keep the contract of `jaxmarl_echelon.envs.base`?"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
+from jaxmarl_echelon.envs.episodes import COMPONENT, layout_difference
+from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
+
+TOLERANCE = 1e-4
+BATCH = 3
+
+
+def check_env(
+    env: Environment, key: jax.Array | None = None, steps: int = 64, params: PyTree | None = None
+) -> None:
+    """Plays an environment with random legal actions and checks all that the trainers rely on.
+
+    Put it in a test of your own environment:
+
+        def test_my_environment_keeps_the_contract():
+            check_env(MyEnvironment())
+
+    It returns silently, or raises at the first fault with a line that says which field is wrong,
+    what it is, and what was expected. In this order it looks at
+
+    * the static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
+    * layout: every array has the shape and dtype that the spec promises, reset and step return
+      the same structure with the same `info` keys, rewards are broken down into exactly
+      `spec.components`, and one trace serves every step;
+    * purity: the same key and actions give the same bits; compiled, plain, alone and under
+      `jax.vmap` the results agree;
+    * play: all numbers are finite, observations are in their space, flags make sense (see
+      `TimeStep`), agents that are out stay out and earn nothing, and every episode ends within
+      `spec.episode_limit` decisions.
+
+    A reset that ignores its key is legal and only causes a warning.
+
+    Args:
+      env: the environment.
+      key: typed key for resets and actions; `jax.random.key(0)` by default.
+      steps: decisions to play at least. Play goes on until an episode has ended.
+      params: parameters to check under; the environment's defaults if None.
+
+    Raises:
+      AssertionError: at the first breach of the contract.
+    """
+    key = jax.random.key(0) if key is None else key
+    params = env.default_params() if params is None else params
+    _check_spec(env.spec)
+    _check_params(params)
+    _check_layout(env, key, params)
+    compiled = _Compiled(env)
+    _check_purity(env, compiled, key, params)
+    _check_play(env.spec, compiled, key, params, steps)
+
+
+def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, jax.Array]:
+    """Draws legal actions for every agent: per role `[A, ...]` in its action space."""
+    keys = jax.random.split(key, len(spec.roles))
+    return {
+        role.name: jax.vmap(role.action.sample)(
+            jax.random.split(role_key, role.size), time.action_mask.get(role.name)
+        )
+        for role, role_key in zip(spec.roles, keys, strict=True)
+    }
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _check_spec(spec: EnvSpec) -> None:
+    _require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
+    try:
+        hash(spec)
+    except TypeError as error:
+        raise AssertionError(f"env.spec must be hashable (tuples, not lists): {error}") from None
+    names = [role.name for role in spec.roles]
+    _require(len(names) > 0, "spec.roles is empty, expected at least one Role")
+    _require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
+    for role in spec.roles:
+        _require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
+        for field in ("observation", "action"):
+            space = getattr(role, field)
+            known = isinstance(space, Box | Discrete | MultiDiscrete)
+            _require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+    limit = spec.episode_limit
+    _require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    _require(
+        spec.success is None or spec.success in spec.outcomes,
+        f"spec.success is {spec.success!r}, expected one of spec.outcomes {spec.outcomes}",
+    )
+
+
+def _check_params(params: PyTree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        _require(
+            isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float),
+            f"params{jax.tree_util.keystr(path)} is {leaf!r}, expected an array or a number",
+        )
+
+
+def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
+    spec = env.spec
+    state, time = jax.eval_shape(env.reset, key, params)
+    _check_time_layout(spec, time, "reset")
+    actions = jax.eval_shape(partial(random_actions, spec), key, time)
+    next_state, next_time = jax.eval_shape(env.step, key, state, actions, params)
+    _check_time_layout(spec, next_time, "step")
+    for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
+        difference = layout_difference(expected, got)
+        _require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    for (path, leaf), after in zip(leaves, jax.tree.leaves(next_state), strict=True):
+        _require(
+            leaf.weak_type == after.weak_type,
+            f"state{jax.tree_util.keystr(path)} is weakly typed from only one of reset and step, which makes "
+            f"a second trace of step; expected {leaf.dtype} from both, as in jnp.{leaf.dtype}(0)",
+        )
+
+
+def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
+    _require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
+    roles = {role.name: role for role in spec.roles}
+    flag = np.dtype(bool)
+    for field, dtype in (
+        ("obs", None),
+        ("reward", np.dtype("float32")),
+        ("terminated", flag),
+        ("truncated", flag),
+        ("alive", flag),
+    ):
+        values = getattr(time, field)
+        found = f"{field} from {source} has {list(values)}"
+        _require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
+        for name, role in roles.items():
+            space = role.observation
+            shape, wanted = ((), dtype) if dtype is not None else (space.shape, space.dtype)
+            _require_array(f"{field}[{name!r}] from {source}", values[name], (role.size, *shape), wanted)
+    for name, mask in time.action_mask.items():
+        known = name in roles and roles[name].action.mask_size > 0
+        _require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
+        shape = (roles[name].size, roles[name].action.mask_size)
+        _require_array(f"action_mask[{name!r}] from {source}", mask, shape, flag)
+    _require_array(f"over from {source}", time.over, (), flag)
+    _check_info_layout(spec, time.info, source)
+
+
+def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -> None:
+    for name, value in info.items():
+        _require(value.shape == (), f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
+    for name, needed in (("outcome", spec.outcomes), ("task", spec.tasks)):
+        missing = f"info[{name!r}] from {source} is missing"
+        _require(not needed or name in info, f"{missing}, expected as spec.{name}s is not empty")
+        if name in info:
+            _require_array(f"info[{name!r}] from {source}", info[name], (), np.dtype("int32"))
+    components = {name.removeprefix(COMPONENT) for name in info if name.startswith(COMPONENT)}
+    _require(
+        components == set(spec.components),
+        f"info from {source} has reward components {sorted(components)}, "
+        f"expected spec.components {sorted(spec.components)} under {COMPONENT}NAME",
+    )
+    for name in spec.components:
+        label = f"info[{COMPONENT + name!r}] from {source}"
+        _require_array(label, info[COMPONENT + name], (), np.dtype("float32"))
+
+
+def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    found, wanted = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}"
+    _require(found == wanted, f"{label} is {found}, expected {wanted}")
+
+
+class _Compiled:
+    """The environment's functions, compiled, with a count of the traces of `step`."""
+
+    def __init__(self, env: Environment):
+        self.traces = 0
+        self.reset = jax.jit(env.reset)
+        self.step = jax.jit(partial(self._counted, env.step))
+        self.act = jax.jit(partial(random_actions, env.spec))
+
+    def _counted(self, step: Callable, *arguments):
+        self.traces += 1
+        return step(*arguments)
+
+
+def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params: PyTree) -> None:
+    keys = jax.random.split(key, BATCH)
+    singles = []
+    for one in keys:
+        state, time = compiled.reset(one, params)
+        actions = compiled.act(one, time)
+        singles.append(((state, time), actions, compiled.step(one, state, actions, params)))
+
+    start, actions, once = singles[0]
+    plain = env.reset(keys[0], params), env.step(keys[0], start[0], actions, params)
+    again = env.reset(keys[0], params), env.step(keys[0], start[0], actions, params)
+    _require_equal("the same key and actions", plain, again, 0.0)
+    _require_equal("jax.jit", plain, (start, once), TOLERANCE)
+
+    starts, actions, onces = jax.tree.map(lambda *rows: jnp.stack(rows), *singles)
+    batched_reset, batched_step = jax.vmap(env.reset, (0, None)), jax.vmap(env.step, (0, 0, 0, None))
+    _require_equal("jax.vmap of reset", starts, jax.jit(batched_reset)(keys, params), TOLERANCE)
+    batched = jax.jit(batched_step)(keys, starts[0], actions, params)
+    _require_equal("jax.vmap of step", onces, batched, TOLERANCE)
+    _warn_of_equal_starts(env.spec, starts)
+
+
+def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+        a, b = _numbers(a), _numbers(b)
+        inexact = jnp.issubdtype(a.dtype, jnp.inexact)
+        close = np.isclose(a, b, tolerance, tolerance, equal_nan=True) if inexact else a == b
+        if not close.all():
+            where = tuple(np.argwhere(~close)[0].tolist())
+            leaf = f"{jax.tree_util.keystr(path)}{list(where) or ''}"
+            raise AssertionError(f"{what} changes {leaf}: {b[where]}, expected {a[where]}")
+
+
+def _numbers(leaf: jax.Array) -> np.ndarray:
+    leaf = jnp.asarray(leaf)
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _warn_of_equal_starts(spec: EnvSpec, starts: tuple[PyTree, TimeStep]) -> None:
+    state, time = starts
+    shown = [leaf for leaf in jax.tree.leaves((state, time.obs)) if not _is_key(leaf)]
+    if all((np.asarray(leaf) == np.asarray(leaf)[:1]).all() for leaf in shown):
+        warnings.warn(f"{spec.name}: reset gives the same start for different keys", stacklevel=4)
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class _Record(NamedTuple):
+    """One decision of play: the time step acted on, whether that came from a reset, the state
+    and the time step that followed. Stacked, the leaves have a leading axis of decisions.
+    """
+
+    before: TimeStep
+    fresh: np.ndarray
+    state: PyTree
+    after: TimeStep
+
+
+def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTree, steps: int) -> None:
+    records, age, ended, late = [], 0, False, False
+    key_reset, key = jax.random.split(key)
+    state, time = compiled.reset(key_reset, params)
+    while not late and (len(records) < steps or not ended):
+        key, key_act, key_step, key_reset = jax.random.split(key, 4)
+        before, fresh = time, np.array(age == 0)
+        state, time = compiled.step(key_step, state, compiled.act(key_act, time), params)
+        numbers = jax.tree.map(lambda leaf: None if _is_key(leaf) else np.asarray(leaf), state)
+        records.append(_Record(before, fresh, numbers, time))
+        age += 1
+        late = age >= spec.episode_limit and not time.over
+        if time.over:
+            state, time = compiled.reset(key_reset, params)
+            age, ended = 0, True
+    _check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
+    _require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
+    traces = compiled.traces
+    _require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")
+
+
+def _forbid(bad: np.ndarray, message: str) -> None:
+    """Raises if any element of `bad [steps, ...]` is set, adding where the first one is."""
+    if bad.any():
+        step, *rest = np.argwhere(bad)[0].tolist()
+        raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
+
+
+def _check_record(spec: EnvSpec, record: _Record) -> None:
+    for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                label = f"{prefix}{jax.tree_util.keystr(path)}".removeprefix(".")
+                _forbid(~np.isfinite(leaf), f"{label} is not finite")
+    _check_fresh(spec, record)
+    for role in spec.roles:
+        _check_spaces(role, record)
+        _check_flags(role.name, record)
+    _check_codes(spec, record)
+
+
+def _check_spaces(role: Role, record: _Record) -> None:
+    name, space = role.name, role.observation
+    for time in (record.before, record.after):
+        inside = np.asarray(space.contains(jnp.asarray(time.obs[name])))
+        _forbid(~inside, f"obs[{name!r}] lies outside its space {space}")
+    if name not in record.before.action_mask:
+        return
+    sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
+    for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
+        stuck = record.before.alive[name] & ~choice.any(-1)
+        _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
+
+
+def _check_flags(name: str, record: _Record) -> None:
+    acted, after = record.before.alive[name], record.after
+    terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
+    over = after.over[:, None]
+    ended = terminated | truncated
+    _forbid(terminated & truncated, f"terminated[{name!r}] and truncated[{name!r}] are both set")
+    _forbid(
+        ~over & acted & ended & alive,
+        f"alive[{name!r}] is set for an agent just terminated or truncated, expected False until the reset",
+    )
+    _forbid(
+        ~over & acted & ~ended & ~alive,
+        f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
+    )
+    _forbid(~acted & alive, f"alive[{name!r}] is set again for an agent that was out of the game")
+    _forbid(
+        over & acted & ~ended,
+        f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
+    )
+    _forbid(~acted & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent that is not alive")
+
+
+def _check_fresh(spec: EnvSpec, record: _Record) -> None:
+    fresh, time = record.fresh, record.before
+    _forbid(fresh & time.over, "over is set by a reset, expected False")
+    for role in spec.roles:
+        for field in ("reward", "terminated", "truncated"):
+            values = getattr(time, field)[role.name]
+            _forbid(fresh[:, None] & (values != 0), f"{field}[{role.name!r}] is not 0 after a reset")
+    anyone = np.any([time.alive[role.name].any(1) for role in spec.roles], axis=0)
+    _forbid(fresh & ~anyone, "alive is False for every agent after a reset, expected at least one")
+
+
+def _check_codes(spec: EnvSpec, record: _Record) -> None:
+    if "outcome" in record.after.info:
+        codes, over = record.after.info["outcome"], record.after.over
+        last = len(spec.outcomes) - 1
+        _forbid(~over & (codes != -1), "info['outcome'] is not -1 while the episode runs")
+        _forbid(over & ((codes < 0) | (codes > last)), f"info['outcome'] at the end is not in 0..{last}")
+        started = record.fresh & (record.before.info["outcome"] != -1)
+        _forbid(started, "info['outcome'] is not -1 after a reset")
+    if spec.tasks:
+        for time in (record.before, record.after):
+            task, last = time.info["task"], len(spec.tasks) - 1
+            _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")

@@ -1,0 +1,352 @@
+"""Many environments at once: automatic resets, episode statistics and quarantine.
+
+This is the only place where episodes are ended and begun. An environment whose episode is over
+is reset within the same step, under parameters drawn anew; the step still reports how the
+episode ended, with its true last observation.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from jaxmarl_echelon.envs.base import Environment, PyTree, TimeStep
+
+Draw = Callable[[jax.Array], PyTree]
+COMPONENT = "reward/"
+
+
+@struct.dataclass
+class EpisodeSums:
+    """Running totals of the unfinished episodes.
+
+    Attributes:
+      episode_return: per role `[E, A]` float32, over the steps an agent began alive.
+      length: `[E]` int32 decisions taken.
+      components: per reward component `[E]` float32.
+    """
+
+    episode_return: dict[str, jax.Array]
+    length: jax.Array
+    components: dict[str, jax.Array]
+
+
+@struct.dataclass
+class Episodes:
+    """E environments in the middle of their episodes.
+
+    Attributes:
+      env: environment states `[E]`.
+      params: parameters `[E]` of the episodes under way.
+      time: time steps `[E]` to act on next. `over` is set only where a reset failed: that
+        environment's next step is thrown away.
+      sums: totals of the episodes under way.
+    """
+
+    env: PyTree
+    params: PyTree
+    time: TimeStep
+    sums: EpisodeSums
+
+
+@struct.dataclass
+class Finished:
+    """Results of the episodes that ended in a step; zeros (codes: -1) where none did.
+
+    Attributes:
+      mask: `[E]` bool; an episode ended here.
+      episode_return: per role `[E, A]` float32.
+      length: `[E]` int32 decisions.
+      outcome: `[E]` int32 code into `EnvSpec.outcomes`; -1 where the environment reports none.
+      task: `[E]` int32 number into `EnvSpec.tasks`; -1 where the environment reports none.
+      components: per reward component `[E]` float32 sums.
+    """
+
+    mask: jax.Array
+    episode_return: dict[str, jax.Array]
+    length: jax.Array
+    outcome: jax.Array
+    task: jax.Array
+    components: dict[str, jax.Array]
+
+
+@struct.dataclass
+class Transition:
+    """What one step of E environments did, before any reset.
+
+    Attributes:
+      time: time steps `[E]` that the actions led to: final observations and true flags where an
+        episode ended. Rewards of agents that did not act are 0. A quarantined environment shows
+        its previous observation, reward 0, and everybody truncated and not alive.
+      acted: per role `[E, A]` bool; the agent was alive before the step and the step is sound,
+        so that it may be learnt from.
+      reset_next: `[E]` bool; the environment was reset after this step, for whatever reason.
+      finished: results of the episodes that ended.
+      quarantined: `[E]` bool; thrown away because a value was not finite.
+    """
+
+    time: TimeStep
+    acted: dict[str, jax.Array]
+    reset_next: jax.Array
+    finished: Finished
+    quarantined: jax.Array
+
+
+def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episodes:
+    """Begins an episode in each of E environments.
+
+    Args:
+      env: the environment.
+      key: one key for all of them.
+      draw: `(key) -> params` of one episode.
+      num_envs: E.
+
+    Returns:
+      The episodes, at their first observations.
+
+    Raises:
+      ValueError: if `num_envs` is below 1 or a reward component of the spec is not in `info`.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs={num_envs} must be at least 1")
+    state, params, time = _begin(env, key, draw, jnp.arange(num_envs))
+    missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
+    if missing:
+        raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
+    sums = EpisodeSums(
+        episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
+        length=jnp.zeros(num_envs, jnp.int32),
+        components={name: jnp.zeros(num_envs, jnp.float32) for name in env.spec.components},
+    )
+    return Episodes(env=state, params=params, time=time, sums=sums)
+
+
+def step(
+    env: Environment,
+    key: jax.Array,
+    episodes: Episodes,
+    actions: dict[str, jax.Array],
+    draw: Draw,
+    *,
+    reset_chunk: int | None = None,
+) -> tuple[Episodes, Transition]:
+    """Takes one decision in each environment and resets those whose episode is over.
+
+    An environment with a non-finite number in its state, observations, rewards or info is
+    quarantined: it alone is reset, its transition is marked, its episode is not counted. Use
+    finite sentinels in states for that reason.
+
+    Args:
+      env: the environment.
+      key: one key for the whole step.
+      episodes: what `start` or the previous `step` returned.
+      actions: per role `[E, A, ...]`.
+      draw: `(key) -> params` of one new episode.
+      reset_chunk: environments reset at a time, by default a sixteenth of E, at least 8. It
+        changes the speed, never the result.
+
+    Returns:
+      The episodes, ready for the next decision, and the transition.
+
+    Raises:
+      ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
+    """
+    key_step, key_reset = jax.random.split(key)
+    previous = episodes.time
+    num_envs = previous.over.shape[0]
+    state, time = _strong(
+        jax.vmap(env.step)(jax.random.split(key_step, num_envs), episodes.env, actions, episodes.params)
+    )
+    _require_same_layout((episodes.env, previous), (state, time))
+
+    quarantined = previous.over | ~_finite((state, time))
+    time = select(quarantined, _thrown_away(previous), time)
+    acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
+    time = time.replace(
+        reward={role: jnp.where(acted[role], reward, 0) for role, reward in time.reward.items()}
+    )
+    sums = _add(episodes.sums, time)
+    finished = _finish(sums, time, time.over & ~quarantined)
+
+    chunk = reset_chunk or max(8, -(-num_envs // 16))
+    env_state, params, shown = where_chunked(
+        time.over,
+        lambda numbers: _begin(env, key_reset, draw, numbers),
+        jnp.arange(num_envs),
+        (state, episodes.params, time),
+        chunk,
+    )
+    sums = select(time.over, jax.tree.map(jnp.zeros_like, sums), sums)
+    transition = Transition(
+        time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
+    )
+    return Episodes(env=env_state, params=params, time=shown, sums=sums), transition
+
+
+def where_chunked(
+    mask: jax.Array, fn: Callable[[PyTree], PyTree], inputs: PyTree, default: PyTree, chunk: int
+) -> PyTree:
+    """Applies `fn` to the rows that `mask` picks, `chunk` rows at a time.
+
+    The cost follows the number of rows picked: ceil(picked / chunk) calls, none when the mask is
+    empty. With a `fn` that treats rows independently the result does not depend on `chunk`.
+
+    Args:
+      mask: `[N]` bool.
+      fn: maps a pytree of `[chunk, ...]` arrays to one of `[chunk, ...]` arrays.
+      inputs: pytree of `[N, ...]` arrays.
+      default: pytree of `[N, ...]` arrays, with the structure and dtypes of what `fn` returns.
+      chunk: rows per call; more than N counts as N.
+
+    Returns:
+      Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
+
+    Raises:
+      ValueError: if `chunk` is below 1.
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1")
+    size = mask.shape[0]
+    chunk = min(chunk, size)
+    count = mask.sum()
+    # Rows beyond `count` are out of range: gathers clip them, scatters drop them.
+    picked = jnp.nonzero(mask, size=-(-size // chunk) * chunk, fill_value=size)[0]
+
+    def advance(carry):
+        first, result = carry
+        rows = lax.dynamic_slice(picked, (first,), (chunk,))
+        computed = fn(jax.tree.map(lambda x: x.at[rows].get(mode="clip"), inputs))
+        result = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), result, computed)
+        return first + chunk, result
+
+    return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), default))[1]
+
+
+def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
+    """Picks whole rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
+
+    def pick(a, b):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
+
+    return jax.tree.map(pick, chosen, other)
+
+
+def layout_difference(expected: PyTree, got: PyTree) -> str | None:
+    """Names the first leaf in which two pytrees of arrays differ in place, shape or dtype.
+
+    Returns:
+      One line that names the leaf and says what was expected, or None if there is no difference.
+    """
+    leaves, others = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (expected, got)
+    )
+    for path in [*leaves, *others]:
+        if path not in others:
+            return f"{path} is missing"
+        if path not in leaves:
+            return f"{path} is unexpected"
+        wanted, found = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (leaves[path], others[path]))
+        if wanted != found:
+            return f"{path} is {found}, expected {wanted}"
+    if jax.tree.structure(expected) != jax.tree.structure(got):
+        return f"the containers are {jax.tree.structure(got)}, expected {jax.tree.structure(expected)}"
+    return None
+
+
+def _begin(
+    env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array
+) -> tuple[PyTree, PyTree, TimeStep]:
+    def begin_one(number):
+        key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
+        params = draw(key_draw)
+        state, time = env.reset(key_reset, params)
+        return state, params, time
+
+    state, params, time = _strong(jax.vmap(begin_one)(numbers))
+    sound = _finite((state, time))
+    time = select(sound, time, _finite_part(time))
+    alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
+    return state, params, time.replace(alive=alive, over=time.over | ~sound)
+
+
+def _thrown_away(previous: TimeStep) -> TimeStep:
+    """The time step of a quarantined environment: finite, and of no use to a learner."""
+    zeros, ones = (
+        {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
+    )
+    info = {
+        name: jnp.zeros_like(value) if name.startswith(COMPONENT) else value
+        for name, value in previous.info.items()
+    }
+    return previous.replace(
+        reward=jax.tree.map(jnp.zeros_like, previous.reward),
+        terminated=zeros,
+        truncated=ones,
+        alive=zeros,
+        over=jnp.ones_like(previous.over),
+        info=info,
+    )
+
+
+def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
+    return EpisodeSums(
+        episode_return={
+            role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
+        },
+        length=sums.length + 1,
+        components={
+            name: total + time.info[COMPONENT + name].astype(jnp.float32)
+            for name, total in sums.components.items()
+        },
+    )
+
+
+def _finish(sums: EpisodeSums, time: TimeStep, mask: jax.Array) -> Finished:
+    totals = select(mask, sums, jax.tree.map(jnp.zeros_like, sums))
+    none = jnp.full(mask.shape, -1, jnp.int32)
+    outcome, task = (
+        jnp.where(mask, time.info.get(name, none).astype(jnp.int32), -1) for name in ("outcome", "task")
+    )
+    return Finished(
+        mask=mask,
+        episode_return=totals.episode_return,
+        length=totals.length,
+        outcome=outcome,
+        task=task,
+        components=totals.components,
+    )
+
+
+def _is_float(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _finite(tree: PyTree) -> jax.Array:
+    """Whether each row's floats are all finite, as bool `[E]`."""
+    rows = [
+        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
+        for leaf in jax.tree.leaves(tree)
+        if _is_float(leaf)
+    ]
+    return jnp.stack(rows).all(0)
+
+
+def _finite_part(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
+
+
+def _strong(tree: PyTree) -> PyTree:
+    """Strips weak types, which would make a second trace of whatever carries the tree."""
+    return jax.tree.map(
+        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype),
+        tree,
+    )
+
+
+def _require_same_layout(expected: PyTree, got: PyTree) -> None:
+    difference = layout_difference(expected, got)
+    if difference:
+        raise ValueError(f"step must return what reset returns (state, time step): {difference}")

@@ -1,0 +1,324 @@
+"""Tiny environments with known answers, each of which fails for one reason only.
+
+A probe names what differs from `Probe`: spaces, observation, reward, ends. Values quoted in the
+docstrings are those of the optimal (or, without a choice, the only) policy.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
+
+ROLE = "player"
+
+
+@struct.dataclass
+class ProbeState:
+    """State of a probe.
+
+    Attributes:
+      clock: int32 decisions taken in this episode.
+      start: uint32 number drawn at reset, to tell episodes apart.
+      cue: `[A]` float32, -1 or 1, drawn at reset.
+      level: float32, a number that goes nowhere but may be poisoned.
+      alive: `[A]` bool.
+    """
+
+    clock: jax.Array
+    start: jax.Array
+    cue: jax.Array
+    level: jax.Array
+    alive: jax.Array
+
+
+class Probe:
+    """Base of the probes: constant observation 0, reward 1, terminated after `horizon` steps.
+
+    Parameters are `gain` (multiplies rewards) and `task` (reported in `info`). `info` also has
+    `start` (distinct per episode) and `clock`.
+    """
+
+    agents = 1
+    horizon = 1
+    observation = Box((1,), -1.0, 1.0)
+    action = Discrete(2)
+    times_out = False
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(
+            name=type(self).__name__,
+            version=1,
+            roles=(Role(ROLE, self.agents, self.observation, self.action),),
+            decision_period=0.0,
+            episode_limit=self.horizon,
+            outcomes=("done", "timeout"),
+            success="done",
+            tasks=("first", "second", "third"),
+            components=("main", "count"),
+        )
+
+    def default_params(self):
+        return {"gain": np.float32(1.0), "task": np.int32(0)}
+
+    def observe(self, state, params):
+        """`[A, ...]` observations."""
+        return jnp.zeros((self.agents, *self.observation.shape), self.observation.dtype)
+
+    def mask(self, state, params):
+        """`[A, n]` legal actions, or None."""
+        return None
+
+    def reward(self, state, action, params):
+        """`[A]` rewards of taking `action` in `state`."""
+        return jnp.ones(self.agents)
+
+    def survivors(self, state, action, params):
+        """`[A]` bool; False for agents that this step kills."""
+        return jnp.ones(self.agents, bool)
+
+    def disturb(self, state, time, params):
+        """Last word on what a step returns."""
+        return state, time
+
+    def reset(self, key, params):
+        key_start, key_cue = jax.random.split(key)
+        state = ProbeState(
+            clock=jnp.int32(0),
+            start=jax.random.bits(key_start),
+            cue=jax.random.rademacher(key_cue, (self.agents,), jnp.float32),
+            level=jnp.float32(0),
+            alive=jnp.ones(self.agents, bool),
+        )
+        none = jnp.zeros(self.agents, bool)
+        return state, self._show(state, params, jnp.zeros(self.agents), none, none)
+
+    def step(self, key, state, actions, params):
+        action = actions[ROLE]
+        reward = params["gain"] * self.reward(state, action, params)
+        survives = self.survivors(state, action, params)
+        after = state.replace(clock=state.clock + 1, alive=state.alive & survives)
+        last = after.clock >= self.horizon
+        truncated = after.alive & last & self.times_out
+        terminated = state.alive & ~after.alive | after.alive & last & (not self.times_out)
+        time = self._show(after, params, reward, terminated, truncated)
+        return self.disturb(after, time, params)
+
+    def _show(self, state, params, reward, terminated, truncated):
+        mask = self.mask(state, params)
+        over = state.clock >= self.horizon
+        began = state.clock > 0
+        return TimeStep(
+            obs={ROLE: self.observe(state, params)},
+            reward={ROLE: reward.astype(jnp.float32)},
+            terminated={ROLE: terminated},
+            truncated={ROLE: truncated},
+            alive={ROLE: state.alive},
+            action_mask={} if mask is None else {ROLE: mask},
+            over=over,
+            info={
+                "outcome": jnp.where(over, jnp.int32(self.times_out), -1),
+                "task": jnp.asarray(params["task"], jnp.int32),
+                "start": state.start,
+                "clock": state.clock,
+                "reward/main": reward.sum().astype(jnp.float32),
+                "reward/count": began.astype(jnp.float32),
+            },
+        )
+
+
+class ConstantReward(Probe):
+    """One step, reward 1: V = 1."""
+
+
+class ObservationReward(Probe):
+    """One step, the reward is the observation, -1 or 1: V(o) = o."""
+
+    def observe(self, state, params):
+        return state.cue[:, None]
+
+    def reward(self, state, action, params):
+        return state.cue
+
+
+class DelayedReward(Probe):
+    """Two steps, observations 0 and 1, reward 1 at the end: V(0) = gamma, V(1) = 1."""
+
+    horizon = 2
+
+    def observe(self, state, params):
+        return jnp.minimum(state.clock, 1).astype(jnp.float32)[None, None]
+
+    def reward(self, state, action, params):
+        return (state.clock == 1).astype(jnp.float32)[None]
+
+
+class ActionReward(Probe):
+    """One step, action 1 pays 1, action 0 costs 1: V = 1."""
+
+    def reward(self, state, action, params):
+        return jnp.where(action == 1, 1.0, -1.0)
+
+
+class ObservationActionReward(Probe):
+    """One step, pays 1 if the action is 1 exactly where the observation is positive: V = 1."""
+
+    def observe(self, state, params):
+        return state.cue[:, None]
+
+    def reward(self, state, action, params):
+        return jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
+
+
+class TimeLimit(Probe):
+    """Reward 1 per step, cut after `horizon` steps that nobody observes: V = 1 / (1 - gamma)."""
+
+    times_out = True
+
+    def __init__(self, horizon: int = 10):
+        self.horizon = horizon
+
+
+class Credit(Probe):
+    """Two agents, each of which sees its own cue and then the other's, and is paid 1 for
+    following its own: V = 1 for each, whatever the other does.
+    """
+
+    agents = 2
+    observation = Box((2,), -1.0, 1.0)
+
+    def observe(self, state, params):
+        return jnp.stack([state.cue, state.cue[::-1]], axis=-1)
+
+    def reward(self, state, action, params):
+        return jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
+
+
+class MaskOnly(Probe):
+    """Only the mask tells which actions are legal: {0, 1} or {2, 3}. The odd one of the two pays
+    1, the even one nothing, an illegal one 10: V = 1, and any return above 1 breaks the rules.
+    """
+
+    horizon = 3
+    action = Discrete(4)
+
+    def mask(self, state, params):
+        low = (state.cue > 0) == (state.clock % 2 == 0)
+        return low[:, None] == (jnp.arange(4) < 2)
+
+    def reward(self, state, action, params):
+        legal = jnp.take_along_axis(self.mask(state, params), action[:, None], axis=1)[:, 0]
+        return jnp.where(legal, action % 2, 10).astype(jnp.float32)
+
+
+class DeadAgent(Probe):
+    """Two agents; the second dies in the first of four steps, and `params["garbage"]` is all
+    that is seen of it (observation and reward) from then on. Action 1 pays each of them 1.
+
+    With `garbage` other than 0 this breaks the rule that the dead earn nothing, on purpose.
+    """
+
+    agents = 2
+    horizon = 4
+    observation = Box((1,), -np.inf, np.inf)
+
+    def default_params(self):
+        return super().default_params() | {"garbage": np.float32(0.0)}
+
+    def observe(self, state, params):
+        return jnp.where(state.alive, state.cue, params["garbage"])[:, None]
+
+    def reward(self, state, action, params):
+        return jnp.where(state.alive, (action == 1).astype(jnp.float32), params["garbage"])
+
+    def survivors(self, state, action, params):
+        return jnp.array([True, False])
+
+
+class Poison(Probe):
+    """Becomes not-a-number in the step after which the clock is `params["poison"]` (-1: never;
+    0: at reset), in the place that `where` names: state, obs, reward or info.
+    """
+
+    horizon = 6
+    times_out = True
+
+    def __init__(self, where: str = "state"):
+        self.where = where
+
+    def default_params(self):
+        return super().default_params() | {"poison": np.int32(-1)}
+
+    def observe(self, state, params):
+        return state.cue[:, None]
+
+    def reset(self, key, params):
+        return self.disturb(*super().reset(key, params), params)
+
+    def disturb(self, state, time, params):
+        bad = jnp.where(state.clock == params["poison"], jnp.nan, 0.0).astype(jnp.float32)
+        if self.where == "state":
+            return state.replace(level=state.level + bad), time
+        if self.where == "info":
+            return state, time.replace(info=time.info | {"reward/main": time.info["reward/main"] + bad})
+        spoilt = {ROLE: getattr(time, self.where)[ROLE] + bad}
+        return state, time.replace(**{self.where: spoilt})
+
+
+class ContinuousTarget(Probe):
+    """One step, minus the squared distance to `params["target"]` per coordinate: V = 0. The
+    space is lopsided, so that a wrong scaling of actions shows.
+    """
+
+    action = Box((2,), [-1.0, 0.0], [3.0, 0.5])
+
+    def default_params(self):
+        return super().default_params() | {"target": np.array([2.0, 0.1], np.float32)}
+
+    def reward(self, state, action, params):
+        return -jnp.square(action - params["target"]).sum(-1)
+
+
+class MultiDiscreteTarget(Probe):
+    """One step, half a point for each of two choices (of 3 and 2) that is right: V = 1."""
+
+    action = MultiDiscrete((3, 2))
+
+    def reward(self, state, action, params):
+        return (action == jnp.array([2, 0])).mean(-1)
+
+
+class Memory(Probe):
+    """The cue is seen at the first of `horizon` steps and asked for at the last: V = gamma **
+    (horizon - 1) at the start with memory, 0 without.
+    """
+
+    def __init__(self, horizon: int = 3):
+        self.horizon = horizon
+
+    def observe(self, state, params):
+        return jnp.where(state.clock == 0, state.cue, 0.0)[:, None]
+
+    def reward(self, state, action, params):
+        right = jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
+        return jnp.where(state.clock == self.horizon - 1, right, 0.0)
+
+
+CONFORMING = (
+    ConstantReward(),
+    ObservationReward(),
+    DelayedReward(),
+    ActionReward(),
+    ObservationActionReward(),
+    TimeLimit(),
+    Credit(),
+    MaskOnly(),
+    DeadAgent(),
+    Poison(),
+    ContinuousTarget(),
+    MultiDiscreteTarget(),
+    Memory(),
+)
