@@ -1,0 +1,153 @@
+"""Gains and options of the follow-the-gap driver."""
+
+from dataclasses import dataclass, fields
+
+import jax
+import numpy as np
+from flax import struct
+
+TARGET_MODES = ("center", "farthest", "weighted")
+
+_SIGNED = ("wall_avoid_kick", "center_bias_gain", "inside_bias_gain", "dwa_heading_weight")
+_SIGNED += ("gap_width_weight", "gap_clearance_weight", "gap_center_weight", "gap_curvature_weight")
+
+
+@struct.dataclass
+class FTGParams:
+    """Gains; scalars (numbers or arrays) that may change without compiling again.
+
+    Attributes:
+      farthest: bool; aim at the farthest beam of the gap instead of the static choice of point.
+      max_distance: ranges are cut here, metres.
+      bubble_radius: beams cleared on either side of the nearest return (rounded half to even).
+      max_steer: rad.
+      min_speed: m/s.
+      max_speed: m/s.
+      steering_gain: steering per unit of normalised beam offset, in [0, 1].
+      steer_smooth: share of the previous steering that is kept, in [0, 1].
+      gap_min_range: a beam is free beyond this range, metres.
+      wall_avoid_kick: share of `max_steer` added away from the nearer side.
+      panic_near, panic_very_near: shortest range below which a panic factor applies, metres.
+      panic_factor_near, panic_factor_very_near: factors on the steering.
+      evasive_threshold: shortest range below which steering is limited, metres.
+      evasive_steer_scale: that limit, as a share of `max_steer`.
+      crawl_steer_ratio: share of `max_steer` beyond which the car crawls.
+      steering_speed_scale: steering is limited to this over the speed, rad m/s.
+      center_bias_gain: steering towards the more open side, in open space.
+      inside_bias_gain: steering towards the less open side, near obstacles.
+      gap_width_weight, gap_clearance_weight, gap_center_weight, gap_curvature_weight: weights of
+        the gap score, per beam, per metre, per normalised offset, per metre.
+      disparity_threshold: jump between neighbouring beams that counts as an edge, metres.
+      vehicle_width, safety_margin: metres; half the width plus the margin is kept off edges.
+      cutback_clearance: range at the side below which turning to it is barred, metres.
+      cutback_hold: decisions for which it stays barred.
+      preview_horizon: seconds; 0 turns the preview off.
+      dwa_horizon: seconds.
+      dwa_heading_weight: cost of leaving the gap's direction.
+      u_shape_threshold: share of `max_distance` within which all of the front is a pocket.
+      u_shape_crawl: share of `max_speed` allowed in a pocket.
+      wheelbase: metres, of the arcs that the preview and the dynamic window follow.
+    """
+
+    farthest: jax.Array | bool = False
+    max_distance: jax.Array | float = 10.0
+    bubble_radius: jax.Array | float = 3.0
+    max_steer: jax.Array | float = 0.42
+    min_speed: jax.Array | float = 0.2
+    max_speed: jax.Array | float = 0.8
+    steering_gain: jax.Array | float = 0.35
+    steer_smooth: jax.Array | float = 0.6
+    gap_min_range: jax.Array | float = 0.4
+    wall_avoid_kick: jax.Array | float = 0.02
+    panic_near: jax.Array | float = 4.0
+    panic_very_near: jax.Array | float = 2.0
+    panic_factor_near: jax.Array | float = 1.0
+    panic_factor_very_near: jax.Array | float = 1.0
+    evasive_threshold: jax.Array | float = 1.0
+    evasive_steer_scale: jax.Array | float = 0.5
+    crawl_steer_ratio: jax.Array | float = 0.6
+    steering_speed_scale: jax.Array | float = 1.0
+    center_bias_gain: jax.Array | float = 0.0
+    inside_bias_gain: jax.Array | float = 0.0
+    gap_width_weight: jax.Array | float = 1.0
+    gap_clearance_weight: jax.Array | float = 1.0
+    gap_center_weight: jax.Array | float = 0.5
+    gap_curvature_weight: jax.Array | float = 0.2
+    disparity_threshold: jax.Array | float = 0.35
+    vehicle_width: jax.Array | float = 0.225
+    safety_margin: jax.Array | float = 0.08
+    cutback_clearance: jax.Array | float = 0.9
+    cutback_hold: jax.Array | int = 8
+    preview_horizon: jax.Array | float = 0.0
+    dwa_horizon: jax.Array | float = 0.5
+    dwa_heading_weight: jax.Array | float = 0.1
+    u_shape_threshold: jax.Array | float = 0.5
+    u_shape_crawl: jax.Array | float = 0.3
+    wheelbase: jax.Array | float = 0.3302
+
+
+@dataclass(frozen=True)
+class FTGOptions:
+    """Which parts of the driver exist.
+
+    Attributes:
+      target_mode: the point of the gap to aim at: its middle ("center"), its farthest beam
+        ("farthest"), or its range-weighted mean ("weighted"). `FTGParams.farthest` overrides it.
+      window_size: widest moving average over the scan, beams.
+      preview_samples: steering angles that the preview compares; 0 leaves it out.
+      dwa_samples: steering angles, and speeds, of the dynamic window; 0 leaves it out.
+      use_disparity_extender: widen obstacles by half a car at range jumps.
+      no_cutback: bar steering back towards an obstacle at the side.
+      enhanced_gap_scoring: rank gaps by a score instead of by width.
+      u_shape: crawl in pockets.
+      fov: angle that the scan spans, rad.
+      rollout_steps: points on each arc of the preview and of the dynamic window.
+
+    Raises:
+      ValueError: if a value is not allowed.
+    """
+
+    target_mode: str = "center"
+    window_size: int = 4
+    preview_samples: int = 0
+    dwa_samples: int = 0
+    use_disparity_extender: bool = False
+    no_cutback: bool = False
+    enhanced_gap_scoring: bool = False
+    u_shape: bool = False
+    fov: float = 4.7
+    rollout_steps: int = 5
+
+    def __post_init__(self):
+        if self.target_mode not in TARGET_MODES:
+            raise ValueError(f"ftg target_mode is {self.target_mode!r}; allowed: {', '.join(TARGET_MODES)}")
+        if not 0.0 < self.fov <= 2.0 * np.pi:
+            raise ValueError(f"ftg fov is {self.fov}; it must be greater than 0 and at most 2 pi")
+        lowest = {"window_size": 1, "preview_samples": 0, "dwa_samples": 0, "rollout_steps": 1}
+        for name, least in lowest.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"ftg {name} is {value!r}; it must be a whole number of at least {least}")
+
+
+def check_ftg(params: FTGParams) -> None:
+    """Checks gains on the host.
+
+    Raises:
+      ValueError: in one line, for the first gain that is out of bounds.
+    """
+    shares = ("steering_gain", "steer_smooth", "evasive_steer_scale", "crawl_steer_ratio")
+    shares += ("u_shape_threshold", "u_shape_crawl")
+    positive = ("max_distance", "max_steer", "steering_speed_scale", "wheelbase")
+    for field in fields(FTGParams):
+        name, value = field.name, np.asarray(getattr(params, field.name))
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"ftg {name} is {value}; it must be finite")
+        if name in shares and not np.all((value >= 0.0) & (value <= 1.0)):
+            raise ValueError(f"ftg {name} is {value}; it must be between 0 and 1")
+        if name in positive and not np.all(value > 0.0):
+            raise ValueError(f"ftg {name} is {value}; it must be greater than 0")
+        if name not in _SIGNED and not np.all(value >= 0.0):
+            raise ValueError(f"ftg {name} is {value}; it must not be negative")
+    if np.any(np.asarray(params.min_speed) > np.asarray(params.max_speed)):
+        raise ValueError(f"ftg min_speed is {params.min_speed}; it must not exceed max_speed")
