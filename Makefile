@@ -1,0 +1,33 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+TRAIN ?= +algo=ppo env=f110
+WORKERS ?= 2
+MARKS ?=
+TESTS ?=
+
+# Each worker has a core to itself: threads inside XLA and BLAS would only take turns on it.
+TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false $(XLA_FLAGS)" \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	JAX_COMPILATION_CACHE_DIR="$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/.cache/jax}"
+
+.PHONY: help install train test
+
+help:
+	@echo "make train [TRAIN='+algo=ppo env=f110']      train; any Hydra overrides"
+	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]"
+
+$(INSTALLED): pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+install: $(INSTALLED)
+
+train: install
+	$(RUN) -m jaxmarl_echelon.train $(TRAIN)
+
+test: install
+	$(TEST_ENV) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(if $(MARKS),-m "$(MARKS)") $(TESTS)

@@ -1,0 +1,121 @@
+"""Progress as plain lines, for pipes and log files."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+from jaxmarl_echelon.tracking.formats import clock, count, number, percent
+from jaxmarl_echelon.tracking.view import RunView
+
+
+class ConsoleSink(Sink):
+    """Prints one line at most every `every_seconds`, and one per evaluation and event.
+
+    The first and the last update always get a line. ASCII only.
+
+    Args:
+      every_seconds: least time between two progress lines; 0 prints every update.
+      stream: where to print; standard output as it is when the run opens, if not given.
+      now: a steady clock in seconds.
+    """
+
+    def __init__(
+        self,
+        every_seconds: float = 10.0,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._every = every_seconds
+        self._stream = stream
+        self._now = now
+        self._view: RunView | None = None
+        self._shown_at = -math.inf
+        self._pending = False
+        self._compiled = False
+
+    def open(self, run: RunInfo) -> None:
+        self._view = RunView(run, self._now())
+        start = "" if run.resume_step is None else f", resumed at {count(run.resume_step)}"
+        self._print(f"{' '.join(run.title)}: {count(run.total_steps)} steps{start}, in {run.folder}")
+
+    def write(self, namespace: str, step: int, values: Values) -> None:
+        if step > self._view.pace.step:
+            self._progress()
+        self._view.write(namespace, step, values, self._now())
+        if namespace == "train":
+            self._pending = True
+        if namespace == "time" and "compile_seconds" in values and not self._compiled:
+            self._compiled = True
+            self._print(f"compiled in {values['compile_seconds']:.1f} s")
+        if namespace == "eval_agg":
+            self._progress()
+            self._print(evaluation_line(self._view, step, values))
+
+    def event(self, step: int, text: str) -> None:
+        self._print(f"event  {count(step):>7}  {text}")
+
+    def flush(self) -> None:
+        self._progress()
+
+    def close(self) -> None:
+        if self._view is None:
+            return
+        self._shown_at = -math.inf
+        self._progress()
+        view, now = self._view, self._now()
+        steps = f"{count(view.pace.step)} of {count(view.pace.total)} steps"
+        parts = [f"{steps} in {clock(now - view.started)}"]
+        if math.isfinite(view.value("time/compile_seconds")):
+            parts.append(f"compiling took {view.value('time/compile_seconds'):.1f} s of it")
+        if view.best is not None:
+            parts.append(f"best evaluation {percent(view.best[1])} at {count(view.best[0])}")
+        self._print("ended: " + ", ".join(parts))
+
+    def _progress(self) -> None:
+        now = self._now()
+        if self._pending and now - self._shown_at >= self._every:
+            self._print(train_line(self._view, now))
+            self._shown_at = now
+            self._pending = False
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream or sys.stdout, flush=True)
+
+
+def train_line(view: RunView, now: float) -> str:
+    """One line on where a run stands: progress, speed, time left, newest results, losses."""
+    pace = view.pace
+    parts = [
+        f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
+        f"{count(view.speed):>6} steps/s",
+        f"ETA {clock(pace.remaining(now)):>5}",
+    ]
+    if "train/success_rate" in view.latest:
+        parts.append(f"success {percent(view.value('train/success_rate'))}")
+    parts += [
+        f"return{role.replace('/', ' ')} {number(value)}" for role, value in view.section("train/return")
+    ]
+    if "train/episode_length" in view.latest:
+        parts.append(f"length {number(view.value('train/episode_length'))}")
+    losses = [(name, value) for name, value in view.section("losses/") if not isinstance(value, str)]
+    parts += [f"{name} {number(value)}" for name, value in losses[:3]]
+    return "  ".join(parts)
+
+
+def evaluation_line(view: RunView, step: int, values: Values) -> str:
+    """One line on an evaluation: success with its interval, return, length, outcomes."""
+    parts = [f"eval   {count(step):>7}"]
+    if "success_rate" in values:
+        low, high = (100 * float(values.get(f"success_{end}", math.nan)) for end in ("low", "high"))
+        interval = f" [{low:.1f}, {high:.1f}]" if math.isfinite(low + high) else ""
+        parts.append(f"success {percent(values['success_rate'])}{interval}")
+    for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
+        if key in values:
+            parts.append(f"{label} {number(values[key])}")
+    prefix = "outcome/"
+    outcomes = [(k[len(prefix) :], v) for k, v in values.items() if k.startswith(prefix) and v > 0]
+    parts += [f"{name} {percent(value)}" for name, value in outcomes if name != view.success]
+    return "  ".join(parts)

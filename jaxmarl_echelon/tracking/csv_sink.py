@@ -1,0 +1,145 @@
+"""Results as CSV files in the run's folder."""
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+
+from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+
+
+class Table:
+    """A CSV file whose first column is `step` and whose other columns may grow.
+
+    Every row is handed to the system at once. A row with new keys rewrites the file under a
+    temporary name with the longer header and renames it, so that at any moment a complete file
+    lies there.
+
+    Args:
+      path: the file; created with the first row.
+      resume_step: rows up to this step of an existing file are kept, later and torn ones
+        dropped; with None an existing file is replaced.
+    """
+
+    def __init__(self, path: Path, resume_step: int | None = None):
+        self._path = path
+        self._columns = ["step"]
+        self._file = None
+        self._last: dict[str, str] = {}
+        self._last_at = 0
+        if resume_step is None:
+            path.unlink(missing_ok=True)
+        elif path.exists():
+            self._columns, rows = _read(path)
+            self._rewrite([row for row in rows if int(row[0]) <= resume_step])
+
+    def append(self, step: int, values: Values) -> None:
+        """Writes one row; keys that are missing leave their cell empty."""
+        row = {"step": str(step), **{key: _cell(value) for key, value in values.items()}}
+        self._grow(row)
+        self._write(row)
+
+    def extend(self, step: int, values: Values) -> None:
+        """Adds cells to the last row if it is of the same step; writes a new row otherwise."""
+        if self._last.get("step") != str(step):
+            self.append(step, values)
+            return
+        row = {**self._last, **{key: _cell(value) for key, value in values.items()}}
+        self._grow(row)
+        self._file.truncate(self._last_at)
+        self._write(row)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _grow(self, row: dict[str, str]) -> None:
+        new = [key for key in row if key not in self._columns]
+        if new or self._file is None:
+            rows = _read(self._path)[1] if self._path.exists() else []
+            self._columns += new
+            self._rewrite([cells + [""] * len(new) for cells in rows])
+
+    def _write(self, row: dict[str, str]) -> None:
+        self._last, self._last_at = row, os.fstat(self._file.fileno()).st_size
+        _writer(self._file).writerow([row.get(key, "") for key in self._columns])
+        self._file.flush()
+
+    def _rewrite(self, rows: list[list[str]]) -> None:
+        self.close()
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            _writer(file).writerows([self._columns, *rows[:-1]])
+        self._last_at = temporary.stat().st_size
+        with temporary.open("a", newline="", encoding="utf-8") as file:
+            _writer(file).writerows(rows[-1:])
+        os.replace(temporary, self._path)
+        self._file = self._path.open("a", newline="", encoding="utf-8")
+        self._last = dict(zip(self._columns, rows[-1], strict=True)) if rows else {}
+
+
+class CsvSink(Sink):
+    """CSV files in the run's folder, each created with its first row.
+
+    `metrics.csv` has a row per update, with the namespace in the columns' names: everything
+    logged under one step becomes one row. `eval.csv` has a row per evaluation, `episodes.csv`
+    per finished training episode, `eval_episodes.csv` per evaluated episode.
+    """
+
+    FILES = {"eval_agg": "eval.csv", "episodes": "episodes.csv", "eval": "eval_episodes.csv"}
+
+    def __init__(self):
+        self._metrics: Table | None = None
+        self._rows: dict[str, Table] = {}
+
+    def open(self, run: RunInfo) -> None:
+        self._metrics = Table(run.folder / "metrics.csv", run.resume_step)
+        self._rows = {name: Table(run.folder / file, run.resume_step) for name, file in self.FILES.items()}
+
+    def write(self, namespace: str, step: int, values: Values) -> None:
+        if namespace in self._rows:
+            self._rows[namespace].append(step, values)
+        else:
+            self._metrics.extend(step, {f"{namespace}/{key}": value for key, value in values.items()})
+
+    def close(self) -> None:
+        for table in filter(None, (self._metrics, *self._rows.values())):
+            table.close()
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """Returns a CSV file's columns as float64 arrays `[rows]`; cells without a number are NaN.
+
+    A missing file has no columns.
+    """
+    if not Path(path).exists():
+        return {}
+    names, rows = _read(Path(path))
+    return {name: np.array([_float(row[i]) for row in rows]) for i, name in enumerate(names)}
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        names, *rows = list(csv.reader(file)) or [["step"]]
+    # A killed process can leave half a last row.
+    return names, [row for row in rows if len(row) == len(names) and row[0].isdigit()]
+
+
+def _writer(file):
+    return csv.writer(file, lineterminator="\n")
+
+
+def _cell(value: float | int | str) -> str:
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if isinstance(value, (bool, int, np.integer)) else repr(float(value))
+
+
+def _float(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,80 @@
+"""The live dashboard on a terminal."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+
+from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+from jaxmarl_echelon.tracking.console import ConsoleSink
+from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.view import RunView
+
+
+class Dashboard(Sink):
+    """Draws the run in place and keeps its last picture on the terminal.
+
+    A thread redraws, so that the clock goes on while a program compiles. Lines printed
+    meanwhile appear above the picture.
+
+    Args:
+      refresh_per_second: redraws per second.
+      console: where to draw; a new one on standard output if not given.
+      now: a steady clock in seconds.
+    """
+
+    def __init__(
+        self,
+        refresh_per_second: float = 4.0,
+        console: Console | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._refresh_per_second = refresh_per_second
+        self._console = console
+        self._now = now
+        self._lock = threading.Lock()
+        self._view: RunView | None = None
+        self._live: Live | None = None
+        self._running = True
+
+    def open(self, run: RunInfo) -> None:
+        self._view = RunView(run, self._now())
+        self._live = Live(
+            self,
+            console=self._console or Console(),
+            refresh_per_second=self._refresh_per_second,
+            vertical_overflow="crop",
+        )
+        self._live.start(refresh=True)
+
+    def write(self, namespace: str, step: int, values: Values) -> None:
+        with self._lock:
+            self._view.write(namespace, step, values, self._now())
+
+    def event(self, step: int, text: str) -> None:
+        with self._lock:
+            self._view.events.append((step, text))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._running = False
+            self._live.stop()
+            self._live = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = max(options.max_height - 1, 1)
+        with self._lock:
+            picture = frame(self._view, options.max_width, height, self._now(), self._running)
+        yield from console.render(picture, options.update(height=height))
+
+
+def terminal_sink(every_seconds: float = 10.0, refresh_per_second: float = 4.0) -> Sink:
+    """Returns the dashboard where standard output is a capable terminal, plain lines elsewhere."""
+    console = Console()
+    capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+    if capable and sys.stdout.isatty():
+        return Dashboard(refresh_per_second)
+    return ConsoleSink(every_seconds)

@@ -1,0 +1,66 @@
+"""Numbers as people read them."""
+
+import math
+from collections.abc import Sequence
+
+SPARKS = "▁▂▃▄▅▆▇█"
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def count(value: float) -> str:
+    """`950`, `12.3 k`, `4.20 M`: three significant digits and a thousands prefix."""
+    if not math.isfinite(value):
+        return "-"
+    if abs(value) < 999.5:
+        return f"{value:.0f}"
+    for prefix, size in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        scaled = value / size
+        if abs(scaled) < 999.5 or prefix == "T":
+            digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+            return f"{scaled:.{digits}f} {prefix}"
+    raise AssertionError("unreachable")
+
+
+def number(value: float) -> str:
+    """A value in at most nine characters: four significant digits, or a whole number as it is."""
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if value == round(value) and abs(value) < 1e6:
+        return f"{value:.0f}"
+    if 1e-3 <= abs(value) < 1e5:
+        digits = max(0, 3 - math.floor(math.log10(abs(value))))
+        return f"{value:.{min(digits, 4)}f}"
+    return f"{value:.2e}"
+
+
+def percent(value: float) -> str:
+    """A fraction as `41.2 %`; `-` where it is not a number."""
+    return f"{100 * value:.1f} %" if math.isfinite(value) else "-"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`; `-` where unknown."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+    """Values as a row of blocks between `low` and `high`, by default the values' own range."""
+    if not values:
+        return ""
+    low = min(values) if low is None else low
+    high = max(values) if high is None else high
+    if high <= low:
+        return SPARKS[len(SPARKS) // 2 - 1] * len(values)
+    top = len(SPARKS) - 1
+    return "".join(SPARKS[min(max(round((v - low) / (high - low) * top), 0), top)] for v in values)
+
+
+def bar(fraction: float, width: int) -> str:
+    """A horizontal bar of at most `width` cells in steps of an eighth; always `width` long."""
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8) if math.isfinite(fraction) else 0
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)

@@ -1,0 +1,112 @@
+"""Small statistics of results on the host."""
+
+import math
+from collections import deque
+
+
+def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson score interval of a success probability (Wilson 1927), without continuity correction.
+
+    Args:
+      successes: number of successes, 0 to n.
+      n: number of trials; 0 gives the whole range (0, 1).
+      z: quantile of the normal distribution; the default is for 95 %.
+
+    Returns:
+      Lower and upper bound.
+
+    Raises:
+      ValueError: unless 0 <= successes <= n.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes={successes}: must lie in 0 to n={n}")
+    if n == 0:
+        return 0.0, 1.0
+    p, shrink = successes / n, 1.0 / (1.0 + z * z / n)
+    centre = (p + z * z / (2.0 * n)) * shrink
+    half = z * math.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n)) * shrink
+    # At the two ends rounding would leave the bound just beside the exact value.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return low, high
+
+
+class Trend:
+    """The course of a value over a whole run in bounded memory.
+
+    Values are averaged in equal groups; when `capacity` groups are full, neighbours are merged.
+    """
+
+    def __init__(self, capacity: int = 256):
+        self._capacity = capacity
+        self._groups: list[float] = []
+        self._per_group = 1
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Adds a value; non-finite ones are skipped."""
+        if not math.isfinite(value):
+            return
+        self._pending.append(value)
+        if len(self._pending) < self._per_group:
+            return
+        self._groups.append(sum(self._pending) / len(self._pending))
+        self._pending.clear()
+        if len(self._groups) == self._capacity:
+            self._groups = [(a + b) / 2 for a, b in zip(self._groups[::2], self._groups[1::2], strict=True)]
+            self._per_group *= 2
+
+    def points(self, count: int) -> list[float]:
+        """Returns at most `count` values, oldest first, each the mean of an equal share."""
+        values = self._groups + ([sum(self._pending) / len(self._pending)] if self._pending else [])
+        if len(values) <= count:
+            return values
+        edges = [round(i * len(values) / count) for i in range(count + 1)]
+        return [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+class Pace:
+    """Speed and remaining time of a run, from when its steps were reported.
+
+    Args:
+      total: steps at the end of the run.
+      start: steps already done.
+      window: number of reports the speed is measured over.
+      least: reports less than this many seconds apart count as one.
+    """
+
+    def __init__(self, total: int, start: int = 0, window: int = 32, least: float = 0.01):
+        self.total = total
+        self.step = start
+        self._least = least
+        self._reports: deque[tuple[float, int]] = deque(maxlen=window)
+
+    def report(self, now: float, step: int) -> None:
+        """Takes note that `step` steps are done at time `now` (seconds)."""
+        self.step = max(self.step, step)
+        if self._reports and now - self._reports[-1][0] < self._least:
+            # Updates of one compiled chunk are reported together; they are one measurement.
+            self._reports[-1] = (self._reports[-1][0], self.step)
+        else:
+            self._reports.append((now, self.step))
+
+    @property
+    def fraction(self) -> float:
+        """Share of the run that is done."""
+        return min(self.step / self.total, 1.0) if self.total > 0 else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Steps per second over the window; NaN before the second report."""
+        if len(self._reports) < 2:
+            return math.nan
+        (first_time, first_step), (last_time, last_step) = self._reports[0], self._reports[-1]
+        return (last_step - first_step) / max(last_time - first_time, 1e-9)
+
+    def remaining(self, now: float) -> float:
+        """Seconds until the end at the present speed; NaN while that is unknown."""
+        if self.step >= self.total:
+            return 0.0
+        if not self.speed > 0:
+            return math.nan
+        return max((self.total - self.step) / self.speed - (now - self._reports[-1][0]), 0.0)

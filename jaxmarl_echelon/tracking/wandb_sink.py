@@ -1,0 +1,69 @@
+"""Results on Weights & Biases."""
+
+import secrets
+
+from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+
+ID_FILE = "wandb_id.txt"
+
+
+class WandbSink(Sink):
+    """Logs every namespace but single episodes, under environment steps.
+
+    The package is imported when the run opens, so that it is needed by nobody else. The run's
+    id lies in its folder, so that a resumed run continues the same curves.
+
+    Args:
+      project: the project's name.
+      entity: user or team; the account's default if not given.
+      group: common name of runs that belong together.
+      mode: "offline" (files in the run's folder, no network) or "online".
+
+    Raises:
+      ValueError: for another mode.
+    """
+
+    def __init__(
+        self,
+        project: str = "jaxmarl_echelon",
+        entity: str | None = None,
+        group: str | None = None,
+        mode: str = "offline",
+    ):
+        if mode not in ("offline", "online"):
+            raise ValueError(f"tracking.sinks.wandb.mode={mode!r}: must be one of offline, online")
+        self._project = project
+        self._entity = entity
+        self._group = group
+        self._mode = mode
+        self._run = None
+
+    def open(self, run: RunInfo) -> None:
+        import wandb
+
+        file = run.folder / ID_FILE
+        if run.resume_step is None or not file.exists():
+            file.write_text(secrets.token_hex(4))
+        self._run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=self._mode,
+            id=file.read_text().strip(),
+            name=run.folder.name,
+            group=self._group,
+            tags=[run.spec.name],
+            dir=str(run.folder),
+            config=dict(run.config),
+            resume="allow",
+            # Several seeds of one process are several runs.
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=self._mode == "offline"),
+        )
+
+    def write(self, namespace: str, step: int, values: Values) -> None:
+        if namespace not in ("episodes", "eval"):
+            self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -1,0 +1,28 @@
+"""Settings and fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
+
+jax.config.update("jax_compilation_cache_dir", CACHE)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The top of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def maps_folder() -> Path:
+    """The folder of real track maps: `JAXMARL_MAPS`, or `../shared/maps` beside the checkout."""
+    folder = Path(os.environ.get("JAXMARL_MAPS", REPOSITORY.parent / "shared" / "maps"))
+    if not folder.is_dir():
+        pytest.skip(f"no maps at {folder}; set JAXMARL_MAPS")
+    return folder

@@ -1,0 +1,114 @@
+import csv
+import math
+
+import pytest
+from tracking_runs import run_info, write_updates
+
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, Table, read_columns
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def record(folder, first, last, resume_step=None, extra=None):
+    sink = CsvSink()
+    sink.open(run_info(folder, resume_step=resume_step))
+    write_updates(sink, first, last)
+    if extra:
+        extra(sink)
+    sink.close()
+
+
+def test_one_row_per_update_joins_the_namespaces(tmp_path):
+    record(tmp_path, 1, 8)
+    metrics = rows(tmp_path / "metrics.csv")
+    assert [row["step"] for row in metrics] == [str(1000 * i) for i in range(1, 9)]
+    assert metrics[1]["train/return"] == "-8.5"
+    assert metrics[1]["losses/value"] == "0.5"
+    assert metrics[1]["time/steps_per_second"] == "12345.0"
+    evaluations = rows(tmp_path / "eval.csv")
+    assert [(row["step"], row["success_rate"]) for row in evaluations] == [("4000", "0.1"), ("8000", "0.2")]
+
+
+def test_single_episodes_get_a_row_each(tmp_path):
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    for episode, outcome in enumerate(["timeout", "collision"]):
+        sink.write("episodes", 64, {"episode": episode, "outcome": outcome, "return/attacker": 0.1})
+        sink.write("eval", 64, {"outcome": outcome})
+    sink.close()
+    assert (tmp_path / "episodes.csv").read_text() == (
+        "step,episode,outcome,return/attacker\n64,0,timeout,0.1\n64,1,collision,0.1\n"
+    )
+    assert (tmp_path / "eval_episodes.csv").read_text() == "step,outcome\n64,timeout\n64,collision\n"
+
+
+def test_new_columns_keep_what_was_written(tmp_path):
+    table = Table(tmp_path / "t.csv")
+    table.append(1, {"a": 1.0})
+    table.append(2, {"b": 2.5, "a": 3})
+    table.append(3, {"b": math.nan})
+    table.extend(3, {"c": "x,y"})
+    table.append(4, {})
+    table.close()
+    expected = 'step,a,b,c\n1,1.0,,\n2,3,2.5,\n3,,nan,"x,y"\n4,,,\n'
+    assert (tmp_path / "t.csv").read_text() == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_rows_are_on_disk_before_the_sink_is_closed(tmp_path):
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    write_updates(sink, 1, 2)
+    assert rows(tmp_path / "metrics.csv")[-1]["time/steps_per_second"] == "12345.0"
+
+
+@pytest.mark.parametrize("torn", ["", "18000,0.25,12", "1800"])
+def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path, torn):
+    def late_column(sink):
+        sink.write("pool", 20_000, {"rating": 1200.5})
+        sink.write("episodes", 20_000, {"outcome": "timeout"})
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    record(whole, 1, 20, extra=late_column)
+    record(parts, 1, 16)
+    with (parts / "metrics.csv").open("a") as file:
+        file.write(torn)
+    record(parts, 13, 20, resume_step=12_000, extra=late_column)
+    for name in ("metrics.csv", "eval.csv", "episodes.csv"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_values_at_the_resumed_step_join_its_row(tmp_path):
+    record(tmp_path, 1, 4)
+    sink = CsvSink()
+    sink.open(run_info(tmp_path, resume_step=4000))
+    sink.write("time", 4000, {"compile_seconds": 2.0})
+    sink.close()
+    metrics = rows(tmp_path / "metrics.csv")
+    assert len(metrics) == 4
+    assert metrics[-1]["time/compile_seconds"] == "2.0"
+    assert metrics[-1]["train/return"] == "-6.5"
+
+
+def test_a_new_run_replaces_old_files(tmp_path):
+    record(tmp_path, 1, 9)
+    record(tmp_path, 1, 2)
+    assert len(rows(tmp_path / "metrics.csv")) == 2
+    assert not (tmp_path / "eval.csv").exists()
+
+
+def test_numbers_survive_the_file_exactly(tmp_path):
+    table = Table(tmp_path / "t.csv")
+    table.append(2**53 + 1, {"a": 0.1 + 0.2, "b": "text"})
+    table.append(5, {"a": math.inf})
+    table.close()
+    assert (tmp_path / "t.csv").read_text().splitlines()[1].startswith("9007199254740993,")
+    columns = read_columns(tmp_path / "t.csv")
+    assert columns["a"].tolist() == [0.1 + 0.2, math.inf]
+    assert math.isnan(columns["b"][0])
+    assert read_columns(tmp_path / "missing.csv") == {}

@@ -1,0 +1,178 @@
+import io
+import re
+import sys
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tracking_runs import OUTCOMES, run_info, write_updates
+
+from jaxmarl_echelon.tracking import dashboard
+from jaxmarl_echelon.tracking.console import ConsoleSink
+from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
+from jaxmarl_echelon.tracking.panels import frame, outcome_colour, share
+from jaxmarl_echelon.tracking.view import RunView
+
+
+def make_console(width, height, **settings):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=height, **settings)
+
+
+def picture(view, width, height, now=100.0):
+    """The lines of a frame, as they would stand on a terminal."""
+    console = make_console(width, height, color_system=None)
+    console.print(frame(view, width, height, now), height=height)
+    return console.file.getvalue().splitlines()
+
+
+class ViewSink:
+    """Lets the made-up run write into a view, one second per update."""
+
+    def __init__(self, view):
+        self.view, self.now = view, 0.0
+
+    def write(self, namespace, step, values):
+        self.view.write(namespace, step, values, self.now)
+
+    def flush(self):
+        self.now += 1.0
+
+
+def full_view(tmp_path, curriculum=False, updates=12):
+    view = RunView(run_info(tmp_path), now=0.0)
+    view.write("time", 0, {"compile_seconds": 65.0}, 0.0)
+    write_updates(ViewSink(view), 1, updates, curriculum=curriculum)
+    view.events.append((12_000, "saved best_eval"))
+    return view
+
+
+@pytest.mark.parametrize("curriculum", [False, True])
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24), (200, 60), (60, 12), (40, 6), (20, 3)])
+def test_pictures_fill_their_terminal_and_no_more(tmp_path, width, height, curriculum):
+    for view in (RunView(run_info(tmp_path), 0.0), full_view(tmp_path, curriculum)):
+        shown = picture(view, width, height)
+        assert len(shown) == height
+        assert max(map(cell_len, shown)) <= width
+
+
+def test_a_hundred_by_thirty_shows_everything(tmp_path):
+    text = "\n".join(picture(full_view(tmp_path, curriculum=True), 100, 29))
+    for panel in ("training", "evaluation", "curriculum", "losses", "events"):
+        assert f"─ {panel} ─" in text
+    for fact in (
+        "f110 · ppo",
+        "seed 3",
+        "running",
+        "12.0 k / 20.0 k steps",
+        "60.0 %",
+        "compile 1:05",
+        "12.3 k steps/s",
+    ):
+        assert fact in text
+    for name, percentage in zip(OUTCOMES, (30.0, 35.0, 14.0, 14.0, 7.0, 0.0), strict=True):
+        assert re.search(rf"{name} .*{percentage} %", text)
+    assert re.search(r"success +30\.0 % [▁▂▃▄▅▆▇█]+", text)
+    assert re.search(r"return +1\.500 ", text)
+    assert re.search(r"12\.0 k +30\.0 % +15–40 +7\.250 +99", text)
+    assert "pinch_left" in text
+    assert "saved best_eval" in text
+    assert "…" not in text.replace(tmp_path.name, "")
+
+
+def test_eighty_by_twentyfour_drops_panels_before_facts(tmp_path):
+    text = "\n".join(picture(full_view(tmp_path), 80, 23))
+    assert all(name in text for name in (*OUTCOMES, "training", "evaluation", "losses", "events", "ETA"))
+    small = "\n".join(picture(full_view(tmp_path), 80, 16))
+    assert "events" not in small
+    assert all(name in small for name in ("training", "evaluation", "ETA"))
+
+
+def test_bars_are_in_proportion(tmp_path):
+    bars = {name: "" for name in OUTCOMES}
+    for line in picture(full_view(tmp_path), 100, 29):
+        for name in OUTCOMES:
+            if line.startswith(f"│ {name}"):
+                bars[name] = line.count("█")
+    assert (
+        bars["self_crash"] > bars["target_crash"] > bars["collision"] == bars["timeout"] > bars["idle_stop"]
+    )
+    assert bars["target_finish"] == 0
+
+
+def test_compiling_then_running_then_time_left(tmp_path):
+    view = RunView(run_info(tmp_path), 0.0)
+    assert "compiling" in picture(view, 100, 29)[1]
+    write_updates(ViewSink(view), 1, 10)
+    shown = picture(view, 100, 29, now=9.0)
+    assert "running" in shown[1]
+    # Ten more updates at one second each, the last report being just now.
+    assert "ETA 0:10" in shown[3]
+
+
+def test_outcomes_have_the_colours_of_their_meaning():
+    colours = ("green", "red", "yellow", "blue", "magenta", "cyan")
+    assert tuple(outcome_colour(name) for name in OUTCOMES) == colours
+    assert outcome_colour("win") == outcome_colour("win") not in colours
+
+
+@pytest.mark.parametrize(
+    ("fraction", "good", "colour"),
+    [
+        (0.5, True, "green"),
+        (0.49, True, "yellow"),
+        (0.25, True, "yellow"),
+        (0.24, True, "red"),
+        (0.5, False, "red"),
+        (0.49, False, "yellow"),
+        (0.24, False, "green"),
+    ],
+)
+def test_percentages_are_coloured_by_thresholds(fraction, good, colour):
+    assert share(fraction, good).style == f"bold {colour}"
+
+
+def test_a_diverged_loss_and_unknown_results_are_shown(tmp_path):
+    view = RunView(run_info(tmp_path), 0.0)
+    view.write("train", 1000, {"success_rate": float("nan"), "return": float("nan")}, 1.0)
+    view.write("losses", 1000, {"value": 1.0}, 1.0)
+    view.write("losses", 2000, {"value": float("nan")}, 2.0)
+    text = "\n".join(picture(view, 80, 23))
+    assert re.search(r"value +nan", text)
+    assert re.search(r"success +- ", text)
+    view.write("train", 3000, {"return": 4.5}, 3.0)
+    view.write("train", 4000, {"return": float("nan")}, 4.0)
+    assert view.value("train/return") == 4.5
+
+
+def test_live_on_a_recorded_terminal(tmp_path):
+    console = make_console(100, 30, color_system="truecolor")
+    sink = Dashboard(refresh_per_second=50, console=console)
+    sink.open(run_info(tmp_path))
+    write_updates(sink, 1, 8)
+    sink.event(8000, "saved best_eval")
+    sink.close()
+    sink.close()
+    text = console.file.getvalue()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)[-29 * 103 :]
+    assert "ended" in last
+    assert "saved best_eval" in last
+    assert text.endswith("\x1b[?25h"), "the cursor is given back"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "dumb", "encoding", "kind"),
+    [
+        (True, False, "utf-8", Dashboard),
+        (False, False, "utf-8", ConsoleSink),
+        (True, True, "utf-8", ConsoleSink),
+        (True, False, "ascii", ConsoleSink),
+    ],
+)
+def test_the_terminal_decides_what_is_shown(monkeypatch, terminal, dumb, encoding, kind):
+    class Fake:
+        is_terminal, is_dumb_terminal = terminal, dumb
+
+    Fake.encoding = encoding
+    monkeypatch.setattr(dashboard, "Console", Fake)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    assert type(terminal_sink()) is kind

@@ -1,0 +1,47 @@
+import pytest
+from tracking_runs import run_info, write_updates
+
+from jaxmarl_echelon.tracking.wandb_sink import ID_FILE, WandbSink
+
+
+@pytest.fixture
+def no_network(monkeypatch, tmp_path):
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_RUN_ID", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "wandb_home"))
+
+
+def test_offline_writes_the_run_without_network(tmp_path, no_network, capfd):
+    sink = WandbSink(mode="offline")
+    sink.open(run_info(tmp_path))
+    identity = (tmp_path / ID_FILE).read_text()
+    write_updates(sink, 1, 4)
+    sink.write("episodes", 4000, {"outcome": "timeout"})
+    sink.close()
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert folder.name.endswith(identity)
+    (record,) = folder.glob("run-*.wandb")
+    written = record.read_bytes()
+    # The one evaluation belongs to the last step, which only closing the run commits.
+    assert b"train/return" in written
+    assert b"eval_agg/avg_reward" in written
+    assert b"episodes/outcome" not in written
+    assert capfd.readouterr().out == ""
+
+
+def test_a_resumed_run_keeps_its_identity(tmp_path, no_network):
+    (tmp_path / ID_FILE).write_text("abcd1234")
+    sink = WandbSink()
+    sink.open(run_info(tmp_path, resume_step=1000))
+    sink.close()
+    assert list((tmp_path / "wandb").glob("offline-run-*abcd1234"))
+    assert (tmp_path / ID_FILE).read_text() == "abcd1234"
+
+
+def test_unknown_modes_are_refused_before_anything_is_written():
+    with pytest.raises(
+        ValueError, match=r"tracking.sinks.wandb.mode='onlin': must be one of offline, online"
+    ):
+        WandbSink(mode="onlin")

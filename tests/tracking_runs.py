@@ -1,0 +1,35 @@
+"""A made-up run for the tests of tracking."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from jaxmarl_echelon.tracking import RunInfo, Sink
+
+OUTCOMES = ("target_crash", "self_crash", "collision", "timeout", "idle_stop", "target_finish")
+STEPS_PER_UPDATE = 1000
+
+
+def run_info(folder: Path, *, updates: int = 20, resume_step: int | None = None) -> RunInfo:
+    """Facts of a run of `updates` updates in `folder`."""
+    spec = SimpleNamespace(name="f110", outcomes=OUTCOMES, success="target_crash")
+    config = {"seed": 3, "choices": {"env": "f110", "algo": "ppo"}}
+    return RunInfo(folder, spec, updates * STEPS_PER_UPDATE, config, resume_step)
+
+
+def write_updates(sink: Sink, first: int, last: int, *, curriculum: bool = False) -> None:
+    """Writes updates `first` to `last`, both included, and an evaluation after every fourth."""
+    for update in range(first, last + 1):
+        step, success = update * STEPS_PER_UPDATE, update / 40
+        shares = [success, *(share * (1 - success) for share in (0.5, 0.2, 0.2, 0.1, 0.0))]
+        outcomes = {f"outcome/{name}": share for name, share in zip(OUTCOMES, shares, strict=True)}
+        results = {"return": update - 10.5, "episode_length": 123.5, "success_rate": success}
+        sink.write("train", step, {**results, **outcomes})
+        sink.write("losses", step, {"policy": -0.01, "value": 1.0 / update, "entropy": 2.5})
+        if curriculum:
+            sink.write("curriculum", step, {"phase": update // 5, "phase_name": "pinch_left"})
+        sink.write("time", step, {"steps_per_second": 12345.0})
+        if update % 4 == 0:
+            interval = {"success_low": success / 2, "success_high": success + 0.1}
+            evaluation = {"avg_reward": 7.25, "avg_episode_length": 99.0, "success_rate": success}
+            sink.write("eval_agg", step, {**evaluation, **interval, **outcomes})
+        sink.flush()
