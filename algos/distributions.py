@@ -30,9 +30,14 @@ class Gaussian:
     mean: jax.Array
     log_std: jax.Array
 
+    @property
+    def std(self) -> jax.Array:
+        """Standard deviation, `[..., D]` or `[D]`."""
+        return jnp.exp(self.log_std)
+
     def sample(self, key: jax.Array) -> jax.Array:
         """Draws one action `[..., D]`."""
-        return distrax.Normal(self.mean, jnp.exp(self.log_std)).sample(seed=key)
+        return distrax.Normal(self.mean, self.std).sample(seed=key)
 
     def mode(self) -> jax.Array:
         """The most likely action `[..., D]`."""
@@ -63,6 +68,11 @@ class SquashedGaussian:
 
     mean: jax.Array
     log_std: jax.Array
+
+    @property
+    def std(self) -> jax.Array:
+        """Standard deviation before squashing, `[..., D]` or `[D]`."""
+        return jnp.exp(self.log_std)
 
     def sample(self, key: jax.Array) -> jax.Array:
         """Draws one action `[..., D]`."""
@@ -103,6 +113,11 @@ class MultiCategorical:
 
     logits: jax.Array
     sizes: tuple[int, ...] = struct.field(pytree_node=False)
+
+    @property
+    def std(self) -> None:
+        """Choices have no standard deviation."""
+        return None
 
     @classmethod
     def masked(cls, logits: jax.Array, sizes: tuple[int, ...], mask: jax.Array | None) -> "MultiCategorical":

@@ -2,16 +2,24 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu}
+from algos.checks import require_choice, require_range
+from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.types import ActionSpec
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu}
 
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 0.01
+LOG_STD_RANGE = (-5.0, 2.0)
 
 
 def _dense(width: int, gain: float, dtype: jnp.dtype, name: str) -> nn.Dense:
@@ -63,16 +71,16 @@ class PolicyHead(nn.Module):
         def initial_bias(_key, shape, dtype=jnp.float32):
             return jnp.broadcast_to(jnp.asarray(self.mean_bias or 0.0, dtype), shape)
 
-        kernel_init = nn.initializers.orthogonal(POLICY_GAIN)
-        out = nn.Dense(self.size, kernel_init=kernel_init, bias_init=initial_bias, dtype=self.dtype, name="out")(x)
-        out = out.astype(jnp.float32)
+        dense = partial(
+            nn.Dense, self.size, kernel_init=nn.initializers.orthogonal(POLICY_GAIN), dtype=self.dtype
+        )
+        out = dense(bias_init=initial_bias, name="out")(x).astype(jnp.float32)
         if self.log_std is None:
             return out, None
         constant = nn.initializers.constant(self.log_std)
         if not self.state_dependent_std:
             return out, self.param("log_std", constant, (self.size,))
-        std_head = nn.Dense(self.size, kernel_init=kernel_init, bias_init=constant, dtype=self.dtype, name="log_std")
-        return out, std_head(x).astype(jnp.float32)
+        return out, dense(bias_init=constant, name="log_std")(x).astype(jnp.float32)
 
 
 class ValueHead(nn.Module):
@@ -113,3 +121,100 @@ class ActorCritic(nn.Module):
         else:
             critic = MLP(self.value_widths, self.activation, self.dtype, name="critic_trunk")(obs)
         return self.policy(actor), ValueHead(self.dtype, name="value")(critic)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Choices of a feed-forward actor and critic.
+
+    Attributes:
+      widths: hidden layers of the policy (of both, when shared).
+      value_widths: hidden layers of the critic; None for the same as `widths`.
+      shared: one trunk for both heads.
+      activation: "tanh", "relu" or "silu".
+      initial_std: initial standard deviation of continuous actions (before squashing).
+      state_dependent_std: whether the deviation is an output of the network.
+      squash: tanh-squash continuous actions into (-1, 1).
+      initial_action: initial mean action per dimension; None for 0.
+      compute_dtype: "float32" or "bfloat16"; type of the hidden arithmetic, parameters stay float32.
+    """
+
+    widths: tuple[int, ...] = (256, 256)
+    value_widths: tuple[int, ...] | None = None
+    shared: bool = False
+    activation: str = "tanh"
+    initial_std: float = 0.6
+    state_dependent_std: bool = False
+    squash: bool = False
+    initial_action: tuple[float, ...] | None = None
+    compute_dtype: str = "float32"
+
+    def __post_init__(self):
+        for key in ("widths", "value_widths", "initial_action"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, tuple(getattr(self, key)))
+        for key in ("widths", "value_widths"):
+            value = getattr(self, key)
+            if value is not None and any(not isinstance(width, int) or width < 1 for width in value):
+                raise ValueError(f"{key}={value}: must hold positive whole numbers")
+        require_choice("activation", self.activation, tuple(ACTIVATIONS))
+        require_choice("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
+        require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
+        if self.squash and any(abs(x) >= 1.0 for x in self.initial_action or ()):
+            raise ValueError(
+                f"initial_action={self.initial_action}: must lie strictly inside (-1, 1) when squash=true"
+            )
+
+
+class Policy(NamedTuple):
+    """An actor and critic as pure functions.
+
+    Attributes:
+      init: `(key) -> params`.
+      apply: `(params, obs, mask) -> (distribution, value)` for flat observations `[..., F]`.
+    """
+
+    init: Callable
+    apply: Callable
+
+
+def make_actor_critic(config: ActorCriticConfig, observation_size: int, action: ActionSpec) -> Policy:
+    """Builds the networks and the action distribution on top of them.
+
+    Args:
+      config: the choices.
+      observation_size: length F of a flat observation.
+      action: the action space.
+
+    Raises:
+      ValueError: if `initial_action` does not fit the action space.
+    """
+    continuous = action.kind == "continuous"
+    bias = config.initial_action or ()
+    if bias and (not continuous or len(bias) != action.dimensions):
+        wanted = f"{action.dimensions} numbers" if continuous else "null for discrete actions"
+        raise ValueError(f"initial_action={bias}: must be {wanted}")
+    dtype = jnp.dtype(config.compute_dtype)
+    head = PolicyHead(
+        size=action.dimensions if continuous else action.mask_size,
+        log_std=math.log(config.initial_std) if continuous else None,
+        state_dependent_std=config.state_dependent_std,
+        mean_bias=tuple(math.atanh(x) for x in bias) if config.squash else bias,
+        dtype=dtype,
+    )
+    value_widths = config.widths if config.value_widths is None else config.value_widths
+    network = ActorCritic(head, config.widths, value_widths, config.shared, config.activation, dtype)
+
+    def apply(params, obs, mask):
+        (out, log_std), value = network.apply(params, obs)
+        if not continuous:
+            return MultiCategorical.masked(out, action.sizes, mask), value
+        family = SquashedGaussian if config.squash else Gaussian
+        return family(out, jnp.clip(log_std, *LOG_STD_RANGE)), value
+
+    return Policy(lambda key: network.init(key, jnp.zeros((observation_size,))), apply)
+
+
+def flatten(obs: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Flattens the trailing `shape` of observations `[..., *shape]` to `[..., F]`, float32."""
+    return obs.reshape(obs.shape[: obs.ndim - len(shape)] + (-1,)).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Running normalisation of observations and rewards, as explicit state."""
+"""Masked statistics, and running normalisation of observations and rewards as explicit state."""
 
 import jax
 import jax.numpy as jnp
@@ -58,16 +58,17 @@ class RewardScale:
 
     Attributes:
       moments: scalar moments of the discounted sums.
-      sums: `[E, A]` discounted sum of the episode so far, carried from rollout to rollout.
+      sums: `[N]` discounted sums of the episodes so far of N = E * A agents, carried from rollout
+        to rollout.
     """
 
     moments: Moments
     sums: jax.Array
 
 
-def init_reward_scale(batch_shape: tuple[int, ...]) -> RewardScale:
-    """A scale of 1, with running sums for `batch_shape` (`[E, A]`) agents."""
-    return RewardScale(init_moments(), jnp.zeros(batch_shape))
+def init_reward_scale(agents: int) -> RewardScale:
+    """A scale of 1, with running sums for this many agents (environments times agents each)."""
+    return RewardScale(init_moments(), jnp.zeros((agents,)))
 
 
 def update_reward_scale(
@@ -88,10 +89,30 @@ def update_reward_scale(
         sums = jnp.where(row_alive, gamma * sums + row_reward, sums)
         return jnp.where(row_boundary, 0.0, sums), sums
 
-    sums, history = jax.lax.scan(step, scale.sums, (reward, boundary, alive))
-    return RewardScale(merge_moments(scale.moments, history, alive), sums)
+    sums = scale.sums.reshape(reward.shape[1:])
+    sums, history = jax.lax.scan(step, sums, (reward, boundary, alive))
+    return RewardScale(merge_moments(scale.moments, history, alive), sums.reshape(-1))
 
 
 def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8) -> jax.Array:
     """Divides rewards by the running standard deviation; their sign and zero stay."""
     return reward * jax.lax.rsqrt(scale.moments.var + epsilon)
+
+
+def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
+    """Mean of `x` where `keep`; 0 where nothing is kept."""
+    return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
+
+
+def standardize(x: jax.Array, keep: jax.Array) -> jax.Array:
+    """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples."""
+    centred = x - masked_mean(x, keep)
+    return centred / (jnp.sqrt(masked_mean(jnp.square(centred), keep)) + 1e-8)
+
+
+def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
+    """Share of the targets' variance that the values account for; 0 where there is no variance."""
+    error = target - value
+    residual = masked_mean(jnp.square(error - masked_mean(error, keep)), keep)
+    spread = masked_mean(jnp.square(target - masked_mean(target, keep)), keep)
+    return jnp.where(spread > 0, 1.0 - residual / jnp.where(spread > 0, spread, 1.0), 0.0)
