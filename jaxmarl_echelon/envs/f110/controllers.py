@@ -54,6 +54,17 @@ def scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     }
 
 
+def race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
+    """Returns the scripted policies of the racing task by name, each for all cars."""
+    cars = tuple(range(env.simulation.cars))
+    return {
+        "ftg": ftg(cars, options),
+        "pure_pursuit": pure_pursuit(env, cars),
+        "standing": constant(cars, 0.0, 0.0),
+        "random": random(len(cars), env.spec.role("car").action),
+    }
+
+
 def ftg(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
     """Follows the gap with the gains in `params.ftg`."""
 

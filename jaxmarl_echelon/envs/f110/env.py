@@ -196,7 +196,7 @@ class F110:
         return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
 
     def _places(self, before, record):
-        """Per physics step the cars' offsets `[R, 2]` and the attacker's progress and sideways speed `[R]`."""
+        """Per step the cars' offsets `[R, 2]`, the attacker's progress and sideways speed `[R]`."""
         if not self._pays_track:
             still = jnp.zeros(self.simulation.repeat)
             return jnp.zeros((self.simulation.repeat, 2)), still, still
@@ -318,13 +318,14 @@ def make(
         outline=boundary_intervals(*size, min(grid.resolution for grid in maps)),
     )
     limit = float(vehicle.v_min), float(vehicle.v_max)
+    jitter = [settings.number("spawn_jitter", value, 0.0) for value in spawn_jitter]
     params = F110Params(
         car=vehicle,
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
         spawn_weights=jnp.asarray(spawn_weights(spawns, points)),
-        spawn_jitter=jnp.asarray([settings.number("spawn_jitter", v, 0.0) for v in spawn_jitter], jnp.float32),
+        spawn_jitter=jnp.asarray(jitter, jnp.float32),
         speed_range=jnp.asarray(settings.interval("spawn_speed", spawn_speed, *limit), jnp.float32),
         lock_steps=jnp.int32(settings.whole("lock_steps", lock_steps, 0)),
         locked=jnp.asarray([role in _roles("locked", locked) for role in ROLES]),

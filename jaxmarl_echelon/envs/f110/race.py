@@ -1,0 +1,353 @@
+"""Racing: any number of cars drive a closed track as far as they can."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
+from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
+from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
+from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
+from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
+from jaxmarl_echelon.envs.spaces import Box
+from physics.boxes import boundary_intervals
+from physics.frenet import cartesian
+from physics.mapbank import map_bank
+from physics.single_track import INTEGRATORS
+
+RACE_OUTCOMES = ("finished", "crashed", "timeout")
+FINISHED, CRASHED, TIMEOUT = range(len(RACE_OUTCOMES))
+_GRID_MARGIN = 0.15
+
+
+class F110Race:
+    """N cars on a closed track; see `make` for the settings.
+
+    The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
+    features of `observation.racing_observation`. A car that touches a wall or another car is
+    out; a car that has driven the target laps has finished and leaves the track. The episode is
+    over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
+    somebody still drove, else `finished` where somebody finished, else `crashed`.
+
+    `info` also has `progress` (metres since the start, mean over cars), `laps` (of the leading
+    car) and `collisions` (cars that crashed so far).
+
+    Attributes:
+      spec: roles, spaces, outcomes; tasks are the maps.
+      simulation: the cars' physics and sensing.
+      maps: the maps, as loaded.
+      scripts: scripted policies by name.
+      controllers: who drives unless the run says otherwise.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        maps: Sequence,
+        reward: Reward,
+        params: RaceParams,
+        *,
+        scales: RacingScales,
+        lookahead: Sequence[float],
+        neighbours: int,
+        ftg_options,
+        speed_limits: tuple[float, float],
+    ):
+        self.simulation, self.maps, self.reward = simulation, maps, reward
+        self.scales, self.lookahead, self.neighbours = scales, tuple(lookahead), neighbours
+        self._params = params
+        distance = simulation.dt * simulation.repeat * float(params.car.v_max)
+        self._window = track_position.search_window(simulation.bank, distance)
+        self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
+        self.scripts = controllers.race_scripts(self, ftg_options)
+        self.controllers = {"car": "learner"}
+
+    def default_params(self) -> RaceParams:
+        """Returns the parameters that the configuration asks for."""
+        return self._params
+
+    def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
+        """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
+        positive = params.map_weights > 0
+        place = index % jnp.sum(positive)
+        chosen = positive & (jnp.cumsum(positive) == place + 1)
+        return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
+
+    def reset(self, key: jax.Array, params: RaceParams) -> tuple[RaceState, TimeStep]:
+        """Lines the cars up anywhere on a drawn track, in a drawn order."""
+        map_key, grid_key, speed_key, scan_key = jax.random.split(key, 4)
+        map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
+        poses = self._grid(grid_key, map_index, params)
+        low, high = params.speed_range[0], params.speed_range[1]
+        speed = low + (high - low) * jax.random.uniform(speed_key)
+        cars = self.simulation.cars
+        memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (cars, *x.shape)), self.reward.init())
+        state = RaceState(
+            cars=self.simulation.place(scan_key, poses, jnp.full(cars, speed), map_index, params),
+            map_index=map_index,
+            step=jnp.int32(0),
+            track=self._locate(map_index, poses),
+            reward=memory,
+            outcome=jnp.full(cars, RUNNING, jnp.int32),
+        )
+        paid = {name: jnp.zeros(cars) for name in self.reward.names}
+        return state, self._time_step(state, params, paid, jnp.zeros(cars, bool), jnp.int32(0))
+
+    def step(
+        self, key: jax.Array, state: RaceState, actions: dict[str, jax.Array], params: RaceParams
+    ) -> tuple[RaceState, TimeStep]:
+        """Advances one decision; actions outside the car's limits are clipped."""
+        commands = actions["car"]
+        driving = state.cars.active
+        parked = params.obstacles & (state.outcome == CRASHED)
+        cars, trace = self.simulation.drive(key, state.cars, commands, state.map_index, params, parked)
+        record = track_position.follow(
+            self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
+        )
+        track = jax.tree.map(lambda x: x[-1], record)
+        length = self.simulation.bank.centerline_length[state.map_index]
+        home = (params.target_laps > 0) & (track.progress >= params.target_laps * length)
+        finished = driving & home & ~trace.crashed
+        outcome = jnp.where(driving & trace.crashed, CRASHED, jnp.where(finished, FINISHED, state.outcome))
+        memory, paid = self._pay(state, trace, record, commands, params)
+        moved = state.replace(
+            cars=cars.replace(active=cars.active & ~finished),
+            step=state.step + self.simulation.repeat,
+            track=track,
+            reward=memory,
+            outcome=outcome.astype(jnp.int32),
+        )
+        return moved, self._time_step(moved, params, paid, driving, trace.reverted)
+
+    def _grid(self, key, map_index, params) -> jax.Array:
+        """Poses `[N, 3]` of a starting grid: in line, left and right of the centreline in turn."""
+        bank, cars = self.simulation.bank, self.simulation.cars
+        place_key, order_key = jax.random.split(key)
+        slot = jax.random.permutation(order_key, cars)
+        first = bank.centerline_length[map_index] * jax.random.uniform(place_key)
+        where = jnp.broadcast_to(map_index, (cars,))
+        arc = first - params.grid_gap * slot
+        middle = cartesian(bank, where, arc, jnp.zeros(cars))
+        index = self._locate(map_index, middle).index
+        room = bank.half_width[where, index] - params.car.width / 2 - _GRID_MARGIN
+        side = params.grid_offset * jnp.where(slot % 2 == 0, 1.0, -1.0) * (cars > 1)
+        side = jnp.clip(side, -jnp.maximum(room[:, 1], 0.0), jnp.maximum(room[:, 0], 0.0))
+        return cartesian(bank, where, arc, side)
+
+    def _locate(self, map_index, poses) -> track_position.TrackPosition:
+        where = jnp.broadcast_to(map_index, poses.shape[:1])
+        return track_position.locate(self.simulation.bank, where, poses[:, :2])
+
+    def _pay(self, before, trace, record, commands, params):
+        """Rewards every car for each physics step it drove; returns memories and components `[N]`."""
+        crashed = trace.wall | trace.car
+        out = jnp.cumsum(crashed, axis=0) - crashed > 0
+        drove = before.cars.active & ~out
+        ahead = jnp.diff(record.progress, axis=0, prepend=before.track.progress[None])
+        sideways = jnp.diff(record.offset, axis=0, prepend=before.track.offset[None]) / self.simulation.dt
+
+        def pay_one(weights, memory, state, steer, ahead, offset, sideways, crashed, drove):
+            situation = self._situation(state, steer, ahead, offset, sideways, crashed)
+            values, renewed = self.reward(weights, situation, memory)
+            memory = jax.tree.map(lambda new, old: jnp.where(drove, new, old), renewed, memory)
+            return memory, {name: jnp.where(drove, value, 0.0) for name, value in values.items()}
+
+        def pay(memory, inputs):
+            state, *rest = inputs
+            return jax.vmap(pay_one, (None, 0, 0, 0, 0, 0, 0, 0, 0))(
+                params.reward, memory, state, commands[:, 0], *rest
+            )
+
+        inputs = (trace.state, ahead, record.offset, sideways, crashed, drove)
+        memory, values = jax.lax.scan(pay, before.reward, inputs)
+        return memory, {name: jnp.sum(value, axis=0) for name, value in values.items()}
+
+    def _situation(self, state, steer, ahead, offset, sideways, crashed) -> Situation:
+        """What a car's reward sees; there is no target, and the only outcome is its own crash."""
+        zero, nothing = jnp.float32(0.0), jnp.zeros(3)
+        return Situation(
+            ego_pose=poses_of(state),
+            ego_velocity=velocities_of(state),
+            ego_steer=steer,
+            target_pose=nothing,
+            target_velocity=nothing,
+            target_scan_min=zero,
+            target_offset=zero,
+            target_wall_distance=zero,
+            ego_progress=ahead,
+            ego_offset=offset,
+            ego_offset_rate=sideways,
+            collided=crashed,
+            outcome=jnp.where(crashed, SELF_CRASH, RUNNING),
+            dt=jnp.float32(self.simulation.dt),
+            scan_fresh=jnp.bool_(False),
+        )
+
+    def _observe(self, state: RaceState, params: RaceParams) -> jax.Array:
+        """Observations `[N, F]`."""
+        cars, bank = self.simulation.cars, self.simulation.bank
+        poses, velocities = poses_of(state.cars.state), velocities_of(state.cars.state)
+        arcs = state.track.arc[:, None] + jnp.asarray(self.lookahead, jnp.float32)
+        points = cartesian(bank, jnp.full(arcs.shape, state.map_index), arcs, jnp.zeros_like(arcs))[..., :2]
+        others = np.array([[j for j in range(cars) if j != i] for i in range(cars)], int).reshape(cars, -1)
+        present = state.cars.active | (params.obstacles & (state.outcome == CRASHED))
+
+        def see(scan, pose, velocity, steer, offset, error, points, others):
+            return racing_observation(
+                scan, pose, velocity, steer, offset, error, points,
+                poses[others], velocities[others], present[others], self.scales, self.neighbours,
+            )  # fmt: skip
+
+        steer = state.cars.state[:, 2]
+        error = poses[:, 2] - state.track.heading
+        return jax.vmap(see)(
+            state.cars.scan, poses, velocities, steer, state.track.offset, error, points, others
+        )
+
+    def _time_step(self, state, params, paid, drove, reverted) -> TimeStep:
+        driving = state.cars.active
+        late = state.step >= params.max_steps
+        over = late | ~jnp.any(driving)
+        finished = jnp.where(jnp.any(state.outcome == FINISHED), FINISHED, CRASHED)
+        outcome = jnp.where(jnp.any(driving), TIMEOUT, finished)
+        length = self.simulation.bank.centerline_length[state.map_index]
+        info = {
+            "outcome": jnp.where(over, outcome, RUNNING).astype(jnp.int32),
+            "task": state.map_index,
+            "reverted": reverted,
+            "progress": jnp.mean(state.track.progress),
+            "laps": jnp.floor(jnp.max(state.track.progress) / length),
+            "collisions": jnp.sum(state.outcome == CRASHED, dtype=jnp.int32),
+        }
+        info |= {f"reward/{name}": jnp.mean(value) for name, value in paid.items()}
+        return TimeStep(
+            obs={"car": self._observe(state, params)},
+            reward={"car": sum(paid.values(), jnp.zeros(self.simulation.cars))},
+            terminated={"car": drove & ~driving},
+            truncated={"car": driving & late},
+            alive={"car": driving & ~late},
+            action_mask={},
+            over=over,
+            info=info,
+        )
+
+
+def make(
+    reward: Reward,
+    map: str | Sequence[str] = "track:0",
+    map_weights: Sequence[float] | None = None,
+    cars: int = 1,
+    lidar_beams: int = 108,
+    lidar_fov: float = 4.7,
+    lidar_max_range: float = 30.0,
+    lidar_noise: float = 0.01,
+    lidar_range: float = 12.0,
+    speed_scale: float = 8.0,
+    position_scale: float = 12.0,
+    lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
+    neighbours: int = 2,
+    car: str | Mapping = "f1tenth",
+    gains: str | Mapping = "gym",
+    dt: float = 0.01,
+    action_repeat: int = 5,
+    integrator: str = "rk4",
+    steering_delay: int = 2,
+    wall_contact: str = "field",
+    action_speed: Sequence[float] | None = None,
+    start_speed: float | Sequence[float] = 0.0,
+    grid_gap: float = 1.5,
+    grid_offset: float = 0.4,
+    crashed: str = "obstacle",
+    target_laps: int = 0,
+    max_steps: int = 3000,
+    ftg: Mapping | None = None,
+) -> F110Race:
+    """Builds the racing environment; `conf/env/f110_race.yaml` explains each setting.
+
+    Raises:
+      ValueError: a setting has a value that is not allowed; one line says which.
+    """
+    maps = settings.read_maps(map)
+    for grid in maps:
+        if grid.centerline is None or not grid.centerline.closed:
+            raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
+    vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
+    limit = float(vehicle.v_min), float(vehicle.v_max)
+    ftg_params, ftg_options = settings.read_ftg(ftg, sensor.fov)
+    outline = boundary_intervals(
+        float(vehicle.length), float(vehicle.width), min(grid.resolution for grid in maps)
+    )
+    simulation = Simulation(
+        bank=map_bank(maps),
+        lidar=sensor,
+        cars=settings.whole("cars", cars, 1, 64),
+        dt=settings.number("dt", dt, 1e-4, 0.1),
+        repeat=settings.whole("action_repeat", action_repeat, 1, 1000),
+        integrator=settings.choice("integrator", integrator, tuple(INTEGRATORS)),
+        delay=settings.whole("steering_delay", steering_delay, 0, 100),
+        wall_contact=settings.choice("wall_contact", wall_contact, WALL_CONTACTS),
+        shared_fate=False,
+        outline=outline,
+    )
+    params = RaceParams(
+        car=vehicle,
+        gains=settings.read_gains(gains),
+        ftg=ftg_params,
+        reward=reward.params(),
+        map_weights=jnp.asarray(settings.map_weights(map_weights, len(maps))),
+        lidar_noise=jnp.float32(settings.number("lidar_noise", lidar_noise, 0.0)),
+        speed_range=jnp.asarray(settings.interval("start_speed", start_speed, *limit), jnp.float32),
+        grid_gap=jnp.float32(settings.number("grid_gap", grid_gap, float(vehicle.length))),
+        grid_offset=jnp.float32(settings.number("grid_offset", grid_offset, 0.0)),
+        max_steps=jnp.int32(settings.whole("max_steps", max_steps, 1)),
+        target_laps=jnp.int32(settings.whole("target_laps", target_laps, 0)),
+        obstacles=jnp.bool_(settings.choice("crashed", crashed, ("obstacle", "removed")) == "obstacle"),
+    )
+    return F110Race(
+        simulation,
+        maps,
+        reward,
+        params,
+        scales=RacingScales(
+            lidar_range=settings.number("lidar_range", lidar_range, 1e-3),
+            speed_scale=settings.number("speed_scale", speed_scale, 1e-3),
+            steer_scale=float(vehicle.s_max),
+            position_scale=settings.number("position_scale", position_scale, 1e-3),
+        ),
+        lookahead=[settings.number("lookahead", metres) for metres in lookahead],
+        neighbours=settings.whole("neighbours", neighbours, 0, 64),
+        ftg_options=ftg_options,
+        speed_limits=settings.interval("action_speed", action_speed or limit, *limit),
+    )
+
+
+def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> EnvSpec:
+    parts = racing_layout(simulation.lidar.beams, len(lookahead), neighbours)
+    size = max(part.stop for part in parts.values())
+    beams = simulation.lidar.beams
+    role = Role(
+        name="car",
+        size=simulation.cars,
+        observation=Box((size,), (0.0,) * beams + (-1.0,) * (size - beams), 1.0),
+        action=Box(
+            (2,),
+            (float(params.car.s_min), speed_limits[0]),
+            (float(params.car.s_max), speed_limits[1]),
+        ),
+    )
+    return EnvSpec(
+        name="f110_race",
+        version=1,
+        roles=(role,),
+        decision_period=simulation.dt * simulation.repeat,
+        episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
+        outcomes=RACE_OUTCOMES,
+        success=RACE_OUTCOMES[FINISHED],
+        tasks=simulation.bank.names,
+        components=reward.names,
+    )
