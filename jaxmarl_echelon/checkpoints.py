@@ -49,7 +49,7 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) ->
 
 
 def rewind(folder: Path, checkpoint: Path) -> None:
-    """Makes `checkpoint` the `latest` one and forgets those of later steps: a resumed run writes them anew."""
+    """Makes `checkpoint` the `latest` one and forgets later ones: a resumed run writes them anew."""
     _link(folder, "latest", checkpoint.name)
     for path in folder.iterdir():
         if path.is_symlink() and os.readlink(path) > checkpoint.name:

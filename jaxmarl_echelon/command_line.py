@@ -1,5 +1,6 @@
 """What the command lines share: composing a configuration, and errors made for people."""
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import jax
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -60,8 +62,7 @@ def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]
     """
     GlobalHydra.instance().clear()
     for override in overrides:
-        if "=" not in override and not override.startswith("~"):
-            raise UsageError(f"{override}: expected KEY=VALUE")
+        _check_override(override)
     try:
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
             config = compose("config", overrides=list(overrides), return_hydra_config=True)
@@ -74,14 +75,24 @@ def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]
         raise UsageError(_explain(error, overrides)) from error
 
 
+def _check_override(override: str) -> None:
+    key, equals, value = override.lstrip("+~").partition("=")
+    if not equals:
+        raise UsageError(f"{override}: expected KEY=VALUE")
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+    if key in groups() and value not in options(key):
+        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}")
+
+
 def _explain(error: Exception, overrides: Sequence[str]) -> str:
     message = str(error)
     for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        if key in groups() and f"'{key}/{value}'" in message:
-            return f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}"
+        key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
-            return f"{override}: unknown key{_allowed(key, overrides)}"
+            return _unknown(override, key, overrides)
     return message.splitlines()[0]
 
 
@@ -98,16 +109,21 @@ def options(group: str) -> list[str]:
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
 
 
-def _allowed(key: str, overrides: Sequence[str]) -> str:
+def _unknown(override: str, key: str, overrides: Sequence[str]) -> str:
+    """The line for a key that does not exist: what was probably meant, and what is allowed there."""
     chosen = [o for o in overrides if o.partition("=")[0] in groups()]
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         node = compose("config", overrides=chosen)
-    parents = key.split(".")[:-1]
+    *parents, last = key.split(".")
     while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
-        parents.pop()
+        last = parents.pop()
     node = OmegaConf.select(node, ".".join(parents)) if parents else node
-    names = [str(name) for name in node if name not in ("_target_", "hydra")]
-    return f"; allowed here: {', '.join(names)}"
+    names = [str(name) for name in node if not str(name).startswith("_")]
+    close = difflib.get_close_matches(last, names, 1)
+    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else ""
+    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}".replace(
+        "key Allowed", "key. Allowed"
+    )
 
 
 def run_folder(config: DictConfig, choices: dict[str, str], stamp: str) -> Path:

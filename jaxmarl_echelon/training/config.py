@@ -21,6 +21,8 @@ POSITIVE = (
     "window",
     "episode_rows",
 )
+BUILT = ("env", "algo", "curriculum", "controllers")
+ELSEWHERE = ("reward", "tracking", "resume", "run_name", "output_dir")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,8 @@ class RunConfig:
             raise ValueError(f"seed={self.seed}: must be a whole number from 0 to {2**32 - 1}")
         for key in ("eval_every", "checkpoint_every"):
             if getattr(self, key) % self.updates_per_chunk:
-                raise ValueError(
-                    f"{key}={getattr(self, key)}: must be a multiple of updates_per_chunk={self.updates_per_chunk}"
-                )
+                chunk = f"updates_per_chunk={self.updates_per_chunk}"
+                raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of {chunk}")
         object.__setattr__(self, "controllers", self._all_controllers())
 
     def _all_controllers(self) -> dict[str, str]:
@@ -100,10 +101,12 @@ def read(config: DictConfig) -> RunConfig:
     Raises:
       ValueError: with one line that names the key, the value and what is allowed.
     """
+    _refuse_strangers(config)
     env_arguments = {}
     if config.get("reward") is not None:
         env_arguments["reward"] = build(config.reward, "reward")
-    env = build(config.env, "env", **env_arguments)
+    # Hydra would turn objects among the arguments into configurations, hence the partial.
+    env = build(config.env, "env", _partial_=True)(**env_arguments)
     keys = [
         key
         for key in RunConfig.__dataclass_fields__
@@ -116,6 +119,13 @@ def read(config: DictConfig) -> RunConfig:
         controllers=OmegaConf.to_container(config.controllers) or {},
         **{key: config[key] for key in keys},
     )
+
+
+def _refuse_strangers(config: DictConfig) -> None:
+    known = (*RunConfig.__dataclass_fields__, *ELSEWHERE)
+    for key in config:
+        if key not in known:
+            raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
 
 
 def build(node: DictConfig, where: str, **arguments):

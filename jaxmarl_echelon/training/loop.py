@@ -164,17 +164,12 @@ def train(
 
 def run_info(config, resolved, folder: Path, program: Program, resumed: Progress | None) -> RunInfo:
     """The facts of a run that sinks show."""
-    choices = resolved.get("choices", {})
     return RunInfo(
         folder=folder,
-        name=folder.name,
-        env=choices.get("env", program.env.spec.name),
-        algo=choices.get("algo", type(config.algo).__name__),
-        seed=config.seed,
-        total_env_steps=config.updates * program.steps_per_update,
-        resumed_step=None if resumed is None else resumed.updates * program.steps_per_update,
-        success=program.env.spec.success,
+        spec=program.env.spec,
+        total_steps=config.updates * program.steps_per_update,
         config=resolved,
+        resume_step=None if resumed is None else resumed.updates * program.steps_per_update,
     )
 
 

@@ -1,0 +1,194 @@
+"""Speed of the F110 simulator and of PPO on it, as steps per second and as shares of what the machine can do.
+
+    python benchmarks/f110.py [--map PATH ...] [--quick]
+
+One simulator step is 0.01 s of physics for two cars and one scan per car, with automatic resets.
+Peers, measured elsewhere on two such CPU cores: f1tenth_gym 5,000 steps/s on Spielberg at 108
+beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s.
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from machine import gather_rate, matmul_rate, seconds_per_call
+from rich.console import Console
+from rich.table import Table
+
+from algos.ppo import PPOConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.f110.env import make
+from jaxmarl_echelon.envs.f110.rewards import make_reward
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+from physics.lidar import Lidar, scan
+from physics.mapbank import distance_at
+
+REWARD = {"terminal": None, "pressure": None, "pinch": None, "step": None}
+GYM = {108: 5000.0, 1080: 800.0}
+SB3 = 1200.0
+
+
+def environment(where: str, beams: int, repeat: int = 1):
+    """The default task, one physics step per decision, defender unlocked so that it drives off."""
+    return make(make_reward(REWARD), map=where, lidar_beams=beams, action_repeat=repeat, lock_steps=0)
+
+
+def simulator(env, num_envs: int, steps: int):
+    """A compiled function that takes `steps` decisions in E environments, and its arguments."""
+    params = env.default_params()
+    action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs, 1, 2))
+    actions = {"attacker": action, "defender": action}
+
+    def advance(running, key):
+        return episodes.step(env, key, running, actions, lambda k: params)[0], None
+
+    @jax.jit
+    def run(running, key):
+        return jax.lax.scan(advance, running, jax.random.split(key, steps))[0]
+
+    start = jax.jit(lambda key: episodes.start(env, key, lambda k: params, num_envs))
+    return run, (start(jax.random.key(0)), jax.random.key(1))
+
+
+def bytes_per_environment(running, num_envs: int) -> float:
+    """Bytes of carried state per environment."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(running)) / num_envs
+
+
+def gathers_per_beam(env) -> float:
+    """Mean distance-field reads of a beam, by plain sphere tracing from starting poses."""
+    bank, lidar = env.simulation.bank, env.simulation.lidar
+    keys = jax.random.split(jax.random.key(2), 64)
+    poses = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
+    start, yaw = poses[..., :2].reshape(-1, 1, 2), poses[..., 4].reshape(-1, 1)
+    angle = yaw + lidar.angles
+    ray = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+    def step(carry):
+        travelled, reads, ahead = carry
+        ahead = distance_at(bank, 0, start + travelled[..., None] * ray)
+        ahead = jnp.where(travelled <= lidar.max_range, ahead, 0.0)
+        return travelled + ahead, reads + (carry[2] > 0), ahead
+
+    zero = jnp.zeros(angle.shape)
+    _, reads, _ = jax.lax.while_loop(lambda c: jnp.any(c[2] > 0), step, (zero, zero, zero + 1.0))
+    return float(jnp.mean(reads))
+
+
+def measure_simulator(console, where: str, name: str, beams_list, sizes, gathers: float) -> None:
+    """Prints one table: steps per second by environments and beams."""
+    table = Table(title=f"simulator, {name}", title_justify="left")
+    for column in ("beams", "envs", "compile s", "env steps/s", "agent steps/s", "x f1tenth_gym", "of gather limit", "bytes/env"):
+        table.add_column(column, justify="right")
+    for beams in beams_list:
+        env = environment(where, beams)
+        reads = gathers_per_beam(env)
+        for num_envs in sizes:
+            steps = max(8, 32768 // num_envs)
+            run, arguments = simulator(env, num_envs, steps)
+            begin = time.perf_counter()
+            compiled = run.lower(*arguments).compile()
+            compile_seconds = time.perf_counter() - begin
+            rate = num_envs * steps / seconds_per_call(compiled, *arguments)
+            limit = gathers / (2 * beams * reads)
+            peer = f"{rate / GYM[beams]:.1f}" if beams in GYM else ""
+            size = bytes_per_environment(arguments[0], num_envs)
+            table.add_row(
+                str(beams), f"{num_envs:,}", f"{compile_seconds:.1f}", f"{rate:,.0f}", f"{2 * rate:,.0f}",
+                peer, f"{rate / limit:.0%}", f"{size:,.0f}",
+            )  # fmt: skip
+    console.print(table)
+
+
+def measure_scan(console, where: str, name: str, gathers: float, cars: int = 2048) -> None:
+    """Prints beams per second of the scan alone."""
+    table = Table(title=f"scan alone, {cars:,} cars, {name}", title_justify="left")
+    for column in ("beams", "beams/s", "reads per beam", "of gather limit"):
+        table.add_column(column, justify="right")
+    for beams in (108, 1080):
+        env = environment(where, beams)
+        bank = env.simulation.bank
+        keys = jax.random.split(jax.random.key(2), cars // 2)
+        state = jax.vmap(lambda k, env=env: env.reset(k, env.default_params())[0].cars.state)(keys)
+        poses = jnp.stack([state[..., 0], state[..., 1], state[..., 4]], axis=-1).reshape(-1, 3)
+        trace = jax.jit(lambda p, bank=bank, beams=beams: scan(bank, jnp.int32(0), p, Lidar(beams=beams)))
+        rate = cars * beams / seconds_per_call(trace, poses)
+        reads = gathers_per_beam(env)
+        table.add_row(str(beams), f"{rate:,.0f}", f"{reads:.1f}", f"{rate * reads / gathers:.0%}")
+    console.print(table)
+
+
+def flops_per_step(widths, features: int, actions: int, epochs: int) -> float:
+    """Multiply-adds x 2 of acting once and learning `epochs` times from a step, two separate networks."""
+    shapes = np.array([features, *widths])
+    hidden = float(np.sum(shapes[:-1] * shapes[1:]))
+    inner = hidden - float(shapes[0] * shapes[1])
+    heads = float(shapes[-1] * (actions + 1))
+    forward = 2.0 * (2.0 * hidden + heads)
+    backward = forward + 2.0 * (2.0 * inner + heads)
+    return forward + epochs * (forward + backward)
+
+
+def measure_training(console, where: str, name: str, settings, matmul: float) -> None:
+    """Prints training steps per second of PPO: acting, simulating and learning in one program."""
+    table = Table(title=f"PPO training, {name}", title_justify="left")
+    columns = ("setting", "envs x steps", "minibatch", "epochs", "compile s", "env steps/s", "acting + simulation",
+               "x Stable-Baselines3", "of matmul limit")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for label, num_envs, horizon, minibatch, epochs, repeat in settings:
+        env = environment(where, 108, repeat)
+        batch = num_envs * horizon
+        algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch, widths=(256, 256))
+        config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
+        program = make_program(config)
+        run = jax.jit(program.init)(jax.random.key(0))
+        begin = time.perf_counter()
+        update = jax.jit(program.update).lower(run).compile()
+        compile_seconds = time.perf_counter() - begin
+        seconds = seconds_per_call(update, run, budget=4.0)
+        idle = RunConfig(
+            env=env, algo=PPOConfig(horizon=horizon, epochs=1, num_minibatches=1, widths=(256, 256)),
+            curriculum=fixed, total_env_steps=batch, num_envs=num_envs,
+        )  # fmt: skip
+        one_epoch = make_program(idle)
+        cheap = seconds_per_call(jax.jit(one_epoch.update), jax.jit(one_epoch.init)(jax.random.key(0)), budget=2.0)
+        flops = flops_per_step((256, 256), 119, 2, epochs)
+        peer = f"{batch / seconds / SB3:.1f}" if label == "as SB3" else ""
+        table.add_row(
+            label, f"{num_envs} x {horizon}", str(minibatch), str(epochs), f"{compile_seconds:.1f}",
+            f"{batch / seconds:,.0f}", f"<= {min(1.0, cheap / seconds):.0%}", peer,
+            f"{batch / seconds * flops / matmul:.0%}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def main() -> None:
+    """Prints all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--map", action="append", default=[], help="map files to add to line2, e.g. Spielberg.yaml")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
+    arguments = parser.parse_args()
+    console = Console()
+    matmul, gathers = matmul_rate(), gather_rate()
+    console.print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)")
+    console.print(f"this machine: {matmul / 1e9:,.0f} GFLOP/s matmul, {gathers / 1e6:,.0f} M gathers/s")
+    for where in ["line2", *arguments.map]:
+        name = where.rpartition("/")[2].removesuffix(".yaml")
+        measure_scan(console, where, name, gathers)
+        beams, sizes = ((108, 1080), (1024,)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
+        measure_simulator(console, where, name, beams, sizes, gathers)
+        settings = [
+            ("as SB3", 1, 2048, 64, 10, 1),
+            ("as SB3", 16, 128, 64, 10, 1),
+            ("default", 1024, 64, 16384, 4, 2),
+        ]
+        measure_training(console, where, name, settings[1:] if arguments.quick else settings, matmul)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The compiled program: known values on probes, one trace, vmapped seeds, frozen evaluation."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from algos.ppo import PPOConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program, make_train
+
+ROLE = probes.ROLE
+
+
+def configure(env, updates=60, num_envs=16, horizon=16, **algo):
+    settings = {
+        "horizon": horizon,
+        "epochs": 4,
+        "num_minibatches": 4,
+        "widths": (32,),
+        "learning_rate": 1e-2,
+        "learning_rate_schedule": "linear",
+        "gamma": 0.9,
+        "normalize_reward": False,
+    }
+    return RunConfig(
+        env=env,
+        algo=PPOConfig(**{**settings, **algo}),
+        curriculum=fixed,
+        total_env_steps=updates * num_envs * horizon,
+        num_envs=num_envs,
+        eval_episodes=16,
+        window=64,
+        episode_rows=64,
+    )
+
+
+def trained(config, seed=0):
+    program = make_program(config)
+    run, reports = jax.jit(make_train(config))(jax.random.key(seed))
+    return program, run, reports
+
+
+def value_of(program, run, obs):
+    obs = jnp.asarray(obs, jnp.float32)
+    obs = obs.reshape(-1, 1, obs.shape[-1])
+    reset = jnp.zeros(obs.shape[:2], bool)
+    return program.agents[ROLE].value(run.learners[ROLE], obs, (), reset, None)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("env", "obs", "expected"),
+    [
+        (probes.ConstantReward(), [[0.0]], [1.0]),
+        (probes.ObservationReward(), [[-1.0], [1.0]], [-1.0, 1.0]),
+        (probes.DelayedReward(), [[0.0], [1.0]], [0.9, 1.0]),
+        (probes.ActionReward(), [[0.0]], [1.0]),
+        (probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
+        (probes.TimeLimit(), [[0.0]], [10.0]),
+    ],
+    ids=lambda p: type(p).__name__ if isinstance(p, probes.Probe) else "",
+)
+def test_values_of_probes(env, obs, expected):
+    program, run, _ = trained(configure(env, updates=150))
+    np.testing.assert_allclose(value_of(program, run, obs), expected, atol=0.1 * max(1.0, max(expected)) * 0.6)
+
+
+@pytest.mark.parametrize("env", [probes.Credit(), probes.MaskOnly()], ids=["credit", "mask"])
+def test_best_return_is_learnt_and_never_exceeded(env):
+    program, run, reports = trained(configure(env, updates=80))
+    result = program.evaluate(run, jax.random.key(1))
+    best = float(env.spec.episode_limit)
+    assert float(jnp.mean(result.episode_return[ROLE])) == pytest.approx(best)
+    assert float(jnp.nanmax(reports.metrics["train/return"])) <= best + 1e-5
+
+
+def test_first_minibatch_ratio_is_one():
+    config = configure(probes.ObservationActionReward(), updates=3, epochs=1, num_minibatches=1, learning_rate=1e-3)
+    _, _, reports = trained(config)
+    assert np.abs(np.asarray(reports.metrics["losses/approx_kl"])).max() < 1e-9
+    assert np.asarray(reports.metrics["losses/clip_fraction"]).max() == 0.0
+
+
+def test_one_trace_per_program():
+    program = make_program(configure(probes.TimeLimit(), updates=2))
+    update = jax.jit(chex.assert_max_traces(program.update, n=1))
+    run = jax.jit(program.init)(jax.random.key(0))
+    for _ in range(3):
+        run, _ = update(run)
+    assert int(run.updates) == 3
+
+
+def test_vmapped_seeds_equal_single_runs():
+    train = make_train(configure(probes.Credit(), updates=5))
+    keys = jax.random.split(jax.random.key(7), 3)
+    many, _ = jax.jit(jax.vmap(train))(keys)
+    for index in range(3):
+        single, _ = jax.jit(train)(keys[index])
+        for a, b in zip(jax.tree.leaves(many.learners), jax.tree.leaves(single.learners), strict=True):
+            np.testing.assert_allclose(a[index], b, rtol=2e-4, atol=2e-5)
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits():
+    config = configure(probes.ObservationActionReward(), updates=4)
+    first, again, other = (trained(config, seed)[1].learners for seed in (1, 1, 2))
+    chex.assert_trees_all_equal(first, again)
+    differs = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), first, other)
+    assert any(jax.tree.leaves(differs))
+
+
+def test_evaluation_changes_nothing_and_repeats_itself():
+    program, run, _ = trained(configure(probes.Credit(), updates=3))
+    first = program.evaluate(run, jax.random.key(1))
+    chex.assert_trees_all_equal(first, program.evaluate(run, jax.random.key(1)))
+    assert np.all(np.asarray(first.length) == 1)
+
+
+class Poisoned(probes.Poison):
+    """Every episode becomes not-a-number in its third step."""
+
+    def default_params(self):
+        return super().default_params() | {"poison": np.int32(3)}
+
+
+def test_poisoned_environment_is_counted_and_does_not_reach_the_learner():
+    _, run, reports = trained(configure(Poisoned("obs"), updates=4))
+    assert float(reports.metrics["train/quarantined"].sum()) > 0
+    chex.assert_tree_all_finite(run.learners)
+
+
+def test_a_role_without_a_learner_is_refused():
+    env = probes.ConstantReward()
+    with pytest.raises(ValueError, match="at least one role must be a learner"):
+        configure(env).__class__(
+            env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={ROLE: "none"}
+        )
+    with pytest.raises(ValueError, match="controllers.ghost: no such role; allowed: player"):
+        configure(env).__class__(
+            env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={"ghost": "learner"}
+        )
