@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from tracking_runs import run_info, write_updates
 
@@ -13,6 +15,15 @@ def no_network(monkeypatch, tmp_path):
         monkeypatch.setenv(name, str(tmp_path / "wandb_home"))
 
 
+def wait_for(path, text, seconds=20.0):
+    """The file's bytes once they hold `text`; another process writes them after the run is closed."""
+    end = time.monotonic() + seconds
+    while text not in (written := path.read_bytes()):
+        assert time.monotonic() < end, written[:500]
+        time.sleep(0.05)
+    return written
+
+
 def test_offline_writes_the_run_without_network(tmp_path, no_network, capfd):
     sink = WandbSink(mode="offline")
     sink.open(run_info(tmp_path))
@@ -23,10 +34,9 @@ def test_offline_writes_the_run_without_network(tmp_path, no_network, capfd):
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     assert folder.name.endswith(identity)
     (record,) = folder.glob("run-*.wandb")
-    written = record.read_bytes()
     # The one evaluation belongs to the last step, which only closing the run commits.
+    written = wait_for(record, b"eval_agg/avg_reward")
     assert b"train/return" in written
-    assert b"eval_agg/avg_reward" in written
     assert b"episodes/outcome" not in written
     assert capfd.readouterr().out == ""
 
