@@ -1,0 +1,189 @@
+"""Centrelines of tracks on the host: files in the F1TENTH formats, arc length, headings, equal resampling."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+_SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv")
+_COLUMNS = {
+    "x": "x", "x_m": "x",
+    "y": "y", "y_m": "y",
+    "w_tr_right_m": "right", "w_tr_left_m": "left",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Centerline:
+    """A polyline along a track, in driving direction.
+
+    Attributes:
+      x, y: `[N]` metres.
+      heading: `[N]` tangent angle in radians, mean direction of the adjoining segments.
+      s: `[N]` arc length from the first point in metres.
+      left, right: `[N]` distance to the wall on either side in metres, or None where not known.
+      length: total arc length in metres, including the closing segment of a closed line.
+      closed: whether the last point connects to the first.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    heading: np.ndarray
+    s: np.ndarray
+    left: np.ndarray | None
+    right: np.ndarray | None
+    length: float
+    closed: bool
+
+    @property
+    def points(self) -> np.ndarray:
+        """The `[N, 2]` points."""
+        return np.stack([self.x, self.y], axis=-1)
+
+
+def centerline_from_points(
+    points: np.ndarray,
+    closed: bool | None = None,
+    left: np.ndarray | None = None,
+    right: np.ndarray | None = None,
+) -> Centerline:
+    """Builds a centreline from `[N, 2]` points in metres.
+
+    Repeated neighbours are dropped. With `closed=None` the line counts as closed where the gap
+    between its ends is at most 2.5 times the median spacing.
+
+    Raises:
+      ValueError: fewer than two distinct points (three on a closed line), or a non-finite one.
+    """
+    points = np.asarray(points, np.float64)
+    if not np.isfinite(points).all():
+        raise ValueError("centerline: non-finite point; all coordinates must be finite numbers")
+    keep = np.ones(len(points), bool)
+    keep[1:] = np.linalg.norm(np.diff(points, axis=0), axis=1) > 1e-9
+    if closed is not False and keep.sum() > 2 and np.linalg.norm(points[0] - points[keep][-1]) <= 1e-9:
+        keep[np.flatnonzero(keep)[-1]] = False
+        closed = True
+    points = points[keep]
+    if closed is None:
+        closed = _ends_meet(points)
+    if len(points) < (3 if closed else 2):
+        raise ValueError(
+            f"centerline: {len(points)} distinct points; at least {3 if closed else 2} are needed"
+        )
+    chords = np.linalg.norm(_segments(points, closed), axis=1)
+    s = np.concatenate([[0.0], np.cumsum(chords)])
+    return Centerline(
+        x=points[:, 0],
+        y=points[:, 1],
+        heading=_headings(points, closed),
+        s=s[: len(points)],
+        left=None if left is None else np.asarray(left, np.float64)[keep],
+        right=None if right is None else np.asarray(right, np.float64)[keep],
+        length=float(s[-1]),
+        closed=closed,
+    )
+
+
+def _ends_meet(points: np.ndarray) -> bool:
+    if len(points) < 4:
+        return False
+    spacing = np.median(np.linalg.norm(np.diff(points, axis=0), axis=1))
+    return bool(np.linalg.norm(points[0] - points[-1]) <= 2.5 * spacing)
+
+
+def _segments(points: np.ndarray, closed: bool) -> np.ndarray:
+    return np.diff(points, axis=0, append=points[:1]) if closed else np.diff(points, axis=0)
+
+
+def _headings(points: np.ndarray, closed: bool) -> np.ndarray:
+    chords = _segments(points, closed)
+    units = chords / np.linalg.norm(chords, axis=1, keepdims=True)
+    before = np.roll(units, 1, axis=0) if closed else np.concatenate([units[:1], units])
+    after = units if closed else np.concatenate([units, units[-1:]])
+    tangent = before + after
+    # A spike folds back on itself: the mean direction vanishes, the outgoing one is kept.
+    tangent = np.where(np.linalg.norm(tangent, axis=1, keepdims=True) > 1e-9, tangent, after)
+    return np.arctan2(tangent[:, 1], tangent[:, 0])
+
+
+def resample(line: Centerline, count: int) -> Centerline:
+    """Resamples a centreline to `count` points joined by chords of equal length.
+
+    The new points lie on the old polyline; the ends of an open line are kept. Chords that cut
+    a corner are shorter than the arc, so positions are adjusted until all chords agree; the new
+    arc length is that of the new polyline. Widths are interpolated.
+    """
+    old_s = np.append(line.s, line.length) if line.closed else line.s
+    segments = count if line.closed else count - 1
+
+    def at(position: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return np.interp(position, old_s, np.append(values, values[:1]) if line.closed else values)
+
+    position = np.linspace(0.0, line.length, segments + 1)
+    for _ in range(100):
+        points = np.stack([at(position, line.x), at(position, line.y)], axis=-1)
+        arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1))])
+        target = np.linspace(0.0, arc[-1], segments + 1)
+        if np.max(np.abs(arc - target)) < 1e-9 * arc[-1]:
+            break
+        position = np.interp(target, arc, position)
+    points = np.stack([at(position[:count], line.x), at(position[:count], line.y)], axis=-1)
+    made = centerline_from_points(points, closed=line.closed)
+    widths = [None if side is None else at(position[:count], side) for side in (line.left, line.right)]
+    return replace(made, left=widths[0], right=widths[1])
+
+
+def find_centerline(stem: Path) -> Path | None:
+    """Returns the first of `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv` that exists."""
+    for suffix in _SUFFIXES:
+        path = stem.with_name(stem.name + suffix)
+        if path.is_file():
+            return path
+    return None
+
+
+def read_centerline(path: str | Path) -> Centerline:
+    """Reads a centreline file.
+
+    Three layouts of the F1TENTH world are known: `x,y,theta,velocity` under a header row;
+    comma-separated `# x_m, y_m, w_tr_right_m, w_tr_left_m`; and the semicolon-separated raceline
+    `# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2`. Columns are found by name; without
+    names a line of seven or more semicolon-separated fields is a raceline, and otherwise the
+    first two fields are x and y. Headings in the file are ignored; rows without finite x and y
+    are skipped; widths are kept only if the whole column is finite and positive.
+
+    Raises:
+      ValueError: the file is missing, is not text, or does not hold such rows.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"centerline={str(path)!r}: no readable text file; a .csv file is needed") from None
+    names, rows = None, []
+    for number, line in enumerate(lines, 1):
+        fields = [field.strip() for field in line.lstrip("# \t").split(";" if ";" in line else ",")]
+        known = {_COLUMNS[field]: i for i, field in enumerate(fields) if field in _COLUMNS}
+        if "x" in known and "y" in known:
+            names = known
+        elif line.strip() and not line.lstrip().startswith("#"):
+            rows.append(_row(path, number, fields, names or _guess_columns(line, fields)))
+    table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
+    if len(table) < 2:
+        raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
+    right, left = (side if (np.isfinite(side) & (side > 0)).all() else None for side in table[:, 2:].T)
+    return centerline_from_points(table[:, :2], left=left, right=right)
+
+
+def _guess_columns(line: str, fields: list[str]) -> dict[str, int]:
+    return {"x": 1, "y": 2} if ";" in line and len(fields) >= 7 else {"x": 0, "y": 1}
+
+
+def _row(path: Path, number: int, fields: list[str], columns: dict[str, int]) -> list[float]:
+    try:
+        texts = {name: fields[i] for name, i in columns.items()}
+        return [float(texts.get(name) or "nan") for name in ("x", "y", "right", "left")]
+    except (IndexError, ValueError):
+        raise ValueError(
+            f"centerline={str(path)!r}: line {number} {','.join(fields)!r} holds no numbers for x and y"
+        ) from None
