@@ -82,16 +82,9 @@ def test_installed_package_finds_its_own_configuration(installed, repository, tm
 
 @pytest.mark.slow
 def test_training_from_the_wheel_in_another_folder(installed, tmp_path):
-    arguments = ("+algo=ppo", "env=f110", "total_env_steps=256", "num_envs=2", "eval_episodes=2")
-    call(
-        installed,
-        "-m",
-        "jaxmarl_echelon.train",
-        *arguments,
-        "tracking=quiet",
-        cwd=tmp_path,
-        JAX_PLATFORMS="cpu",
-    )
+    command = "+algo=ppo env=f110 tracking=quiet total_env_steps=256 num_envs=2 eval_episodes=2"
+    train = (installed, "-m", "jaxmarl_echelon.train", *command.split())
+    call(*train, cwd=tmp_path, JAX_PLATFORMS="cpu")
     (run,) = (tmp_path / "outputs" / "f110" / "ppo").iterdir()
     assert (run / "config.yaml").is_file()
     assert (run / "metrics.csv").is_file()
