@@ -25,7 +25,7 @@ def frenet(
     count = bank.centerline.shape[1]
     points = bank.centerline[0] if bank.field.shape[0] == 1 else bank.centerline[map_index]
     start = points[..., :2]
-    distance = _squared_distance(start, jnp.roll(start, -1, axis=-2), xy[..., None, :])
+    distance, _, _ = _foot(start, jnp.roll(start, -1, axis=-2), xy[..., None, :])
     closing = jnp.arange(count) == count - 1
     distance = jnp.where(closing & ~jnp.asarray(bank.closed[map_index])[..., None], jnp.inf, distance)
     return _project(bank, map_index, xy, jnp.argmin(distance, axis=-1).astype(jnp.int32))
@@ -45,7 +45,7 @@ def frenet_near(
     candidates = jnp.asarray(index_hint)[..., None] + offset
     candidates = jnp.where(bank.closed[maps], jnp.mod(candidates, count), jnp.clip(candidates, 0, count - 2))
     start, end = _ends(bank, maps, candidates)
-    distance = _squared_distance(start[..., :2], end[..., :2], xy[..., None, :])
+    distance, _, _ = _foot(start, end, xy[..., None, :])
     best = jnp.argmin(distance, axis=-1)
     index = jnp.take_along_axis(candidates, best[..., None], axis=-1)[..., 0]
     return _project(bank, map_index, xy, index)
@@ -95,15 +95,16 @@ def _ends(bank: MapBank, map_index: jax.Array, index: jax.Array) -> tuple[jax.Ar
     return table[base + index], table[base + after]
 
 
-def _fraction(start: jax.Array, end: jax.Array, xy: jax.Array) -> jax.Array:
-    along = end - start
-    reach = jnp.sum((xy - start) * along, axis=-1)
-    return jnp.clip(reach / jnp.maximum(jnp.sum(along * along, axis=-1), 1e-12), 0.0, 1.0)
-
-
-def _squared_distance(start: jax.Array, end: jax.Array, xy: jax.Array) -> jax.Array:
-    gap = xy - start - _fraction(start, end, xy)[..., None] * (end - start)
-    return jnp.sum(gap * gap, axis=-1)
+def _foot(start: jax.Array, end: jax.Array, xy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Squared distance to segments, where along them the foot lies (0 to 1), and the signed offset."""
+    # Component by component: reductions over a trailing axis of two are five times slower on a CPU.
+    along_x, along_y = end[..., 0] - start[..., 0], end[..., 1] - start[..., 1]
+    dx, dy = xy[..., 0] - start[..., 0], xy[..., 1] - start[..., 1]
+    squared = jnp.maximum(along_x * along_x + along_y * along_y, 1e-12)
+    fraction = jnp.clip((dx * along_x + dy * along_y) / squared, 0.0, 1.0)
+    gap_x, gap_y = dx - fraction * along_x, dy - fraction * along_y
+    offset = (along_x * dy - along_y * dx) / jnp.sqrt(squared)
+    return gap_x * gap_x + gap_y * gap_y, fraction, offset
 
 
 def _heading(start: jax.Array, end: jax.Array, fraction: jax.Array) -> jax.Array:
@@ -118,11 +119,7 @@ def _project(
     bank: MapBank, map_index: jax.Array, xy: jax.Array, index: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     start, end = _ends(bank, map_index, index)
-    origin, along = start[..., :2], end[..., :2] - start[..., :2]
-    offset = xy - origin
-    fraction = _fraction(origin, end[..., :2], xy)
-    cross = along[..., 0] * offset[..., 1] - along[..., 1] * offset[..., 0]
-    d = cross / jnp.maximum(jnp.linalg.norm(along, axis=-1), 1e-6)
+    _, fraction, d = _foot(start, end, xy)
     s = (index + fraction) * _spacing(bank, map_index)
     length = bank.centerline_length[map_index]
     s = jnp.where(bank.closed[map_index] & (s >= length), 0.0, s)
