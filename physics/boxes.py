@@ -1,6 +1,6 @@
 """Oriented boxes in the plane: corners, overlap, contact with a distance field, and rays.
 
-A pose is `[x, y, yaw]` of the box's centre (m, rad); a size is `[length, width]` (m), the length along the yaw.
+A pose is `[x, y, yaw]` of the box's centre (m, rad); a size is `[length, width]` (m), the length along yaw.
 """
 
 import math
@@ -42,7 +42,7 @@ def overlap(pose_a: jax.Array, size_a: jax.Array, pose_b: jax.Array, size_b: jax
 
 
 def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int, int]:
-    """Returns into how many pieces to cut a box's long and wide sides so that none is longer than `spacing` (m).
+    """Returns into how many pieces to cut a box's long and wide sides so that none exceeds `spacing` (m).
 
     Runs on the host: the counts fix the shapes of `boundary` and `clearance`.
 
@@ -51,7 +51,7 @@ def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int
     """
     if not spacing > 0:
         raise ValueError(f"spacing={spacing}: must be positive (metres)")
-    # 0.3 / 0.1 is a little less than 3, 0.15 / 0.05 a little more: a whole number of pieces must not become one more.
+    # Quotients that should be whole come out a little larger at times and must not gain a piece.
     return tuple(max(1, math.ceil(side / spacing - 1e-9)) for side in (length, width))
 
 
@@ -79,13 +79,13 @@ def clearance(
     distance_at: Callable[[jax.Array], jax.Array],
     intervals: tuple[int, int] = (7, 5),
 ) -> jax.Array:
-    """Returns the smallest distance that a field reports on a box's boundary; the box is in contact where it is <= 0.
+    """Returns the smallest distance that a field reports on a box's boundary: contact where it is <= 0.
 
-    With a field that is 0 on occupied cells there is no false alarm, and every cell that holds a corner of the box is
-    found. Let h be the spacing of the points, at most the side of a cell. A cell that only an edge runs through can be
-    missed while the edge cuts less than h off it: then its corner reaches less than h/2 into the box. The default
-    intervals give h <= 0.05 m for boxes up to 0.35 m x 0.25 m; see `boundary_intervals`. Obstacles that lie wholly
-    inside the box are not seen: they have crossed its boundary before.
+    With a field that is 0 on occupied cells there is no false alarm, and a cell that holds a corner of the
+    box, or that an edge crosses for at least the spacing h of the points, is found. Where h is at most the
+    side of a cell, only a cell's corner can reach into an edge unseen, and by less than h/2. The default
+    intervals give h <= 0.05 m for boxes up to 0.35 m x 0.25 m; see `boundary_intervals`. An obstacle smaller
+    than the box is seen while it crosses the boundary, not once it lies inside.
 
     Args:
       pose: pose [3].
@@ -144,8 +144,10 @@ def side_distances(
     )
 
 
-def _placed(pose: jax.Array, half_length: jax.Array, half_width: jax.Array, u: np.ndarray, w: np.ndarray) -> jax.Array:
-    """Points [P, 2] in the world of box coordinates u, w [P], in units of half the length and half the width."""
+def _placed(
+    pose: jax.Array, half_length: jax.Array, half_width: jax.Array, u: np.ndarray, w: np.ndarray
+) -> jax.Array:
+    """Points [P, 2] in the world at box coordinates u, w [P] (1 is half the length, half the width)."""
     cos, sin = jnp.cos(pose[2]), jnp.sin(pose[2])
     along, across = half_length * u.astype(pose.dtype), half_width * w.astype(pose.dtype)
     return jnp.stack([pose[0] + cos * along - sin * across, pose[1] + sin * along + cos * across], axis=-1)
