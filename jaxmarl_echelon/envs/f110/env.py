@@ -11,9 +11,11 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
 from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
+from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import (
     SPEED,
+    UNROLL,
     WALL_CONTACTS,
     Simulation,
     SpeedLock,
@@ -46,6 +48,7 @@ class F110:
       maps: the maps, as loaded.
       scripts: scripted policies by name.
       controllers: who drives a role unless the run says otherwise.
+      viewer: draws evaluations.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class F110:
         self.spec = _spec(simulation, reward, tasks, params, observe_time, speed_limits)
         self.scripts = controllers.scripts(self, ftg_options)
         self.controllers = {"attacker": "learner", "defender": "ftg"}
+        self.viewer = Viewer(maps, OUTCOMES, simulation)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
@@ -159,7 +163,7 @@ class F110:
         return self._pays_track or bool(self._laps.any())
 
     def _finished(self, before: F110State, after: F110State) -> jax.Array:
-        """Whether the defender crossed its map's finish line, or came round a closed track, forwards."""
+        """Whether the defender crossed its map's finish line, or came round a closed track."""
         finished = jnp.bool_(False)
         if np.isfinite(self.finish_lines).any():
             start, end = jnp.asarray(self.finish_lines, jnp.float32)[after.map_index]
@@ -192,7 +196,7 @@ class F110:
         crashed = (trace.wall | trace.car)[:, ATTACKER]
         places = self._places(before, record)
         inputs = (trace.state, trace.ran, trace.last, crashed, places)
-        memory, values = jax.lax.scan(pay, before.reward, inputs, unroll=min(self.simulation.repeat, 4))
+        memory, values = jax.lax.scan(pay, before.reward, inputs, unroll=min(self.simulation.repeat, UNROLL))
         return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
 
     def _places(self, before, record):

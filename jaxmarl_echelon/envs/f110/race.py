@@ -11,6 +11,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
 from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
+from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
@@ -43,6 +44,7 @@ class F110Race:
       maps: the maps, as loaded.
       scripts: scripted policies by name.
       controllers: who drives unless the run says otherwise.
+      viewer: draws evaluations.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class F110Race:
         self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
         self.scripts = controllers.race_scripts(self, ftg_options)
         self.controllers = {"car": "learner"}
+        self.viewer = Viewer(maps, RACE_OUTCOMES, simulation)
 
     def default_params(self) -> RaceParams:
         """Returns the parameters that the configuration asks for."""

@@ -15,7 +15,7 @@ X, Y, STEER, SPEED, YAW, YAW_RATE, SLIP = range(7)
 WALL_CONTACTS = ("field", "scan")
 _CONTACT_DISTANCE = 0.005
 _CONTACT_TIME = 0.005
-_UNROLL = 4
+UNROLL = 4
 
 
 @struct.dataclass
@@ -154,7 +154,7 @@ class Simulation:
             return cars, (cars.state, *record)
 
         cars, (state, wall, car, ran, reverted) = jax.lax.scan(
-            tick, cars, (jnp.arange(self.repeat), keys), unroll=min(self.repeat, _UNROLL)
+            tick, cars, (jnp.arange(self.repeat), keys), unroll=min(self.repeat, UNROLL)
         )
         ranges = cars.scan
         if self.wall_contact == "field":

@@ -1,0 +1,384 @@
+"""The adversarial F110 task: spawns, speed lock, outcomes, rewards and the scripted defender."""
+
+import itertools
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.f110 import outcomes, spawns
+from jaxmarl_echelon.envs.f110.settings import read_maps
+from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
+from jaxmarl_echelon.training.controllers import where_batch
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+BATCH = 12
+X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
+
+
+def build(reward="gaplock_full", **changes):
+    """The environment as configured, with some values changed."""
+    node = OmegaConf.merge(OmegaConf.load(CONF / "env" / "f110.yaml"), changes)
+    paid = instantiate(OmegaConf.load(CONF / "reward" / f"{reward}.yaml"), _convert_="all")
+    return instantiate(node, _partial_=True)(reward=paid)
+
+
+@pytest.fixture(scope="module")
+def env():
+    return build(spawns="all", lidar_beams=54)
+
+
+@pytest.fixture(scope="module")
+def batch(env):
+    """A standstill start at every batch index, as `(params, reset)` of BATCH environments."""
+    params = env.default_params().replace(speed_range=jnp.zeros(2), lock_steps=jnp.int32(0))
+    params = jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *jnp.shape(x))), params)
+    return params, jax.jit(jax.vmap(env.reset))
+
+
+@pytest.fixture(scope="module")
+def rollout(env):
+    """Plays BATCH episodes: constant attackers against the defender's script; `[T, BATCH]` records."""
+    ftg = env.scripts["ftg"]
+
+    def decide(carry, key, params, commands):
+        state, memory, over = carry
+        keys = jax.random.split(key, BATCH)
+        memory, action = jax.vmap(ftg.act)(keys, memory, state, params)
+        actions = {"attacker": commands[:, None], "defender": action}
+        moved, time = jax.vmap(env.step)(keys, state, actions, params)
+        state = where_batch(over, state, moved)
+        record = {"cars": state.cars.state, "step": state.step, "outcome": state.outcome}
+        return (state, memory, over | time.over), record
+
+    @jax.jit
+    def play(key, state, params, commands):
+        memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *x.shape)), ftg.init())
+        start = (state, memory, jnp.zeros(BATCH, bool))
+        step = partial(decide, params=params, commands=commands)
+        return jax.lax.scan(step, start, jax.random.split(key, 600))[1]
+
+    return play
+
+
+@pytest.fixture(scope="module")
+def step(env):
+    return jax.jit(jax.vmap(env.step))
+
+
+def put(state, car, rows, **values):
+    """Overwrites parts of a car's state in some batch rows."""
+    names = {"x": X, "y": Y, "v": SPEED, "psi": YAW}
+    physical = state.cars.state
+    for name, value in values.items():
+        physical = physical.at[rows, car, names[name]].set(value)
+    return state.replace(cars=state.cars.replace(state=physical))
+
+
+def on_task(params, tasks):
+    return params.replace(spawn_weights=jax.nn.one_hot(jnp.asarray(tasks), len(spawns.BUILT_IN)))
+
+
+def test_keeps_the_contract():
+    check_env(build(max_steps=60), steps=32)
+
+
+def test_observation_is_119_numbers_and_time_is_the_120th():
+    for timed, length in ((False, 119), (True, 120)):
+        env = build(observe_time=timed)
+        _, time = jax.eval_shape(env.reset, jax.random.key(0), env.default_params())
+        assert {role: obs.shape for role, obs in time.obs.items()} == {
+            "attacker": (1, length),
+            "defender": (1, length),
+        }
+
+
+def test_spawn_points_of_line2_are_the_original_ones(env):
+    expected = {
+        "pinch_right": (-45.569, -1.0, 0.2),
+        "pinch_left": (-45.569, -0.4, -0.2),
+        "pinch_ahead": (-45.569, -0.7, 0.0),
+        "approach_0.0C": (-45.569, -0.7, 0.0),
+        "approach_0.3L": (-45.569, -0.4, 0.0),
+        "approach_0.3R": (-45.569, -1.0, 0.0),
+    }
+    assert env.spec.tasks == tuple(expected)
+    table = np.asarray(env.spawns.poses)
+    assert table.shape == (1, 1, 6, 2, 3)
+    np.testing.assert_allclose(table[0, 0, :, ATTACKER], list(expected.values()), atol=1e-5)
+    np.testing.assert_allclose(table[0, 0, :, DEFENDER], [(-46.769, -0.7, 0.0)] * 6, atol=1e-5)
+
+
+def test_default_is_phase_zero():
+    env = build()
+    params = env.default_params()
+    drawn = dict(zip(env.spec.tasks, np.asarray(params.spawn_weights), strict=True))
+    assert {name for name, weight in drawn.items() if weight} == {"pinch_right", "pinch_left"}
+    np.testing.assert_allclose(params.speed_range, 0.44)
+    assert int(params.lock_steps) == 800
+    assert np.asarray(params.locked).tolist() == [False, True]
+    assert float(params.ftg.steering_gain) == pytest.approx(0.25)
+    assert not bool(params.ftg.farthest)
+    assert env.spec.episode_limit == 750
+    assert env.spec.decision_period == pytest.approx(0.02)
+
+
+def test_both_cars_start_at_the_spawn_speed(batch):
+    params, reset = batch
+    state, time = reset(
+        jax.random.split(jax.random.key(1), BATCH),
+        params.replace(speed_range=jnp.tile(jnp.array([0.1, 0.4]), (BATCH, 1))),
+    )
+    speeds = np.asarray(state.cars.state[..., SPEED])
+    np.testing.assert_array_equal(speeds[:, ATTACKER], speeds[:, DEFENDER])
+    assert len(set(speeds[:, 0].tolist())) == BATCH
+    assert speeds.min() >= 0.1
+    assert speeds.max() <= 0.4
+    np.testing.assert_allclose(time.obs["attacker"][:, 0, 54], speeds[:, 0], atol=1e-6)
+
+
+def test_lock_holds_the_named_car_for_its_physics_steps(batch, rollout):
+    params, reset = batch
+    locked = jnp.array([[False, True], [True, False], [True, True], [False, False]] * 3)
+    params = params.replace(
+        speed_range=jnp.full((BATCH, 2), 0.44),
+        lock_steps=jnp.full(BATCH, 50, jnp.int32),
+        locked=locked,
+    )
+    params = on_task(params, [0] * BATCH)
+    state, _ = reset(jax.random.split(jax.random.key(2), BATCH), params)
+    speeds = np.asarray(rollout(jax.random.key(3), state, params, jnp.zeros((BATCH, 2)))["cars"])[..., SPEED]
+    held, after = speeds[:25], speeds[25:40]
+    for row, cars in enumerate(np.asarray(locked)):
+        for car in (ATTACKER, DEFENDER):
+            assert np.all(held[:, row, car] == np.float32(0.44)) == cars[car]
+    attacker = after[:, 1, ATTACKER]
+    assert np.all(np.diff(attacker) < 0)
+    assert attacker[0] < 0.44
+
+
+def test_first_of_the_ranked_outcomes_counts():
+    flags = np.array(list(itertools.product([False, True], repeat=5)))
+    attacker, defender, finished, idle, late = flags.T
+    expected = [
+        "target_finish" if f else
+        "collision" if a and d else
+        "target_crash" if d else
+        "self_crash" if a else
+        "idle_stop" if i else
+        "timeout" if t else None
+        for a, d, f, i, t in flags
+    ]  # fmt: skip
+    codes = outcomes.classify(*map(jnp.asarray, (attacker, defender, finished, idle, late)))
+    named = [None if code < 0 else outcomes.OUTCOMES[code] for code in np.asarray(codes)]
+    assert named == expected
+
+
+def test_every_outcome_from_a_state_built_for_it(env, batch, step):
+    params, reset = batch
+    rows = dict(running=0, timeout=1, cut=2, self_crash=3, target_crash=4, collision=5, both_walls=6,
+                idle_stop=7, target_finish=8, finish_and_crash=9, late_and_crash=10, moving=11)  # fmt: skip
+    wall = 0.575 - 0.16
+    nearly_late = jnp.zeros(BATCH, jnp.int32).at[jnp.array([1, 2, 10])].set(1498)
+    params = on_task(params, [0] * BATCH).replace(
+        timeout_terminal=params.timeout_terminal.at[rows["cut"]].set(False),
+        idle_decisions=params.idle_decisions.at[rows["idle_stop"]].set(1),
+    )
+    state, before = reset(jax.random.split(jax.random.key(4), BATCH), params)
+    state = state.replace(step=nearly_late)
+    state = put(state, ATTACKER, jnp.array([3, 6, 9]), y=wall, psi=jnp.pi / 2, v=0.9)
+    state = put(state, DEFENDER, jnp.array([4, 6, 9, 10]), y=wall, psi=jnp.pi / 2, v=0.9)
+    state = put(state, ATTACKER, rows["collision"], x=-46.769 + 0.3, y=-0.7, psi=0.0)
+    state = put(state, DEFENDER, jnp.array([8]), x=45.735, v=0.9)
+    state = put(state, DEFENDER, rows["finish_and_crash"], x=45.735, psi=1.0, y=wall)
+    ahead = {"attacker": jnp.tile(jnp.array([0.0, 0.9]), (BATCH, 1, 1))}
+    actions = ahead | {"defender": ahead["attacker"]}
+    _, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
+
+    names = ["running" if c < 0 else outcomes.OUTCOMES[c] for c in np.asarray(time.info["outcome"])]
+    expected = ["running", "timeout", "timeout", "self_crash", "target_crash", "collision", "collision",
+                "idle_stop", "target_finish", "target_finish", "target_crash", "running"]  # fmt: skip
+    assert names == expected
+    cut = np.arange(BATCH) == rows["cut"]
+    over = np.array(expected) != "running"
+    np.testing.assert_array_equal(time.over, over)
+    for role in ("attacker", "defender"):
+        np.testing.assert_array_equal(time.terminated[role][:, 0], over & ~cut)
+        np.testing.assert_array_equal(time.truncated[role][:, 0], cut)
+    terminal = dict(target_crash=200, self_crash=-20, collision=0, timeout=-100, idle_stop=-5,
+                    target_finish=-20, running=0)  # fmt: skip
+    paid = [0 if row == rows["cut"] else terminal[name] for row, name in enumerate(names)]
+    np.testing.assert_allclose(time.info["reward/terminal"], paid)
+    np.testing.assert_allclose(time.reward["defender"][:, 0], [-value for value in paid])
+    total = sum(np.asarray(time.info[f"reward/{name}"]) for name in env.spec.components)
+    np.testing.assert_allclose(time.reward["attacker"][:, 0], total, atol=1e-5)
+
+
+def test_car_that_touches_a_wall_stops_one_step_before_it(batch, step):
+    params, reset = batch
+    params = on_task(params, [0] * BATCH)
+    state, _ = reset(jax.random.split(jax.random.key(4), BATCH), params)
+    state = put(state, ATTACKER, jnp.arange(BATCH), y=0.575 - 0.1601, psi=jnp.pi / 2, v=0.9)
+    actions = {role: jnp.tile(jnp.array([0.0, 0.9]), (BATCH, 1, 1)) for role in ("attacker", "defender")}
+    after, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
+    assert np.all(np.asarray(time.info["outcome"]) == outcomes.SELF_CRASH)
+    np.testing.assert_array_equal(after.cars.state[:, ATTACKER, :3], state.cars.state[:, ATTACKER, :3])
+    np.testing.assert_array_equal(after.cars.state[:, ATTACKER, SPEED], 0.0)
+    np.testing.assert_array_equal(after.step, 1)
+
+
+def test_defender_alone_keeps_clear_of_the_walls(batch, rollout):
+    params, reset = batch
+    gains = [0.25, 0.30, 0.35, 0.40, 0.60, 0.60] * 2
+    bubbles = [2.0, 2.2, 2.5, 2.8, 3.5, 3.5] * 2
+    farthest = [False, False, False, True, True, False] * 2
+    params = params.replace(
+        ftg=params.ftg.replace(
+            steering_gain=jnp.array(gains), bubble_radius=jnp.array(bubbles), farthest=jnp.array(farthest)
+        )
+    )
+    state, _ = reset(jax.random.split(jax.random.key(6), BATCH), params)
+    state = put(state, ATTACKER, jnp.arange(BATCH), x=40.0)
+    record = rollout(jax.random.key(7), state, params, jnp.zeros((BATCH, 2)))
+    assert np.all(np.asarray(record["outcome"]) == outcomes.RUNNING)
+    cars = np.asarray(record["cars"])
+    assert np.all(np.asarray(record["step"])[-1] == 1200)
+    np.testing.assert_allclose(cars[-1, :, DEFENDER, X] + 46.769, 5.6, atol=0.25)
+    np.testing.assert_allclose(cars[-100:, :, DEFENDER, SPEED].mean(0), 0.48, atol=0.02)
+
+
+def test_parked_attacker_dead_ahead_is_rammed(batch, rollout):
+    params, reset = batch
+    params = on_task(params, [2] * BATCH)
+    params = params.replace(
+        ftg=params.ftg.replace(steering_gain=jnp.full(BATCH, 0.35), bubble_radius=jnp.full(BATCH, 3.0)),
+        lidar_noise=jnp.where(jnp.arange(BATCH) < 2, 0.0, 0.01),
+    )
+    state, _ = reset(jax.random.split(jax.random.key(8), BATCH), params)
+    record = rollout(jax.random.key(9), state, params, jnp.zeros((BATCH, 2)))
+    assert np.all(np.asarray(record["outcome"])[-1] == outcomes.COLLISION)
+    steps = np.asarray(record["step"])[-1]
+    assert np.all((steps >= 222) & (steps <= 236)), steps
+
+
+def test_same_key_same_bits_and_other_key_other_noise(batch, step):
+    params, reset = batch
+    keys = jax.random.split(jax.random.key(10), BATCH)
+    state, _ = reset(keys, params)
+    actions = {role: jnp.full((BATCH, 1, 2), 0.1) for role in ("attacker", "defender")}
+    first, again = step(keys, state, actions, params), step(keys, state, actions, params)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    other = step(jax.random.split(jax.random.key(11), BATCH), state, actions, params)
+    np.testing.assert_array_equal(first[0].cars.state, other[0].cars.state)
+    assert np.mean(np.asarray(first[0].cars.scan) != np.asarray(other[0].cars.scan)) > 0.9
+    scan = np.asarray(first[0].cars.scan)
+    assert np.mean(scan[:, 0, :10] != scan[:, 1, :10]) > 0.9
+
+
+def test_one_long_decision_pays_what_two_short_ones_pay(env):
+    short = build(spawns="all", lidar_beams=54, action_repeat=1)
+    params = env.default_params().replace(lidar_noise=jnp.float32(0.0), spawn_weights=jax.nn.one_hot(2, 6))
+    key = jax.random.key(12)
+    state, _ = jax.jit(env.reset)(key, params)
+    action = {"attacker": jnp.array([[0.3, 0.6]]), "defender": jnp.array([[-0.2, 0.5]])}
+    long_state, long = jax.jit(env.step)(key, state, action, params)
+    step = jax.jit(short.step)
+    middle, one = step(key, state, action, params)
+    short_state, two = step(key, middle, action, params)
+    np.testing.assert_allclose(long_state.cars.state, short_state.cars.state, atol=1e-6)
+    assert int(long_state.step) == int(short_state.step) == 2
+    for name in ("step", "heading", "speed", "pinch", "pressure", "distance", "turn"):
+        paid = float(one.info[f"reward/{name}"] + two.info[f"reward/{name}"])
+        assert float(long.info[f"reward/{name}"]) == pytest.approx(paid, abs=1e-7), name
+    assert float(long.info["reward/step"]) == pytest.approx(-0.002)
+
+
+def test_maps_mix_within_one_batch():
+    env = build(map=["line2", "track:0", "track:1"], map_weights=[1.0, 0.0, 1.0], lidar_beams=16)
+    params = env.default_params()
+    state, time = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(13), 64), params)
+    drawn = np.asarray(state.map_index)
+    assert set(drawn.tolist()) == {0, 2}
+    np.testing.assert_array_equal(time.info["map"], drawn)
+    starts = np.asarray(state.cars.state)[:, DEFENDER, :2]
+    assert len(np.unique(starts[drawn == 0], axis=0)) == 1
+    assert len(np.unique(starts[drawn == 2], axis=0)) > 20
+    assert np.all(np.asarray(state.cars.scan) > 0.1)
+    gap = np.linalg.norm(np.asarray(state.cars.state)[:, ATTACKER, :2] - starts, axis=-1)
+    assert np.all((gap > 0.9) & (gap < 1.5))
+
+
+def test_spawns_have_room_on_real_maps(maps_folder):
+    points = spawns.read_points(None)
+    paths = [maps_folder / name for name in ("berlin.yaml", "skirk.yaml", "spielberg/Spielberg.yaml")]
+    for grid in read_maps([str(path) for path in paths]):
+        table = spawns.spawn_table([grid], points, (0.32, 0.225), {})
+        poses = np.asarray(table.poses)[0]
+        assert int(table.count[0]) > 50, grid.name
+        assert np.all(grid.distance(poses[..., :2]) > 0.225 / 2)
+        gap = np.linalg.norm(poses[:, :, 0, :2] - poses[:, :, 1, :2], axis=-1)
+        assert np.all((gap > 0.6) & (gap < 1.6))
+
+
+def test_own_spawn_points(env):
+    points = spawns.read_points(
+        {
+            "behind": {"offset": [-1.0, 0.0, 0.0]},
+            "fixed": {"pose": [-40, -0.7, 0], "defender": [-42, -0.7, 0]},
+        }
+    )
+    table = spawns.spawn_table(env.maps, points, (0.32, 0.225), {"line2": [[-46.769, -0.7, 0.0]]})
+    behind, fixed = np.asarray(table.poses)[0, 0, -2:]
+    np.testing.assert_allclose(behind, [[-47.769, -0.7, 0], [-46.769, -0.7, 0]], atol=1e-5)
+    np.testing.assert_allclose(fixed, [[-40, -0.7, 0], [-42, -0.7, 0]], atol=1e-5)
+
+
+def test_evaluation_goes_round_the_spawn_points(env):
+    params = env.default_params().replace(
+        spawn_weights=jnp.array([1.0, 0, 2.0, 0, 0, 1.0]), speed_range=jnp.array([0.1, 0.3])
+    )
+    chosen = jax.vmap(env.evaluation_params, (None, 0))(params, jnp.arange(6))
+    assert np.asarray(chosen.spawn_weights).argmax(1).tolist() == [0, 2, 5, 0, 2, 5]
+    np.testing.assert_allclose(chosen.speed_range[:, 0], [0.1, 0.2, 0.3] * 2, atol=1e-6)
+    np.testing.assert_array_equal(chosen.speed_range[:, 0], chosen.speed_range[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lidar_beams": 0}, "lidar_beams"),
+        ({"lidar_beams": 2.5}, "lidar_beams"),
+        ({"map": "nowhere"}, "nowhere"),
+        ({"map": []}, "map"),
+        ({"spawns": ["pinch_up"]}, "pinch_up"),
+        ({"spawns": []}, "positive"),
+        ({"spawn_points": {"far": {"offset": [1, 2]}}}, "far"),
+        ({"spawn_points": {"inside": {"pose": [0, 5, 0]}}}, "inside"),
+        ({"spawn_speed": [0.5, 0.1]}, "spawn_speed"),
+        ({"spawn_speed": 3.0}, "spawn_speed"),
+        ({"wall_contact": "feel"}, "wall_contact"),
+        ({"timeout": "never"}, "timeout"),
+        ({"locked": ["car_1"]}, "car_1"),
+        ({"ftg": {"target_mode": "left"}}, "target_mode"),
+        ({"ftg": {"gain": 1.0}}, "gain"),
+        ({"car": {"model": "tank"}}, "tank"),
+        ({"car": {"v_max": -1.0}}, "v_max"),
+        ({"integrator": "midpoint"}, "midpoint"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"lidar_noise": float("nan")}, "lidar_noise"),
+        ({"map_weights": [1.0, 2.0]}, "map_weights"),
+    ],
+)
+def test_wrong_values_get_one_line(changes, message):
+    with pytest.raises(Exception) as caught:
+        build(**changes)
+    cause = caught.value.__cause__ or caught.value
+    assert isinstance(cause, ValueError)
+    assert message in str(cause)
+    assert "\n" not in str(cause)

@@ -1,0 +1,202 @@
+"""Racing: laps, crashes, the time limit and the pure-pursuit driver."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.f110 import race
+from jaxmarl_echelon.envs.f110.controllers import pure_pursuit
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+CARS, BATCH = 2, 2
+X, Y, SPEED, YAW = 0, 1, 3, 4
+
+
+def build(**changes):
+    """The environment as configured, with some values changed."""
+    node = OmegaConf.merge(OmegaConf.load(CONF / "env" / "f110_race.yaml"), changes)
+    reward = instantiate(OmegaConf.load(CONF / "reward" / "race_progress.yaml"), _convert_="all")
+    return instantiate(node, _partial_=True)(reward=reward)
+
+
+@pytest.fixture(scope="module")
+def env():
+    return build(cars=CARS, lidar_beams=16, max_steps=20000)
+
+
+@pytest.fixture(scope="module")
+def params(env):
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *jnp.shape(x))), env.default_params())
+
+
+@pytest.fixture(scope="module")
+def reset(env):
+    return jax.jit(jax.vmap(env.reset))
+
+
+@pytest.fixture(scope="module")
+def step(env):
+    return jax.jit(jax.vmap(env.step))
+
+
+def keys(seed):
+    return jax.random.split(jax.random.key(seed), BATCH)
+
+
+def drive(steer, speed):
+    return {"car": jnp.tile(jnp.array([steer, speed]), (BATCH, CARS, 1))}
+
+
+def test_keeps_the_contract():
+    check_env(build(max_steps=100, lidar_beams=16), steps=32)
+
+
+def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset):
+    pilot = pure_pursuit(env, range(CARS), speed=3.0)
+    length = env.maps[0].centerline.length
+
+    def decide(state, key, params):
+        _, action = pilot.act(key, (), state, params)
+        state, time = env.step(key, state, {"car": action}, params)
+        return state, (state.cars.state[:, :2], state.track.progress, time)
+
+    @jax.jit
+    def play(state, params):
+        step = partial(decide, params=params)
+        run = partial(jax.lax.scan, lambda state, key: step(state, key))
+        return run(state, jax.random.split(jax.random.key(2), 1600))[1]
+
+    one = jax.tree.map(lambda x: x[0], params)
+    state = jax.tree.map(lambda x: x[0], reset(keys(1), params)[0])
+    xy, progress, time = jax.tree.map(np.asarray, play(state, one))
+    assert not time.terminated["car"].any()
+    assert progress[-1].min() > 1.2 * length
+
+    line = env.maps[0].centerline
+    for car in range(CARS):
+        nearest = np.linalg.norm(xy[:, car, None] - line.points, axis=-1).argmin(1)
+        arc = np.unwrap(line.s[nearest], period=line.length)
+        np.testing.assert_allclose(progress[:, car] - progress[0, car], arc - arc[0], atol=0.6)
+    laps = np.floor(progress.max(1) / length)
+    np.testing.assert_array_equal(time.info["laps"], laps)
+    assert set(laps.tolist()) >= {0.0, 1.0}
+    np.testing.assert_allclose(time.info["progress"], progress.mean(1), rtol=1e-5)
+    gained = np.diff(progress, axis=0, prepend=0.0)
+    np.testing.assert_allclose(time.info["reward/progress"], gained.mean(1), atol=1e-3)
+
+
+def test_target_laps_finish_and_count_from_the_start(env, params, reset, step):
+    state, _ = reset(keys(3), params)
+    length = env.maps[0].centerline.length
+    nearly = jnp.broadcast_to(jnp.array([2 * length - 0.01, 1.5 * length]), (BATCH, CARS))
+    state = state.replace(track=state.track.replace(progress=nearly))
+    state = state.replace(cars=state.cars.replace(state=state.cars.state.at[..., SPEED].set(3.0)))
+    wanted = params.replace(target_laps=jnp.array([2, 3], jnp.int32))
+    after, time = step(keys(4), state, drive(0.0, 3.0), wanted)
+    np.testing.assert_array_equal(time.terminated["car"], [[True, False], [False, False]])
+    np.testing.assert_array_equal(time.alive["car"], [[False, True], [True, True]])
+    np.testing.assert_array_equal(after.outcome, [[race.FINISHED, race.RUNNING], [race.RUNNING] * 2])
+    assert not np.asarray(time.over).any()
+    assert np.all(np.asarray(time.info["laps"]) == [2.0, 2.0])
+
+
+def test_driving_backwards_loses_metres(params, reset, step):
+    state, _ = reset(keys(5), params)
+    for seed in range(10):
+        state, time = step(keys(seed), state, drive(0.0, -1.0), params)
+    assert np.all(np.asarray(state.track.progress) < -0.2)
+    assert np.all(np.asarray(time.info["laps"]) == -1.0)
+    assert np.all(np.asarray(time.reward["car"]) < 0)
+
+
+def test_crashed_cars_are_out_and_the_episode_ends_with_the_last(env, params, reset, step):
+    state, time = reset(keys(6), params)
+    was_out = np.zeros((BATCH, CARS), bool)
+    for seed in range(200):
+        before = state
+        state, time = step(keys(seed), state, drive(0.0, 4.0), params)
+        crashed = np.asarray(time.terminated["car"])
+        assert not np.any(crashed & was_out)
+        still = np.asarray(state.cars.state)[was_out]
+        np.testing.assert_array_equal(still, np.asarray(before.cars.state)[was_out])
+        assert np.all(np.asarray(time.reward["car"])[was_out] == 0)
+        assert np.all(np.asarray(time.reward["car"])[crashed] < -9)
+        was_out |= crashed
+        np.testing.assert_array_equal(time.alive["car"], ~was_out)
+        np.testing.assert_array_equal(time.over, was_out.all(1))
+        if was_out.all():
+            break
+    assert was_out.all()
+    assert np.all(np.asarray(time.info["outcome"]) == race.CRASHED)
+    assert np.all(np.asarray(time.info["collisions"]) == CARS)
+
+
+def test_crashed_car_is_an_obstacle_or_gone(params, reset, step):
+    state, _ = reset(keys(7), params)
+    poses = state.cars.state[:, 0]
+    behind = poses.at[:, X].add(-0.9 * jnp.cos(poses[:, YAW])).at[:, Y].add(-0.9 * jnp.sin(poses[:, YAW]))
+    both = jnp.stack([poses.at[:, SPEED].set(0.0), behind.at[:, SPEED].set(2.0)], axis=1)
+    cars = state.cars.replace(state=both, active=jnp.tile(jnp.array([False, True]), (BATCH, 1)))
+    state = state.replace(cars=cars, outcome=jnp.tile(jnp.array([race.CRASHED, race.RUNNING]), (BATCH, 1)))
+    params = params.replace(obstacles=jnp.array([True, False]))
+    ended = np.zeros(BATCH, bool)
+    for seed in range(6):
+        state, time = step(keys(seed), state, drive(0.0, 2.0), params)
+        ended |= np.asarray(time.terminated["car"])[:, 1]
+        if seed == 0:
+            seen = np.asarray(state.cars.scan)[:, 1, 7:9].min(1)
+            assert seen[0] < 0.6 < seen[1]
+    assert ended.tolist() == [True, False]
+    np.testing.assert_array_equal(state.cars.state[:, 0], both[:, 0])
+
+
+def test_time_limit_truncates_those_who_still_drive(params, reset, step):
+    state, _ = reset(keys(8), params)
+    cars = state.cars.replace(active=jnp.tile(jnp.array([False, True]), (BATCH, 1)))
+    state = state.replace(cars=cars, outcome=jnp.tile(jnp.array([race.CRASHED, race.RUNNING]), (BATCH, 1)))
+    late = params.replace(max_steps=jnp.array([5, 6], jnp.int32))
+    _, time = step(keys(9), state, drive(0.0, 1.0), late)
+    np.testing.assert_array_equal(time.truncated["car"], [[False, True], [False, False]])
+    np.testing.assert_array_equal(time.terminated["car"], False)
+    np.testing.assert_array_equal(time.over, [True, False])
+    np.testing.assert_array_equal(time.info["outcome"], [race.TIMEOUT, race.RUNNING])
+
+
+def test_grid_lines_up_behind_each_other_anywhere_on_the_track():
+    env = build(cars=4, lidar_beams=4, grid_gap=2.0)
+    many = jax.random.split(jax.random.key(10), 32)
+    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(many, env.default_params())
+    arc = np.sort(np.asarray(state.track.arc), axis=1)
+    assert np.ptp(arc[:, 0]) > 0.5 * env.maps[0].centerline.length
+    xy = np.asarray(state.cars.state)[..., :2]
+    gaps = np.linalg.norm(xy[:, :, None] - xy[:, None], axis=-1)[:, *np.triu_indices(4, 1)]
+    assert np.all(gaps > 1.2)
+    assert np.all(env.maps[0].distance(xy) > 0.2)
+    assert len({tuple(np.argsort(row)) for row in np.asarray(state.track.arc)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cars": 0}, "cars"),
+        ({"map": "line2"}, "closed"),
+        ({"crashed": "explode"}, "explode"),
+        ({"action_speed": [3.0, 1.0]}, "action_speed"),
+        ({"start_speed": 100.0}, "start_speed"),
+        ({"neighbours": -1}, "neighbours"),
+    ],
+)
+def test_wrong_values_get_one_line(changes, message):
+    with pytest.raises(Exception) as caught:
+        build(**changes)
+    cause = caught.value.__cause__ or caught.value
+    assert isinstance(cause, ValueError)
+    assert message in str(cause)
+    assert "\n" not in str(cause)

@@ -1,0 +1,98 @@
+"""Pictures of F110 episodes."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image, ImageColor
+
+from jaxmarl_echelon.envs.f110 import render
+from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, SELF_CRASH, TARGET_CRASH
+from physics.occupancy import load_map
+
+STEPS, EPISODES, BEAMS = 60, 2, 12
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Two made-up episodes on line2 as an evaluation records them; the second one is shorter."""
+    time = np.arange(STEPS)[:, None, None]
+    lane = np.array([-1.0, -0.4])[None, :, None]
+    start = np.array([-45.5, -46.8])[None, None, :]
+    pose = np.stack(np.broadcast_arrays(start + 0.05 * time, lane, 0.1 * np.sin(time)), axis=-1)
+    frames = render.Frame(
+        pose=pose.astype(np.float32),
+        steer=np.zeros((STEPS, EPISODES, 2), np.float32),
+        scan=np.full((STEPS, EPISODES, BEAMS), 1.5, np.float16),
+        size=np.tile(np.float32([0.32, 0.225]), (STEPS, EPISODES, 1)),
+        map_index=np.zeros((STEPS, EPISODES), np.int32),
+        step=np.tile(2 * np.arange(STEPS)[:, None], (1, EPISODES)),
+    )
+    return SimpleNamespace(
+        frames=frames, length=np.array([STEPS - 1, 30]), outcome=np.array([TARGET_CRASH, SELF_CRASH])
+    )
+
+
+@pytest.fixture(scope="module")
+def viewer():
+    lidar = SimpleNamespace(angles=np.linspace(-2.35, 2.35, BEAMS))
+    return render.Viewer([load_map("line2")], OUTCOMES, SimpleNamespace(lidar=lidar, dt=0.01))
+
+
+def colours_of(image):
+    pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    return np.unique(pixels, axis=0)
+
+
+def test_picture_shows_every_outcome_in_its_colour(tmp_path, viewer, recorded):
+    path = tmp_path / "picture.png"
+    viewer.picture(path, recorded)
+    shown = colours_of(Image.open(path)).astype(int)
+    for name in ("target_crash", "self_crash"):
+        wanted = np.array(ImageColor.getrgb(render.COLOURS[name]))
+        assert np.abs(shown - wanted).sum(1).min() < 12, name
+    for name in ("timeout", "target_finish"):
+        wanted = np.array(ImageColor.getrgb(render.COLOURS[name]))
+        assert np.abs(shown - wanted).sum(1).min() > 12, name
+
+
+def test_outcomes_have_colours_of_their_own():
+    assert set(OUTCOMES) <= set(render.COLOURS)
+    assert len({render.COLOURS[name] for name in OUTCOMES}) == len(OUTCOMES)
+
+
+def test_animation_has_a_frame_per_decision_and_ends_with_the_outcome(tmp_path, viewer, recorded):
+    path = tmp_path / "episode.gif"
+    viewer.animation(path, recorded, 1)
+    with Image.open(path) as image:
+        assert image.n_frames == 31
+        image.seek(0)
+        first = image.convert("RGB").getpixel((700, 3))
+        image.seek(30)
+        last = image.convert("RGB").getpixel((700, 3))
+    wanted = np.array(ImageColor.getrgb(render.COLOURS["self_crash"]))
+    assert np.abs(np.array(last) - wanted).sum() < 60
+    assert np.abs(np.array(first) - wanted).sum() > 60
+    assert path.stat().st_size < 5_000_000
+
+
+def test_long_animation_is_thinned_out(tmp_path, viewer, recorded):
+    long = jax.tree.map(lambda x: np.repeat(x, 12, axis=0), recorded.frames)
+    many = SimpleNamespace(frames=long, length=np.array([719, 719]), outcome=np.array([TARGET_CRASH, -1]))
+    path = tmp_path / "long.gif"
+    viewer.animation(path, many, 1)
+    with Image.open(path) as image:
+        assert image.n_frames <= 182
+    assert path.stat().st_size < 5_000_000
+
+
+def test_snapshot_is_pure_and_small():
+    cars = SimpleNamespace(state=jnp.arange(14.0).reshape(2, 7), scan=jnp.ones((2, BEAMS)))
+    state = SimpleNamespace(cars=cars, map_index=jnp.int32(0), step=jnp.int32(4))
+    params = SimpleNamespace(car=SimpleNamespace(length=jnp.float32(0.3), width=jnp.float32(0.2)))
+    frame = render.snapshot(state, params)
+    np.testing.assert_array_equal(frame.pose, [[0, 1, 4], [7, 8, 11]])
+    np.testing.assert_array_equal(frame.steer, [2, 9])
+    assert frame.scan.shape == (BEAMS,)
