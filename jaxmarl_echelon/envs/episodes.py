@@ -211,8 +211,10 @@ def where_chunked(
     size = mask.shape[0]
     chunk = min(chunk, size)
     count = mask.sum()
-    # Rows beyond `count` are out of range: gathers clip them, scatters drop them.
-    picked = jnp.nonzero(mask, size=-(-size // chunk) * chunk, fill_value=size)[0]
+    # Rows beyond `count` are out of range: gathers clip them, scatters drop them. One chunk more
+    # than needed keeps the slice below from covering everything: it would then be the same in
+    # every round, and XLA would move `fn` out of the loop, where it runs even for an empty mask.
+    picked = jnp.nonzero(mask, size=(-(-size // chunk) + 1) * chunk, fill_value=size)[0]
 
     def advance(carry):
         first, result = carry

@@ -1,0 +1,230 @@
+import dataclasses
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from probes import ROLE
+
+from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.envs.spaces import Box
+
+
+@pytest.mark.parametrize("env", probes.CONFORMING, ids=lambda env: env.spec.name)
+def test_sound_environments_pass(env):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env, steps=8)
+
+
+class Broken:
+    """A sound environment with one fault: each argument replaces one thing it does."""
+
+    def __init__(self, env=None, spec=None, reset=None, step=None, params=None):
+        self.env = env or probes.DeadAgent()
+        self.spec = dataclasses.replace(self.env.spec, **(spec or {}))
+        self.spoil_reset = reset or (lambda key, state, time: (state, time))
+        self.spoil_step = step or (lambda key, state, time: (state, time))
+        self.params = params or {}
+
+    def default_params(self):
+        return self.env.default_params() | self.params
+
+    def reset(self, key, params):
+        return self.spoil_reset(key, *self.env.reset(key, params))
+
+    def step(self, key, state, actions, params):
+        return self.spoil_step(key, *self.env.step(key, state, actions, params))
+
+
+def with_role(**changes):
+    role = probes.DeadAgent().spec.roles[0]
+    return {"roles": (dataclasses.replace(role, **changes),)}
+
+
+def show(**changes):
+    """Replaces fields of the time step; callables get the old value, dictionaries are merged."""
+
+    def spoil(key, state, time):
+        for field, new in changes.items():
+            old = getattr(time, field)
+            new = new(old) if callable(new) else new
+            time = time.replace(**{field: old | new if isinstance(new, dict) else new})
+        return state, time
+
+    return spoil
+
+
+def per_role(fn):
+    return lambda values: {ROLE: fn(values[ROLE])}
+
+
+def counter_step():
+    calls = itertools.count()
+
+    def spoil(key, state, time):
+        return state.replace(level=state.level + next(calls)), time
+
+    return spoil
+
+
+def without(name):
+    return lambda key, state, time: (
+        state,
+        time.replace(info={k: v for k, v in time.info.items() if k != name}),
+    )
+
+
+def still_alive(key, state, time):
+    back = state.clock == 3
+    return state, time.replace(alive={ROLE: time.alive[ROLE] | back})
+
+
+def batch_dependent(key, state, time):
+    noise = jax.random.uniform(key) if isinstance(state.level, jax.core.Tracer) else 0.0
+    return state.replace(level=state.level + noise), time
+
+
+BROKEN = {
+    "observation shape": (
+        dict(step=show(obs=per_role(lambda x: x[:, 0]))),
+        r"obs\['player'\] from step is float32\[2\], expected float32\[2, 1\]",
+    ),
+    "reward dtype": (
+        dict(reset=show(reward=per_role(lambda x: x.astype(jnp.int32)))),
+        r"reward\['player'\] from reset is int32\[2\], expected float32\[2\]",
+    ),
+    "missing role": (
+        dict(step=show(obs=lambda x: x | {"other": x[ROLE]})),
+        r"obs from step has .*other.*expected roles \['player'\]",
+    ),
+    "observation out of space": (
+        dict(spec=with_role(observation=Box((1,), -0.5, 0.5))),
+        r"obs\['player'\] lies outside its space",
+    ),
+    "observation not finite": (
+        dict(step=show(obs=per_role(lambda x: x / 0))),
+        r"obs\['player'\] is not finite",
+    ),
+    "state not finite": (
+        dict(step=lambda key, state, time: (state.replace(level=state.level + jnp.nan), time)),
+        r"state.level is not finite",
+    ),
+    "mask of the wrong size": (
+        dict(reset=show(action_mask={ROLE: jnp.ones((2, 3), bool)})),
+        r"action_mask\['player'\] from reset is bool\[2, 3\], expected bool\[2, 2\]",
+    ),
+    "mask that allows nothing": (
+        dict(
+            reset=show(action_mask={ROLE: jnp.zeros((2, 2), bool)}),
+            step=show(action_mask={ROLE: jnp.ones((2, 2), bool)}),
+        ),
+        r"action_mask\['player'\] allows nothing",
+    ),
+    "info key after steps only": (
+        dict(step=show(info={"speed": jnp.float32(1)})),
+        r"time step from step .*info\['speed'\] is unexpected",
+    ),
+    "info key lost in steps": (dict(step=without("start")), r"info\['start'\] is missing"),
+    "info not a scalar": (
+        dict(reset=show(info={"start": jnp.zeros(2)})),
+        r"info\['start'\] from reset is \[2\], expected a scalar",
+    ),
+    "component not in the spec": (
+        dict(spec={"components": ("main",)}),
+        r"reward components \['count', 'main'\], expected spec.components \['main'\]",
+    ),
+    "component missing": (dict(reset=without("reward/main")), r"reward components \['count'\]"),
+    "outcome missing": (
+        dict(reset=without("outcome"), step=without("outcome")),
+        r"info\['outcome'\] from reset is missing",
+    ),
+    "outcome code unknown": (
+        dict(spec={"outcomes": (), "success": None}),
+        r"info\['outcome'\] at the end is not in 0..-1",
+    ),
+    "outcome while running": (
+        dict(step=show(info={"outcome": jnp.int32(0)})),
+        r"info\['outcome'\] is not -1 while",
+    ),
+    "task unknown": (dict(params={"task": np.int32(7)}), r"info\['task'\] is not in 0..2"),
+    "state dtype changes": (
+        dict(step=lambda key, state, time: (state.replace(clock=state.clock.astype(jnp.float32)), time)),
+        r"\.clock is float32\[\], expected int32\[\]",
+    ),
+    "state weakly typed once": (
+        dict(
+            reset=lambda key, state, time: (state.replace(level=0.0), time),
+            step=lambda key, state, time: (state.replace(level=state.level + jnp.float32(1)), time),
+        ),
+        r"state.level is weakly typed",
+    ),
+    "over without flags": (dict(step=show(terminated=per_role(jnp.zeros_like))), r"terminated\['player'\]"),
+    "both flags": (
+        dict(step=show(truncated=per_role(jnp.ones_like))),
+        r"terminated\['player'\] and truncated\['player'\] are both set",
+    ),
+    "alive after termination": (
+        dict(step=show(alive=per_role(jnp.ones_like))),
+        r"alive\['player'\] is set for an agent just terminated",
+    ),
+    "back from the dead": (dict(step=still_alive), r"alive\['player'\] is set again"),
+    "pay for the dead": (
+        dict(params={"garbage": np.float32(3)}),
+        r"reward\['player'\] is not 0 for an agent that is not alive .step 1, index \[1\]",
+    ),
+    "reward after reset": (
+        dict(reset=show(reward=per_role(jnp.ones_like))),
+        r"reward\['player'\] is not 0 after a reset",
+    ),
+    "over after reset": (dict(reset=show(over=jnp.ones_like)), r"over is set by a reset"),
+    "nobody alive": (
+        dict(reset=show(alive=per_role(jnp.zeros_like)), step=show(alive=per_role(jnp.zeros_like))),
+        r"alive is False for every agent after a reset",
+    ),
+    "never ends": (dict(env=probes.TimeLimit(9), spec={"episode_limit": 7}), r"spec.episode_limit=7"),
+    "hidden state": (dict(step=counter_step()), r"the same key and actions changes \[1\]\[0\].level"),
+    "depends on tracing": (dict(step=batch_dependent), r"jax.jit changes"),
+    "spec not hashable": (dict(spec={"tasks": ["a"]}), r"env.spec must be hashable"),
+    "no roles": (dict(spec={"roles": ()}), r"spec.roles is empty"),
+    "space unknown": (dict(spec=with_role(action="left or right")), r"'player'.action is 'left or right'"),
+    "success unknown": (dict(spec={"success": "win"}), r"spec.success is 'win'"),
+    "params not arrays": (
+        dict(params={"name": "oval"}),
+        r"params\['name'\] is 'oval', expected an array or a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_faults_are_named(fault):
+    arguments, message = BROKEN[fault]
+    with pytest.raises(AssertionError, match=message) as error:
+        check_env(Broken(**arguments), steps=8)
+    assert "\n" not in str(error.value)
+
+
+def test_a_reset_without_chance_only_warns():
+    class Fixed(Broken):
+        def reset(self, key, params):
+            return self.env.reset(jax.random.key(0), params)
+
+    with pytest.warns(UserWarning, match="same start"):
+        check_env(Fixed(), steps=8)
+
+
+def test_play_goes_on_until_an_episode_has_ended():
+    check_env(probes.TimeLimit(9), steps=4)
+    with pytest.raises(AssertionError, match="spec.episode_limit=8"):
+        check_env(Broken(env=probes.TimeLimit(9), spec={"episode_limit": 8}), steps=4)
+
+
+def test_random_actions_are_legal():
+    env = probes.MaskOnly()
+    _, time = env.reset(jax.random.key(1), env.default_params())
+    for seed in range(20):
+        action = random_actions(env.spec, jax.random.key(seed), time)[ROLE]
+        assert bool(time.action_mask[ROLE][0, action[0]])

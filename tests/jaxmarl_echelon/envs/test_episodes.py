@@ -1,0 +1,334 @@
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from probes import ROLE
+
+from jaxmarl_echelon.envs.checks import random_actions
+from jaxmarl_echelon.envs.episodes import layout_difference, start, step, where_chunked
+
+
+def fixed(env, **changes):
+    """A draw that always gives the environment's default parameters, with some changes."""
+    return lambda key: env.default_params() | changes
+
+
+def random_task(env):
+    """A draw of a random task and of the gain that goes with it."""
+
+    def draw(key):
+        task = jax.random.randint(key, (), 0, 3)
+        return env.default_params() | {"task": task, "gain": 1.0 + task}
+
+    return draw
+
+
+def act(env, key, episodes):
+    keys = jax.random.split(key, episodes.time.over.shape[0])
+    return jax.vmap(partial(random_actions, env.spec))(keys, episodes.time)
+
+
+@partial(jax.jit, static_argnums=(0, 2, 3, 4), static_argnames="reset_chunk")
+def run(env, key, draw, num_envs, steps, **options):
+    """Plays randomly; returns the last episodes, transitions [T, E] and what was acted on [T, E]."""
+    key_start, key_run = jax.random.split(key)
+
+    def advance(episodes, key):
+        key_act, key_step = jax.random.split(key)
+        actions = act(env, key_act, episodes)
+        following, transition = step(env, key_step, episodes, actions, draw, **options)
+        return following, (transition, episodes.time, actions)
+
+    return jax.lax.scan(advance, start(env, key_start, draw, num_envs), jax.random.split(key_run, steps))
+
+
+def equal(a, b):
+    return all(
+        np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def test_true_final_observation_and_next_observation_are_both_kept():
+    env = probes.DelayedReward()
+    episodes, (transition, acted_on, _) = run(env, jax.random.key(0), fixed(env), 3, 4)
+    assert transition.time.obs[ROLE][..., 0, 0].tolist() == [[1] * 3] * 4
+    assert acted_on.obs[ROLE][..., 0, 0].tolist() == [[0] * 3, [1] * 3] * 2
+    assert transition.time.info["clock"].tolist() == [[1] * 3, [2] * 3] * 2
+    assert transition.time.terminated[ROLE][..., 0].tolist() == [[False] * 3, [True] * 3] * 2
+    assert not transition.time.truncated[ROLE].any()
+    assert not acted_on.over.any() and not episodes.time.over.any()
+    assert transition.reset_next.tolist() == [[False] * 3, [True] * 3] * 2
+    assert episodes.time.info["clock"].tolist() == [0] * 3
+
+
+def test_time_limits_are_reported_as_truncation_only():
+    env = probes.TimeLimit(3)
+    _, (transition, _, _) = run(env, jax.random.key(0), fixed(env), 2, 6)
+    assert transition.time.truncated[ROLE][:, 0, 0].tolist() == [False, False, True] * 2
+    assert not transition.time.terminated[ROLE].any()
+    assert transition.finished.mask[:, 0].tolist() == [False, False, True] * 2
+    assert transition.finished.outcome[:, 0].tolist() == [-1, -1, 1] * 2
+
+
+def test_statistics_match_a_plain_loop_over_each_environment():
+    env, num_envs, steps = probes.ObservationActionReward(), 5, 9
+    env.horizon = 4
+    played = run(env, jax.random.key(3), random_task(env), num_envs, steps)[1]
+    transition, acted_on, actions = jax.tree.map(np.asarray, played)
+    finished = transition.finished
+    for i in range(num_envs):
+        total = length = 0
+        for t in range(steps):
+            right = (actions[ROLE][t, i, 0] == 1) == (acted_on.obs[ROLE][t, i, 0, 0] > 0)
+            task = int(acted_on.info["task"][t, i])
+            total, length = total + (1 + task) * (1 if right else -1), length + 1
+            assert bool(finished.mask[t, i]) == (length == 4)
+            if length == 4:
+                assert float(finished.episode_return[ROLE][t, i, 0]) == total
+                assert float(finished.components["main"][t, i]) == total
+                assert float(finished.components["count"][t, i]) == 4
+                assert (int(finished.length[t, i]), int(finished.outcome[t, i])) == (4, 0)
+                assert int(finished.task[t, i]) == task
+                total = length = 0
+            else:
+                assert not finished.episode_return[ROLE][t, i].any() and finished.length[t, i] == 0
+                assert finished.outcome[t, i] == -1 and finished.task[t, i] == -1
+    assert finished.episode_return[ROLE].dtype == jnp.float32
+
+
+def test_every_episode_has_its_own_start_and_params_from_beginning_to_end():
+    env = probes.TimeLimit(5)
+    _, (transition, acted_on, _) = run(env, jax.random.key(1), random_task(env), 6, 15)
+    for name, distinct in (("start", 18), ("task", 3)):
+        values = np.asarray(acted_on.info[name]).reshape(3, 5, 6)
+        assert (values == values[:, :1]).all() and np.unique(values[:, 0]).size == distinct
+    np.testing.assert_array_equal(transition.time.reward[ROLE][..., 0], 1.0 + acted_on.info["task"])
+
+
+def test_the_dead_do_not_act_and_their_rewards_count_nowhere():
+    env = probes.DeadAgent()
+    draw = fixed(env, garbage=np.float32(1e6))
+    _, (transition, _, actions) = run(env, jax.random.key(2), draw, 3, 8)
+    acted = np.asarray(transition.acted[ROLE])
+    assert acted[..., 0].all()
+    assert acted[:, 0, 1].tolist() == [True, False, False, False] * 2
+    assert (np.asarray(transition.time.reward[ROLE])[~acted] == 0).all()
+    assert transition.time.terminated[ROLE][:, 0, 1].tolist() == [True, False, False, False] * 2
+    chosen = np.where(acted, np.asarray(actions[ROLE]), 0).reshape(2, 4, 3, 2).sum(1)
+    returns = np.asarray(transition.finished.episode_return[ROLE])[[3, 7]]
+    np.testing.assert_array_equal(returns, chosen)
+
+
+@pytest.mark.parametrize("where", ["state", "obs", "reward", "info"])
+def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
+    env, sick = probes.Poison(where), 1
+    draw = fixed(env)
+
+    def advance(episodes, key):
+        return step(env, key, episodes, act(env, key, episodes), draw)
+
+    @jax.jit
+    def play(poison):
+        episodes = start(env, jax.random.key(0), draw, 3)
+        poisons = jnp.full(3, -1).at[sick].set(poison)
+        episodes = episodes.replace(params=episodes.params | {"poison": poisons})
+        return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
+
+    (healthy_end, healthy), (end, transition) = jax.tree.map(np.asarray, (play(-1), play(2)))
+    others = np.array([0, 2])
+    assert equal(*(jax.tree.map(lambda x: x[:, others], played) for played in (transition, healthy)))
+    assert equal(*(jax.tree.map(lambda x: x[others], episodes) for episodes in (end, healthy_end)))
+    assert np.argwhere(transition.quarantined).tolist() == [[1, sick]]
+    assert not healthy.quarantined.any()
+    for leaf in jax.tree.leaves((end, transition)):
+        assert np.isfinite(leaf).all()
+
+    shown = transition.time
+    assert not transition.acted[ROLE][1, sick].any() and not shown.alive[ROLE][1, sick].any()
+    assert shown.truncated[ROLE][1, sick].all() and not shown.terminated[ROLE][1, sick].any()
+    assert shown.over[1, sick] and transition.reset_next[1, sick] and shown.reward[ROLE][1, sick] == 0
+    assert equal(shown.obs[ROLE][1, sick], shown.obs[ROLE][0, sick])
+    assert transition.finished.mask[:, sick].tolist() == [False] * 7 + [True] + [False] * 2
+    assert transition.finished.length[7, sick] == 6
+    assert transition.finished.episode_return[ROLE][7, sick, 0] == 6
+
+
+@pytest.mark.parametrize("where", ["state", "obs"])
+def test_a_reset_that_fails_is_thrown_away_and_repeated(where):
+    env = probes.Poison(where)
+
+    def draw(key):
+        return env.default_params() | {"poison": jnp.where(jax.random.bernoulli(key), 0, -1)}
+
+    _, (transition, acted_on, _) = run(env, jax.random.key(0), draw, 4, 12)
+    failed = np.asarray(acted_on.over)
+    assert failed.any() and not failed.all()
+    np.testing.assert_array_equal(transition.quarantined, failed)
+    np.testing.assert_array_equal(transition.acted[ROLE][..., 0], ~failed)
+    np.testing.assert_array_equal(acted_on.alive[ROLE][..., 0], ~failed)
+    assert transition.reset_next[failed].all() and not transition.finished.mask[failed].any()
+    for leaf in jax.tree.leaves((transition, acted_on)):
+        assert np.isfinite(leaf).all()
+    assert (np.asarray(transition.finished.length)[np.asarray(transition.finished.mask)] == 6).all()
+
+
+class Ragged(probes.Probe):
+    """Episodes of 1 to 6 steps, by the start's own draw; observations are transcendental."""
+
+    horizon = 6
+    observation = probes.Box((3,), -np.inf, np.inf)
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        state = state.replace(level=jnp.exp(jax.random.normal(key)), clock=jax.random.randint(key, (), 0, 6))
+        return state, time.replace(obs={ROLE: self.observe(state, params)})
+
+    def observe(self, state, params):
+        x = state.level + state.clock
+        return jnp.stack([jnp.sin(x), jnp.log1p(x), jnp.tanh(x)])[None]
+
+
+RAGGED = Ragged()
+RAGGED_DRAW = random_task(RAGGED)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_chunk_size_never_changes_a_bit(chunk):
+    reference = run(RAGGED, jax.random.key(7), RAGGED_DRAW, 7, 12)
+    resets = np.asarray(reference[1][0].reset_next).sum(1)
+    assert len(set(resets.tolist())) > 2
+    assert equal(reference, run(RAGGED, jax.random.key(7), RAGGED_DRAW, 7, 12, reset_chunk=chunk))
+
+
+def test_seeds_under_vmap_equal_single_runs_bit_for_bit():
+    keys = jax.random.split(jax.random.key(11), 3)
+    together = jax.vmap(lambda key: run(RAGGED, key, RAGGED_DRAW, 7, 12))(keys)
+    for i, key in enumerate(keys):
+        alone = run(RAGGED, key, RAGGED_DRAW, 7, 12)
+        assert equal(jax.tree.map(lambda x, i=i: x[i], together), alone)
+
+
+def test_one_trace_serves_every_step_even_of_weakly_typed_states():
+    class Loose(probes.TimeLimit):
+        def reset(self, key, params):
+            state, time = super().reset(key, params)
+            return state.replace(level=0.0), time
+
+        def disturb(self, state, time, params):
+            return state.replace(level=jnp.float32(1)), time
+
+    env, traces = Loose(2), []
+
+    @jax.jit
+    def advance(key, episodes, gain):
+        traces.append(None)
+        return step(env, key, episodes, act(env, key, episodes), fixed(env, gain=gain))
+
+    episodes = start(env, jax.random.key(0), fixed(env, gain=2.0), 3)
+    for seed in range(4):
+        episodes, transition = advance(jax.random.key(seed), episodes, 2.0)
+    assert len(traces) == 1
+    assert transition.finished.episode_return[ROLE][:, 0].tolist() == [4.0] * 3
+
+
+def test_every_draw_and_every_reset_has_a_key_of_its_own():
+    class Keyed(probes.Probe):
+        def reset(self, key, params):
+            state, time = super().reset(key, params)
+            return {"probe": state, "key": key}, time
+
+        def step(self, key, state, actions, params):
+            probe, time = super().step(key, state["probe"], actions, params)
+            return {"probe": probe, "key": key}, time
+
+    env = Keyed()
+
+    def draw(key):
+        return env.default_params() | {"key": key}
+
+    before = start(env, jax.random.key(0), draw, 3)
+    after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
+    used = [x["key"] for episodes in (before, after) for x in (episodes.env, episodes.params)]
+    assert np.unique(jax.random.key_data(jnp.concatenate(used)), axis=0).shape[0] == 12
+
+
+def test_an_info_key_that_only_steps_have_is_refused():
+    class Talkative(probes.Probe):
+        def step(self, key, state, actions, params):
+            state, time = super().step(key, state, actions, params)
+            return state, time.replace(info=time.info | {"speed": jnp.float32(1)})
+
+    env = Talkative()
+    episodes = start(env, jax.random.key(0), fixed(env), 2)
+    with pytest.raises(ValueError, match=r"info\['speed'\] is unexpected"):
+        step(env, jax.random.key(0), episodes, act(env, jax.random.key(0), episodes), fixed(env))
+
+
+def test_mistakes_are_named():
+    env = probes.ConstantReward()
+    with pytest.raises(ValueError, match="num_envs=0"):
+        start(env, jax.random.key(0), fixed(env), 0)
+    with pytest.raises(ValueError, match="chunk=0"):
+        where_chunked(jnp.ones(2, bool), lambda x: x, jnp.arange(2), jnp.arange(2), 0)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 8])
+def test_where_chunked_equals_where_for_every_pattern(chunk):
+    masks = (jnp.arange(32)[:, None] >> jnp.arange(5)) % 2 == 1
+    inputs = {"x": jnp.arange(5.0), "y": jnp.arange(10).reshape(5, 2)}
+    default = (-jnp.arange(5.0), -jnp.ones((5, 2), jnp.int32))
+
+    def fn(rows):
+        return rows["x"] ** 2 + 1, rows["y"] * 3
+
+    got = jax.jit(jax.vmap(lambda mask: where_chunked(mask, fn, inputs, default, chunk)))(masks)
+    new = fn(inputs)
+    np.testing.assert_array_equal(got[0], np.where(masks, new[0], default[0]))
+    np.testing.assert_array_equal(got[1], np.where(masks[..., None], new[1], default[1]))
+
+
+@pytest.mark.parametrize(("picked", "calls"), [(0, 0), (1, 1), (4, 1), (5, 2), (12, 3)])
+def test_where_chunked_calls_as_often_as_needed(picked, calls):
+    count = []
+
+    def fn(rows):
+        jax.debug.callback(lambda: count.append(None))
+        return rows
+
+    x = jnp.arange(12)
+    jax.jit(lambda mask: where_chunked(mask, fn, x, x, 4))(jnp.arange(12) < picked).block_until_ready()
+    jax.effects_barrier()
+    assert len(count) == calls
+
+
+@pytest.mark.parametrize("chunk", [3, 8])
+def test_where_chunked_costs_nothing_for_an_empty_mask(chunk):
+    def fn(rows):
+        return jax.lax.fori_loop(0, 300, lambda i, x: jnp.tanh(x @ x), rows)
+
+    x = jnp.ones((8, 32, 32))
+    apply = jax.jit(lambda mask: where_chunked(mask, fn, x, x, chunk))
+
+    def seconds(mask):
+        began = time.perf_counter()
+        apply(mask).block_until_ready()
+        return time.perf_counter() - began
+
+    none, everything = (jnp.full(8, value) for value in (False, True))
+    seconds(none)
+    assert min(seconds(none) for _ in range(5)) < 0.2 * min(seconds(everything) for _ in range(3))
+
+
+def test_layout_difference_names_the_leaf():
+    tree = {"a": jnp.zeros(2), "b": (jnp.int32(1),)}
+    assert layout_difference(tree, tree) is None
+    assert layout_difference(tree, {"a": jnp.zeros(2)}) == "['b'][0] is missing"
+    assert layout_difference(tree, tree | {"c": jnp.zeros(1)}) == "['c'] is unexpected"
+    changed = tree | {"a": jnp.zeros((2, 1))}
+    assert layout_difference(tree, changed) == "['a'] is float32[2, 1], expected float32[2]"
+    assert "containers" in layout_difference(tree, tree | {"b": [jnp.int32(1)]})
