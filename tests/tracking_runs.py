@@ -24,7 +24,7 @@ def write_updates(sink: Sink, first: int, last: int, *, curriculum: bool = False
         outcomes = {f"outcome/{name}": share for name, share in zip(OUTCOMES, shares, strict=True)}
         results = {"return": update - 10.5, "episode_length": 123.5, "success_rate": success}
         sink.write("train", step, {**results, **outcomes})
-        sink.write("losses", step, {"policy": -0.01, "value": 1.0 / update, "entropy": 2.5})
+        sink.write("losses", step, {"policy_loss": -0.01, "value_loss": 1.0 / update, "entropy": 2.5})
         if curriculum:
             sink.write("curriculum", step, {"phase": update // 5, "phase_name": "pinch_left"})
         sink.write("time", step, {"steps_per_second": 12345.0})

@@ -100,7 +100,7 @@ def train_line(view: RunView, now: float) -> str:
     ]
     if "train/episode_length" in view.latest:
         parts.append(f"length {number(view.value('train/episode_length'))}")
-    losses = [(name, value) for name, value in view.section("losses/") if not isinstance(value, str)]
+    losses = [(name, value) for name, value in view.losses() if not isinstance(value, str)]
     parts += [f"{name} {number(value)}" for name, value in losses[:3]]
     return "  ".join(parts)
 

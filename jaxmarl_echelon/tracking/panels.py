@@ -143,11 +143,16 @@ def evaluation(view: RunView, width: int, height: int) -> Panel:
 
 
 def bottom(view: RunView, width: int, height: int) -> list[Panel]:
-    """Panels of the last row, as many as fit: curriculum, losses and pool if known, then events."""
-    sections = (("curriculum", "curriculum/"), ("losses", "losses/"), ("pool", "pool/"))
-    sections += (("reward", "train/reward_components/"),)
+    """Panels of the last row, as many as fit: what is known of curriculum, losses, pool
+    and reward components (largest first), then events."""
+    rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
     room = max(width // PANEL_WIDTH, 1) - 1
-    found = [(title, view.section(prefix)) for title, prefix in sections]
+    found = [
+        ("curriculum", view.section("curriculum/")),
+        ("losses", view.losses()),
+        ("pool", view.section("pool/")),
+        ("reward", rewards),
+    ]
     panels = [_panel(title, numbers(values, height)) for title, values in found if values][:room]
     return [*panels, events(view, height)]
 
@@ -160,7 +165,7 @@ def numbers(values: Sequence[tuple[str, float | int | str]], height: int) -> Tab
     for name, value in values[:height]:
         if isinstance(value, str):
             table.add_row(name, Text(value, style="bold"))
-        elif name.endswith(("_rate", "fraction")):
+        elif name.endswith(("success_rate", "fraction")):
             table.add_row(name, Text(percent(value), style="bold"))
         else:
             table.add_row(name, Text(number(value), style="bold" if math.isfinite(value) else "bold red"))

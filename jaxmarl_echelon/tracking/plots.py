@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from jaxmarl_echelon.tracking.csv_sink import read_columns
+from jaxmarl_echelon.tracking.view import prominence
 
 TRAINING, EVALUATION = "#7a9cc6", "#c0392b"
 MOST_LOSSES = 6
@@ -29,7 +30,7 @@ def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str 
       title: text above the figure.
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
-    losses = [name for name in metrics if name.startswith("losses/")][:MOST_LOSSES]
+    losses = sorted((name for name in metrics if name.startswith("losses/")), key=prominence)[:MOST_LOSSES]
     figure = Figure(figsize=(10, 4.2 + (2.2 if losses else 0)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     if title:

@@ -6,6 +6,13 @@ from collections import deque
 from jaxmarl_echelon.tracking.base import RunInfo, Values
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
+HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "learning_rate")
+
+
+def prominence(name: str) -> int:
+    """Rank of a loss by name, for places that have no room for all; small is shown first."""
+    return next((rank for rank, end in enumerate(HEADLINES) if name.endswith(end)), len(HEADLINES))
+
 
 class RunView:
     """Collects results in bounded memory. Single episodes are passed over.
@@ -57,9 +64,14 @@ class RunView:
         """Newest values whose full key starts with `prefix`, without it, as first seen."""
         return [(key[len(prefix) :], value) for key, value in self.latest.items() if key.startswith(prefix)]
 
+    def losses(self) -> list[tuple[str, float | int | str]]:
+        """Newest losses, the most telling first."""
+        return sorted(self.section("losses/"), key=lambda item: prominence(item[0]))
+
     def outcomes(self) -> list[tuple[str, float]]:
-        """Outcome names and their fractions in training; success first, then as first seen."""
-        return sorted(self.section("train/outcome/"), key=lambda item: item[0] != self.success)
+        """Outcome names and their fractions in training; success first, then in the task's order."""
+        order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)} | {self.success: -1}
+        return sorted(self.section("train/outcome/"), key=lambda item: order.get(item[0], len(order)))
 
     @property
     def success(self) -> str | None:

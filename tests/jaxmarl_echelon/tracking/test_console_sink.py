@@ -26,7 +26,7 @@ def test_each_kind_of_line_is_readable(tmp_path):
     assert shown[1] == "compiled in 31.2 s"
     assert " ".join(shown[2].split()) == (
         "train 1.00 k 12.5 % 12.3 k steps/s ETA - success 2.5 % return -9.500 length 123.5 "
-        "policy -0.0100 value 1 entropy 2.500"
+        "policy_loss -0.0100 value_loss 1 entropy 2.500"
     )
     evaluations = [line for line in shown if line.startswith("eval")]
     assert " ".join(evaluations[0].split()) == (

@@ -26,7 +26,7 @@ def test_one_row_per_update_joins_the_namespaces(tmp_path):
     metrics = rows(tmp_path / "metrics.csv")
     assert [row["step"] for row in metrics] == [str(1000 * i) for i in range(1, 9)]
     assert metrics[1]["train/return"] == "-8.5"
-    assert metrics[1]["losses/value"] == "0.5"
+    assert metrics[1]["losses/value_loss"] == "0.5"
     assert metrics[1]["time/steps_per_second"] == "12345.0"
     evaluations = rows(tmp_path / "eval.csv")
     assert [(row["step"], row["success_rate"]) for row in evaluations] == [("4000", "0.1"), ("8000", "0.2")]

@@ -87,6 +87,18 @@ def test_eighty_by_twentyfour_drops_panels_before_facts(tmp_path):
     assert all(name in small for name in ("training", "evaluation", "ETA"))
 
 
+def test_what_matters_comes_first(tmp_path):
+    view = RunView(run_info(tmp_path), 0.0)
+    view.write("train", 1, {f"outcome/{name}": 0.1 for name in sorted(OUTCOMES)}, 1.0)
+    view.write("train", 1, {"reward_components/step": -1.5, "reward_components/pinch": 0.2}, 1.0)
+    view.write("losses", 1, {"clip": 0.2, "entropy": 1.8, "learning_rate": 3e-4, "policy_loss": 0.1}, 1.0)
+    assert [name for name, _ in view.outcomes()] == list(OUTCOMES)
+    assert [name for name, _ in view.losses()] == ["policy_loss", "entropy", "learning_rate", "clip"]
+    text = "\n".join(picture(view, 100, 29))
+    assert re.search(r"learning_rate +3\.00e-04", text)
+    assert text.index("step  ") < text.index("pinch  ")
+
+
 def test_bars_are_in_proportion(tmp_path):
     bars = {name: "" for name in OUTCOMES}
     for line in picture(full_view(tmp_path), 100, 29):
