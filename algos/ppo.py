@@ -29,7 +29,6 @@ from algos.types import ActionSpec, Agent, Rollout
 
 PyTree = Any
 
-MINIBATCH_UNROLL = 4
 ANNEALED = ("learning_rate", "entropy_coefficient", "clip")
 OPTIONAL = ("value_clip", "max_grad_norm", "target_kl")
 TRACED = {
@@ -340,7 +339,7 @@ def learn(
         if config.normalize_advantage == "minibatch":
             advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
             shuffled = shuffled._replace(advantage=advantage)
-        return jax.lax.scan(minibatch_step, carry, shuffled, unroll=MINIBATCH_UNROLL)
+        return jax.lax.scan(minibatch_step, carry, shuffled)
 
     carry = (state.params, state.optimizer, jnp.zeros((), bool))
     carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(

@@ -55,5 +55,5 @@ def gae(
         advantage = row_delta + row_decay * advantage
         return advantage, advantage
 
-    _, advantage = jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=4)
+    _, advantage = jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=8)
     return advantage, advantage + value

@@ -1,0 +1,105 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.networks import ActorCriticConfig, flatten, make_actor_critic
+from algos.types import ActionSpec
+
+CONTINUOUS = ActionSpec("continuous", (2,))
+OBS = jax.random.normal(jax.random.key(3), (5, 4, 7))
+
+
+def build(action=CONTINUOUS, **settings):
+    policy = make_actor_critic(ActorCriticConfig(widths=(16, 16), **settings), 7, action)
+    params = policy.init(jax.random.key(0))
+    return policy, params
+
+
+def test_initial_policy_and_value_are_near_their_targets():
+    policy, params = build(initial_std=0.3, initial_action=(0.2, -0.7))
+    distribution, value = policy.apply(params, OBS, None)
+    np.testing.assert_allclose(distribution.mode(), np.broadcast_to([0.2, -0.7], (5, 4, 2)), atol=0.05)
+    np.testing.assert_allclose(distribution.std, [0.3, 0.3], rtol=1e-5)
+    assert value.shape == (5, 4) and jnp.max(jnp.abs(value)) < 0.1
+
+
+def test_squashed_initial_action_is_in_action_units():
+    policy, params = build(squash=True, initial_action=(0.5, -0.9))
+    distribution, _ = policy.apply(params, OBS, None)
+    np.testing.assert_allclose(distribution.mode(), np.broadcast_to([0.5, -0.9], (5, 4, 2)), atol=0.05)
+
+
+def test_hidden_layers_are_orthogonal():
+    _, params = build()
+    kernel = params["params"]["actor_trunk"]["layer_1"]["kernel"]
+    np.testing.assert_allclose(kernel.T @ kernel, 2.0 * np.eye(16), atol=1e-4)
+
+
+def test_state_dependent_deviation_starts_at_its_value_and_depends_on_the_state():
+    policy, params = build(state_dependent_std=True, initial_std=0.3)
+    std = policy.apply(params, OBS, None)[0].std
+    assert std.shape == (5, 4, 2)
+    np.testing.assert_allclose(std, 0.3, rtol=0.05)
+    assert jnp.std(std) > 0
+
+
+def test_the_critic_has_its_own_trunk_unless_shared():
+    def influence(params):
+        """Whether the value's gradient reaches the actor's trunk."""
+        grads = jax.grad(lambda p: policy.apply(p, OBS, None)[1].sum())(params)
+        return float(jnp.abs(grads["params"]["actor_trunk"]["layer_0"]["kernel"]).sum()) > 0
+
+    policy, params = build()
+    assert not influence(params) and "critic_trunk" in params["params"]
+    policy, params = build(shared=True)
+    assert influence(params) and "critic_trunk" not in params["params"]
+    policy, params = build(value_widths=(8,))
+    assert params["params"]["value"]["out"]["kernel"].shape == (8, 1)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "silu"])
+def test_discrete_heads_and_masks(activation):
+    policy, params = build(ActionSpec("discrete", (3, 2)), activation=activation)
+    mask = jnp.array([True, False, True, True, True])
+    distribution, _ = policy.apply(params, OBS, mask)
+    probabilities = distribution.probabilities()
+    assert probabilities.shape == (5, 4, 5) and jnp.all(probabilities[..., 1] == 0)
+    np.testing.assert_allclose(probabilities[..., 0], 0.5, atol=0.05)
+
+
+def test_bfloat16_arithmetic_keeps_float32_parameters_and_outputs():
+    policy, params = build(compute_dtype="bfloat16")
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+    distribution, value = policy.apply(params, OBS, None)
+    full, full_value = build()[0].apply(params, OBS, None)
+    assert distribution.mean.dtype == value.dtype == jnp.float32
+    np.testing.assert_allclose(distribution.mean, full.mean, atol=0.01)
+    np.testing.assert_allclose(value, full_value, atol=0.01)
+
+
+def test_flatten():
+    assert flatten(jnp.zeros((2, 3, 4, 5), jnp.int8), (4, 5)).shape == (2, 3, 20)
+    assert flatten(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation": "gelu"}, "activation=gelu: unknown; allowed: tanh, relu, silu"),
+        ({"widths": (0,)}, "widths=.* must hold positive whole numbers"),
+        ({"initial_std": 0.0}, "initial_std=0.0: must be a number from"),
+        ({"squash": True, "initial_action": (1.0,)}, "initial_action=.* strictly inside"),
+        ({"compute_dtype": "float16"}, "compute_dtype=float16: unknown"),
+    ],
+)
+def test_wrong_settings_say_what_is_allowed(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ActorCriticConfig(**settings)
+
+
+def test_initial_action_must_fit_the_action_space():
+    with pytest.raises(ValueError, match="initial_action=.* must be 2 numbers"):
+        build(initial_action=(0.1,))
+    with pytest.raises(ValueError, match="must be null for discrete actions"):
+        build(ActionSpec("discrete", (3,)), initial_action=(0.1,))

@@ -1,0 +1,86 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.normalize import (
+    explained_variance,
+    init_moments,
+    init_reward_scale,
+    masked_mean,
+    merge_moments,
+    normalize,
+    scale_reward,
+    standardize,
+    update_reward_scale,
+)
+
+
+def test_batches_merge_to_the_moments_of_everything():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(50.0, 3.0, size=(n, 2, 4)) for n in (5, 1, 30)]
+    alive = [rng.random((n, 2)) < 0.7 for n in (5, 1, 30)]
+    moments = init_moments((4,))
+    for batch, keep in zip(batches, alive, strict=True):
+        poisoned = np.where(keep[..., None], batch, np.nan)
+        moments = merge_moments(moments, jnp.asarray(poisoned, jnp.float32), jnp.asarray(keep))
+    pooled = np.concatenate([b[k] for b, k in zip(batches, alive, strict=True)])
+    np.testing.assert_allclose(moments.mean, pooled.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.var, pooled.var(0), rtol=1e-4)
+    assert moments.count == len(pooled)
+
+
+def test_no_samples_change_nothing():
+    moments = merge_moments(init_moments((3,)), jnp.arange(12.0).reshape(4, 3), jnp.ones(4, bool))
+    same = merge_moments(moments, jnp.full((4, 3), jnp.nan), jnp.zeros(4, bool))
+    jax.tree.map(np.testing.assert_array_equal, moments, same)
+    x = jnp.array([0.5, -2.0, 3.0])
+    np.testing.assert_allclose(normalize(init_moments((3,)), x), x, rtol=1e-6)
+
+
+def test_normalize_centres_scales_and_clips():
+    moments = init_moments((2,)).replace(mean=jnp.array([1.0, 0.0]), var=jnp.array([4.0, 1e-12]))
+    np.testing.assert_allclose(normalize(moments, jnp.array([5.0, -1.0])), [2.0, -10.0], rtol=1e-6)
+
+
+def test_reward_sums_are_carried_between_rollouts_and_reset_at_boundaries():
+    rng = np.random.default_rng(1)
+    reward = rng.normal(1.0, 5.0, size=(20, 3, 2))
+    boundary = rng.random((20, 3, 2)) < 0.2
+    alive = rng.random((20, 3, 2)) < 0.9
+    scale = init_reward_scale(6)
+    for part in (slice(0, 8), slice(8, 20)):
+        poisoned = jnp.asarray(np.where(alive, reward, np.nan)[part], jnp.float32)
+        scale = update_reward_scale(
+            scale, poisoned, jnp.asarray(boundary[part]), jnp.asarray(alive[part]), 0.9
+        )
+
+    seen, sums = [], np.zeros((3, 2))
+    for t in range(20):
+        sums = np.where(alive[t], 0.9 * sums + reward[t], sums)
+        seen.append(sums[alive[t]])
+        sums = np.where(boundary[t], 0.0, sums)
+    np.testing.assert_allclose(scale.moments.var, np.concatenate(seen).var(), rtol=1e-4)
+    np.testing.assert_allclose(scale.sums.reshape(3, 2), sums, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        scale_reward(scale, jnp.array([0.0, 2.0, -4.0])),
+        np.array([0.0, 2.0, -4.0]) / np.concatenate(seen).std(),
+        rtol=1e-4,
+    )
+
+
+def test_masked_statistics_ignore_what_is_not_kept():
+    x = jnp.array([1.0, jnp.nan, 3.0, 8.0])
+    keep = jnp.array([True, False, True, True])
+    assert masked_mean(x, keep) == 4.0
+    assert masked_mean(x, jnp.zeros(4, bool)) == 0.0
+    kept = standardize(x, keep)[np.asarray(keep)]
+    np.testing.assert_allclose([kept.mean(), kept.std()], [0.0, 1.0], atol=1e-6)
+
+
+def test_explained_variance():
+    target = jnp.array([1.0, 2.0, 3.0, 100.0])
+    keep = jnp.array([True, True, True, False])
+    np.testing.assert_allclose(explained_variance(target + 5.0, target, keep), 1.0, atol=1e-6)
+    np.testing.assert_allclose(explained_variance(jnp.zeros(4), target, keep), 0.0, atol=1e-6)
+    np.testing.assert_allclose(explained_variance(-target, target, keep), -3.0, rtol=1e-6)
+    assert explained_variance(target, jnp.ones(4), keep) == 0.0
