@@ -63,8 +63,9 @@ def baselines(program: Program, config, state) -> dict[str, Callable]:
     """Other actors for the learner's role: the untrained policy and the environment's scripts."""
     role = loop.learner_role(program)
     actors = {"untrained policy": (program.controllers, program.init(jax.random.key(config.seed)).learners)}
-    for name, script in getattr(program.env, "baselines", {}).items():
-        actors[name] = (program.controllers | {role: controllers.script(script)}, state.learners)
+    for name in getattr(program.env, "baselines", ()):
+        script = controllers.script(controllers.find_script(program.env, role, name))
+        actors[name] = (program.controllers | {role: script}, state.learners)
     return actors
 
 

@@ -130,6 +130,7 @@ def step(
     actions: dict[str, jax.Array],
     draw: Draw,
     *,
+    cut: jax.Array | None = None,
     reset_chunk: int | None = None,
 ) -> tuple[Episodes, Transition]:
     """Takes one decision in each environment and resets those whose episode is over.
@@ -144,6 +145,8 @@ def step(
       episodes: what `start` or the previous `step` returned.
       actions: per role `[E, A, ...]`.
       draw: `(key) -> params` of one new episode.
+      cut: `[E]` bool; episodes to break off after this step. Their agents are truncated, so that
+        learners bootstrap, and they do not count as finished. None for no such thing.
       reset_chunk: environments reset at a time, by default a sixteenth of E, at least 8. It
         changes the speed, never the result.
 
@@ -169,6 +172,8 @@ def step(
     )
     sums = _add(episodes.sums, time)
     finished = _finish(sums, time, time.over & ~quarantined)
+    if cut is not None:
+        time = _break_off(time, cut & ~time.over)
 
     chunk = reset_chunk or max(8, -(-num_envs // 16))
     env_state, params, shown = where_chunked(
@@ -272,6 +277,16 @@ def _begin(
     time = select(sound, time, _finite_part(time))
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     return state, params, time.replace(alive=alive, over=time.over | ~sound)
+
+
+def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
+    """Truncates everybody who is still in the game in the environments `cut [E]`."""
+    truncated = {
+        role: flag | (cut[:, None] & time.alive[role] & ~time.terminated[role])
+        for role, flag in time.truncated.items()
+    }
+    alive = {role: flag & ~cut[:, None] for role, flag in time.alive.items()}
+    return time.replace(truncated=truncated, alive=alive, over=time.over | cut)
 
 
 def _thrown_away(previous: TimeStep) -> TimeStep:

@@ -41,6 +41,8 @@ class RunConfig:
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
       updates_per_chunk: updates that run before the host looks at the result.
+      stagger: break first episodes off at random times, so that environments which start together
+        do not end together for ever after; those episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
       episode_rows: finished episodes per update that reach `episodes.csv`.
     """
@@ -55,6 +57,7 @@ class RunConfig:
     eval_episodes: int = 64
     checkpoint_every: int = 10
     updates_per_chunk: int = 1
+    stagger: bool = True
     window: int = 256
     episode_rows: int = 1024
     controllers: dict[str, str] = field(default_factory=dict)
@@ -64,6 +67,8 @@ class RunConfig:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{key}={value}: must be a whole number of at least 1")
+        if not isinstance(self.stagger, bool):
+            raise ValueError(f"stagger={self.stagger}: must be true or false")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed}: must be a whole number from 0 to {2**32 - 1}")
         for key in ("eval_every", "checkpoint_every"):

@@ -77,12 +77,19 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     def step(run, step_key):
         key_act, key_env = jax.random.split(step_key)
         memories, actions, extras = act(collector, run, key_act)
-        episodes, transition = episodes_lib.step(collector.env, key_env, run.episodes, actions, draw)
+        episodes, transition = episodes_lib.step(
+            collector.env, key_env, run.episodes, actions, draw, cut=run.stagger == 1
+        )
         records = {
             role: _record(agent, run, role, extras[role], memories[role], transition)
             for role, agent in collector.agents.items()
         }
-        run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
+        run = run.replace(
+            episodes=episodes,
+            memories=memories,
+            reset=transition.reset_next,
+            stagger=jnp.maximum(run.stagger - 1, 0),
+        )
         return run, (records, transition.finished, jnp.sum(transition.quarantined))
 
     run, (records, finished, quarantined) = jax.lax.scan(step, run, jax.random.split(key, collector.horizon))

@@ -118,7 +118,7 @@ def make_controllers(config: RunConfig, agents: dict[str, Agent], *, greedy: boo
 
 def initial_state(config, collector, curriculum: Curriculum, key: jax.Array) -> RunState:
     """The state before the first update."""
-    key_run, key_learners, key_env = jax.random.split(key, 3)
+    key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
         role: agent.init(k) for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
@@ -127,12 +127,15 @@ def initial_state(config, collector, curriculum: Curriculum, key: jax.Array) -> 
     episodes = episodes_lib.start(
         collector.env, key_env, lambda k: curriculum.draw(k, course), config.num_envs
     )
+    limit = collector.env.spec.episode_limit
+    stagger = jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1)
     return RunState(
         key=key_run,
         learners=learners,
         memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
         reset=jnp.ones(config.num_envs, bool),
         episodes=episodes,
+        stagger=jnp.where(config.stagger, stagger, 0),
         curriculum=course,
         recent=statistics.recent_init(collector.env.spec, config.window),
         updates=jnp.int32(0),

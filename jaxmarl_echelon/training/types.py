@@ -56,6 +56,8 @@ class RunState:
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
       reset: `[E]` bool; an episode begins with the coming decision.
       episodes: the environments and their running episodes, `[E]`.
+      stagger: `[E]` int32 decisions until an environment's first episode is broken off; 0 once
+        that has happened, or for never.
       curriculum: the curriculum's state.
       recent: ring of finished episodes.
       updates: int32, updates done.
@@ -66,6 +68,7 @@ class RunState:
     memories: dict[str, PyTree]
     reset: jax.Array
     episodes: Episodes
+    stagger: jax.Array
     curriculum: PyTree
     recent: Recent
     updates: jax.Array

@@ -47,6 +47,7 @@ class F110:
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
       scripts: scripted policies by name.
+      baselines: scripts to compare a trained attacker with.
       controllers: who drives a role unless the run says otherwise.
       viewer: draws evaluations.
     """
@@ -79,6 +80,7 @@ class F110:
         )
         self.spec = _spec(simulation, reward, tasks, params, observe_time, speed_limits)
         self.scripts = controllers.scripts(self, ftg_options)
+        self.baselines = ("random", "gaussian", "standing")
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = Viewer(maps, OUTCOMES, simulation)
 

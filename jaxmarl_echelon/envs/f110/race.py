@@ -43,6 +43,7 @@ class F110Race:
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
       scripts: scripted policies by name.
+      baselines: scripts to compare trained drivers with.
       controllers: who drives unless the run says otherwise.
       viewer: draws evaluations.
     """
@@ -67,6 +68,7 @@ class F110Race:
         self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
         self.scripts = controllers.race_scripts(self, ftg_options)
+        self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = Viewer(maps, RACE_OUTCOMES, simulation)
 

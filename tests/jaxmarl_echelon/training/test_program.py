@@ -128,7 +128,7 @@ class Poisoned(probes.Poison):
 def test_poisoned_environment_is_counted_and_does_not_reach_the_learner():
     _, run, reports = trained(configure(Poisoned("obs"), updates=4))
     assert float(reports.metrics["train/quarantined"].sum()) > 0
-    chex.assert_tree_all_finite(run.learners)
+    chex.assert_tree_all_finite(run.learners[ROLE].params)
 
 
 def test_a_role_without_a_learner_is_refused():
