@@ -15,14 +15,20 @@ from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import (
     SPEED,
-    UNROLL,
     WALL_CONTACTS,
     Simulation,
     SpeedLock,
     poses_of,
     velocities_of,
 )
-from jaxmarl_echelon.envs.f110.spawns import SpawnTable, draw_spawn, read_points, spawn_table, spawn_weights
+from jaxmarl_echelon.envs.f110.spawns import (
+    SpawnTable,
+    draw_spawn,
+    nth_positive,
+    read_points,
+    spawn_table,
+    spawn_weights,
+)
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.spaces import Box
 from physics.boxes import boundary_intervals
@@ -100,8 +106,8 @@ class F110:
         low, high = params.speed_range[0], params.speed_range[1]
         speed = low + (high - low) * share
         return params.replace(
-            spawn_weights=_nth_positive(params.spawn_weights, place),
-            map_weights=_nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
+            spawn_weights=nth_positive(params.spawn_weights, place),
+            map_weights=nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
             speed_range=jnp.stack([speed, speed]),
             spawn_jitter=jnp.zeros_like(params.spawn_jitter),
         )
@@ -198,7 +204,7 @@ class F110:
         crashed = (trace.wall | trace.car)[:, ATTACKER]
         places = self._places(before, record)
         inputs = (trace.state, trace.ran, trace.last, crashed, places)
-        memory, values = jax.lax.scan(pay, before.reward, inputs, unroll=min(self.simulation.repeat, UNROLL))
+        memory, values = jax.lax.scan(pay, before.reward, inputs)
         return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
 
     def _places(self, before, record):
@@ -334,7 +340,7 @@ def make(
         spawn_jitter=jnp.asarray(jitter, jnp.float32),
         speed_range=jnp.asarray(settings.interval("spawn_speed", spawn_speed, *limit), jnp.float32),
         lock_steps=jnp.int32(settings.whole("lock_steps", lock_steps, 0)),
-        locked=jnp.asarray([role in _roles("locked", locked) for role in ROLES]),
+        locked=jnp.asarray([role in settings.choices("locked", locked, ROLES) for role in ROLES]),
         map_weights=jnp.asarray(settings.map_weights(map_weights, len(maps))),
         lidar_noise=jnp.float32(settings.number("lidar_noise", lidar_noise, 0.0)),
         max_steps=jnp.int32(settings.whole("max_steps", max_steps, 1)),
@@ -355,7 +361,7 @@ def make(
             settings.number("position_scale", position_scale, 1e-3),
         ),
         observe_time=settings.switch("observe_time", observe_time),
-        finish_lines=_read_finish(finish_lines or {}, maps),
+        finish_lines=settings.read_finish_lines(finish_lines, maps),
         ftg_options=ftg_options,
         speed_limits=(settings.interval("attacker_speed", attacker_speed or limit, *limit), limit),
     )
@@ -387,30 +393,7 @@ def _spec(simulation, reward, tasks, params, observe_time, speed_limits) -> EnvS
     )
 
 
-def _roles(name: str, value: Sequence[str]) -> tuple[str, ...]:
-    roles = (value,) if isinstance(value, str) else tuple(value or ())
-    return tuple(settings.choice(name, role, ROLES) for role in roles)
-
-
-def _read_finish(lines: Mapping[str, Sequence], maps) -> np.ndarray:
-    """Returns finish lines `[M, 2, 2]`, NaN where a map has none."""
-    table = np.full((len(maps), 2, 2), np.nan)
-    for index, grid in enumerate(maps):
-        if grid.name in lines:
-            ends = np.asarray(lines[grid.name], np.float64)
-            if ends.shape != (2, 2) or not np.isfinite(ends).all():
-                raise ValueError(f"env.finish_lines.{grid.name}={lines[grid.name]}: needs [[x, y], [x, y]]")
-            table[index] = ends
-    return table
-
-
 def _side(start: jax.Array, end: jax.Array, point: jax.Array) -> jax.Array:
     """Positive where `point` lies left of the line from `start` to `end`."""
     along, offset = end - start, point - start
     return along[0] * offset[1] - along[1] * offset[0]
-
-
-def _nth_positive(weights: jax.Array, n: jax.Array) -> jax.Array:
-    """Returns a weight of 1 for the n-th positive weight, 0 for the others."""
-    positive = weights > 0
-    return (positive & (jnp.cumsum(positive) == n + 1)).astype(weights.dtype)

@@ -14,6 +14,7 @@ from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
 from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
 from jaxmarl_echelon.envs.spaces import Box
 from physics.boxes import boundary_intervals
@@ -78,10 +79,8 @@ class F110Race:
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
         """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
-        positive = params.map_weights > 0
-        place = index % jnp.sum(positive)
-        chosen = positive & (jnp.cumsum(positive) == place + 1)
-        return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
+        place = index % jnp.sum(params.map_weights > 0)
+        return params.replace(map_weights=nth_positive(params.map_weights, place))
 
     def reset(self, key: jax.Array, params: RaceParams) -> tuple[RaceState, TimeStep]:
         """Lines the cars up anywhere on a drawn track, in a drawn order."""

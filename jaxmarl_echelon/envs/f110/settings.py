@@ -41,6 +41,12 @@ def choice(name: str, value, allowed: Sequence[str]) -> str:
     return value
 
 
+def choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Returns one name or several as a tuple; raises ValueError unless each is one of `allowed`."""
+    given = (value,) if isinstance(value, str) else tuple(value or ())
+    return tuple(choice(name, one, allowed) for one in given)
+
+
 def switch(name: str, value) -> bool:
     """Returns `value`; raises ValueError unless it is a bool."""
     if not isinstance(value, bool):
@@ -126,6 +132,18 @@ def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOption
     except ValueError as error:
         raise ValueError(f"env.ftg: {error}") from None
     return _as_arrays(params), made
+
+
+def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
+    """Reads map name to `[[x, y], [x, y]]`; returns finish lines `[M, 2, 2]`, NaN where a map has none."""
+    table = np.full((len(maps), 2, 2), np.nan)
+    for index, grid in enumerate(maps):
+        if lines and grid.name in lines:
+            ends = np.asarray(lines[grid.name], np.float64)
+            if ends.shape != (2, 2) or not np.isfinite(ends).all():
+                raise ValueError(f"env.finish_lines.{grid.name}={lines[grid.name]}: needs [[x, y], [x, y]]")
+            table[index] = ends
+    return table
 
 
 def _as_arrays(params: FTGParams) -> FTGParams:

@@ -15,7 +15,6 @@ X, Y, STEER, SPEED, YAW, YAW_RATE, SLIP = range(7)
 WALL_CONTACTS = ("field", "scan")
 _CONTACT_DISTANCE = 0.005
 _CONTACT_TIME = 0.005
-UNROLL = 4
 
 
 @struct.dataclass
@@ -153,9 +152,8 @@ class Simulation:
                 cars = cars.replace(state=cars.state.at[:, SPEED].set(speed))
             return cars, (cars.state, *record)
 
-        cars, (state, wall, car, ran, reverted) = jax.lax.scan(
-            tick, cars, (jnp.arange(self.repeat), keys), unroll=min(self.repeat, UNROLL)
-        )
+        steps = jnp.arange(self.repeat), keys
+        cars, (state, wall, car, ran, reverted) = jax.lax.scan(tick, cars, steps)
         ranges = cars.scan
         if self.wall_contact == "field":
             ranges = self._see_walls(keys[-1], cars.state, map_index, params)

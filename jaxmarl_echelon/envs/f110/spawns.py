@@ -165,6 +165,12 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
     )
 
 
+def nth_positive(weights: jax.Array, n: jax.Array) -> jax.Array:
+    """Returns a weight of 1 for the n-th positive weight, 0 for the others."""
+    positive = weights > 0
+    return (positive & (jnp.cumsum(positive) == n + 1)).astype(weights.dtype)
+
+
 def follow_centerline(line: Centerline, s, d=0.0, turn=0.0) -> np.ndarray:
     """Returns poses `[..., 3]` at arc length `s` and `d` metres to the left of a centreline, on the host.
 

@@ -15,7 +15,6 @@ from jaxmarl_echelon.envs.checks import check_env
 from jaxmarl_echelon.envs.f110 import outcomes, spawns
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
-from jaxmarl_echelon.training.controllers import where_batch
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 BATCH = 12
@@ -79,6 +78,11 @@ def put(state, car, rows, **values):
     for name, value in values.items():
         physical = physical.at[rows, car, names[name]].set(value)
     return state.replace(cars=state.cars.replace(state=physical))
+
+
+def where_batch(mask, new, old):
+    """Selects whole environments of two states by a `[BATCH]` mask."""
+    return jax.tree.map(lambda a, b: jax.vmap(jnp.where)(mask, a, b), new, old)
 
 
 def on_task(params, tasks):
@@ -196,7 +200,8 @@ def test_every_outcome_from_a_state_built_for_it(env, batch, step):
     state = put(state, DEFENDER, jnp.array([4, 6, 9, 10]), y=wall, psi=jnp.pi / 2, v=0.9)
     state = put(state, ATTACKER, rows["collision"], x=-46.769 + 0.3, y=-0.7, psi=0.0)
     state = put(state, DEFENDER, jnp.array([8]), x=45.735, v=0.9)
-    state = put(state, DEFENDER, rows["finish_and_crash"], x=45.735, psi=1.0, y=wall)
+    # Over the line in the first of the decision's two steps, into the wall in the second.
+    state = put(state, DEFENDER, rows["finish_and_crash"], x=45.7385, y=0.37, psi=1.0)
     ahead = {"attacker": jnp.tile(jnp.array([0.0, 0.9]), (BATCH, 1, 1))}
     actions = ahead | {"defender": ahead["attacker"]}
     _, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
@@ -231,6 +236,16 @@ def test_car_that_touches_a_wall_stops_one_step_before_it(batch, step):
     np.testing.assert_array_equal(after.cars.state[:, ATTACKER, :3], state.cars.state[:, ATTACKER, :3])
     np.testing.assert_array_equal(after.cars.state[:, ATTACKER, SPEED], 0.0)
     np.testing.assert_array_equal(after.step, 1)
+
+
+def test_scan_contact_is_five_millimetres_or_five_milliseconds():
+    env = build(wall_contact="scan", lidar_beams=3, lidar_fov=3.14159265)
+    car = env.default_params().car
+    side = np.array([0.225 / 2, 0.3302 / 2, 0.225 / 2])
+    gaps = np.array([[0.1, 0.006, 0.1], [0.1, 0.006, 0.1], [0.1, 0.006, 0.1], [0.004, 0.1, 0.1]])
+    state = jnp.zeros((4, 7)).at[:, SPEED].set(jnp.array([0.9, 2.0, -2.0, 0.0]))
+    touched = env.simulation._near_outline(jnp.asarray(side + gaps), state, car)
+    assert np.asarray(touched).tolist() == [False, True, False, True]
 
 
 def test_defender_alone_keeps_clear_of_the_walls(batch, rollout):
