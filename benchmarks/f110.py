@@ -82,7 +82,16 @@ def gathers_per_beam(env) -> float:
 def measure_simulator(console, where: str, name: str, beams_list, sizes, gathers: float) -> None:
     """Prints one table: steps per second by environments and beams."""
     table = Table(title=f"simulator, {name}", title_justify="left")
-    for column in ("beams", "envs", "compile s", "env steps/s", "agent steps/s", "x f1tenth_gym", "of gather limit", "bytes/env"):
+    for column in (
+        "beams",
+        "envs",
+        "compile s",
+        "env steps/s",
+        "agent steps/s",
+        "x f1tenth_gym",
+        "of gather limit",
+        "bytes/env",
+    ):
         table.add_column(column, justify="right")
     for beams in beams_list:
         env = environment(where, beams)
@@ -136,14 +145,25 @@ def flops_per_step(widths, features: int, actions: int, epochs: int) -> float:
 def measure_training(console, where: str, name: str, settings, matmul: float) -> None:
     """Prints training steps per second of PPO: acting, simulating and learning in one program."""
     table = Table(title=f"PPO training, {name}", title_justify="left")
-    columns = ("setting", "envs x steps", "minibatch", "epochs", "compile s", "env steps/s", "acting + simulation",
-               "x Stable-Baselines3", "of matmul limit")
+    columns = (
+        "setting",
+        "envs x steps",
+        "minibatch",
+        "epochs",
+        "compile s",
+        "env steps/s",
+        "acting + simulation",
+        "x Stable-Baselines3",
+        "of matmul limit",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for label, num_envs, horizon, minibatch, epochs, repeat in settings:
         env = environment(where, 108, repeat)
         batch = num_envs * horizon
-        algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch, widths=(256, 256))
+        algo = PPOConfig(
+            horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch, widths=(256, 256)
+        )
         config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
         program = make_program(config)
         run = jax.jit(program.init)(jax.random.key(0))
@@ -156,7 +176,9 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
             curriculum=fixed, total_env_steps=batch, num_envs=num_envs,
         )  # fmt: skip
         one_epoch = make_program(idle)
-        cheap = seconds_per_call(jax.jit(one_epoch.update), jax.jit(one_epoch.init)(jax.random.key(0)), budget=2.0)
+        cheap = seconds_per_call(
+            jax.jit(one_epoch.update), jax.jit(one_epoch.init)(jax.random.key(0)), budget=2.0
+        )
         flops = flops_per_step((256, 256), 119, 2, epochs)
         peer = f"{batch / seconds / SB3:.1f}" if label == "as SB3" else ""
         table.add_row(
@@ -169,13 +191,19 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
 
 def main() -> None:
     """Prints all tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--map", action="append", default=[], help="map files to add to line2, e.g. Spielberg.yaml")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--map", action="append", default=[], help="map files to add to line2, e.g. Spielberg.yaml"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
     console = Console()
     matmul, gathers = matmul_rate(), gather_rate()
-    console.print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)")
+    console.print(
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)"
+    )
     console.print(f"this machine: {matmul / 1e9:,.0f} GFLOP/s matmul, {gathers / 1e6:,.0f} M gathers/s")
     for where in ["line2", *arguments.map]:
         name = where.rpartition("/")[2].removesuffix(".yaml")

@@ -70,21 +70,22 @@ def baselines(program: Program, config, state) -> dict[str, Callable]:
 
 
 def table(rows: dict[str, dict[str, float]], episodes: int) -> Table:
-    """One line per actor: success with its interval, return, length, outcomes."""
+    """One line per actor: success with its interval, return, length and the outcomes that occurred."""
+    names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
+    outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
     result = Table(title=f"{episodes} episodes each, deterministic", title_justify="left")
-    result.add_column("actor")
-    first = next(iter(rows.values()))
-    has_success = "eval_agg/success_rate" in first
-    outcomes = [name for name in first if name.startswith("eval_agg/outcome/")]
-    columns = (["success", "95 % interval"] if has_success else []) + ["return", "length"]
-    for column in columns + [name.rpartition("/")[2] for name in outcomes]:
-        result.add_column(column, justify="right")
+    result.add_column("actor", no_wrap=True)
+    scored = "eval_agg/success_rate" in next(iter(rows.values()))
+    for column in (["success [95 %]"] if scored else []) + ["return", "length"]:
+        result.add_column(column, justify="right", no_wrap=True)
+    for name in outcomes:
+        result.add_column(name.rpartition("/")[2].replace("_", " "), justify="right")
     for actor, values in rows.items():
         cells = [actor]
-        if has_success:
+        if scored:
             low, high = values["eval_agg/success_low"], values["eval_agg/success_high"]
-            cells += [f"{values['eval_agg/success_rate']:.3f}", f"{low:.3f} - {high:.3f}"]
-        cells += [f"{values['eval_agg/avg_reward']:.2f}", f"{values['eval_agg/avg_episode_length']:.0f}"]
+            cells.append(f"{values['eval_agg/success_rate']:.2f} [{low:.2f}, {high:.2f}]")
+        cells += [f"{values['eval_agg/avg_reward']:.1f}", f"{values['eval_agg/avg_episode_length']:.0f}"]
         result.add_row(*cells, *(f"{values[name]:.2f}" for name in outcomes))
     return result
 

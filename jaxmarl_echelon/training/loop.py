@@ -227,6 +227,7 @@ class _Host:
             names += self._evaluate(state)
         if self.progress.updates % self.config.checkpoint_every == 0:
             names += ["latest", *self._improved("best_training", _training_score(last))]
+        self.tracker.flush()
         self._save(state, names)
         return state
 

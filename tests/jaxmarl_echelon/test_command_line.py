@@ -76,7 +76,8 @@ def test_wrong_input_is_one_line_and_writes_nothing(monkeypatch, capsys, tmp_pat
 def test_a_map_that_is_no_image_is_one_line(monkeypatch, capsys, tmp_path, content):
     (tmp_path / "m.png").write_bytes(content)
     (tmp_path / "m.yaml").write_text(
-        "image: m.png\nresolution: 0.05\norigin: [0, 0, 0]\nnegate: 0\noccupied_thresh: 0.65\nfree_thresh: 0.2\n"
+        "image: m.png\nresolution: 0.05\norigin: [0, 0, 0]\n"
+        "negate: 0\noccupied_thresh: 0.65\nfree_thresh: 0.2\n"
     )
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch, train.main, *TINY, f"env.map={tmp_path / 'm.yaml'}")

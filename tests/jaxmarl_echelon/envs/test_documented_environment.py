@@ -35,13 +35,9 @@ def test_the_check_on_the_page_passes(chase, blocks):
 
 def test_ppo_learns_it(chase):
     algo = PPOConfig(horizon=32, num_minibatches=4, widths=(32, 32), learning_rate=3e-3, reward_scale=10)
-    config = RunConfig(
-        env=chase.Chase(), algo=algo, curriculum=fixed, total_env_steps=61440, num_envs=32
-    )
+    config = RunConfig(env=chase.Chase(), algo=algo, curriculum=fixed, total_env_steps=61440, num_envs=32)
     program = make_program(config)
     first = jax.jit(program.init)(jax.random.key(0))
     last, _ = jax.jit(make_train(config))(jax.random.key(0))
-    before, after = (
-        jnp.mean(program.evaluate(run, jax.random.key(1)).outcome == 0) for run in (first, last)
-    )
+    before, after = (jnp.mean(program.evaluate(run, jax.random.key(1)).outcome == 0) for run in (first, last))
     assert float(before) < 0.1 and float(after) > 0.9

@@ -65,7 +65,9 @@ def value_of(program, run, obs):
 )
 def test_values_of_probes(env, obs, expected):
     program, run, _ = trained(configure(env, updates=150))
-    np.testing.assert_allclose(value_of(program, run, obs), expected, atol=0.1 * max(1.0, max(expected)) * 0.6)
+    np.testing.assert_allclose(
+        value_of(program, run, obs), expected, atol=0.1 * max(1.0, max(expected)) * 0.6
+    )
 
 
 @pytest.mark.parametrize("env", [probes.Credit(), probes.MaskOnly()], ids=["credit", "mask"])
@@ -78,7 +80,9 @@ def test_best_return_is_learnt_and_never_exceeded(env):
 
 
 def test_first_minibatch_ratio_is_one():
-    config = configure(probes.ObservationActionReward(), updates=3, epochs=1, num_minibatches=1, learning_rate=1e-3)
+    config = configure(
+        probes.ObservationActionReward(), updates=3, epochs=1, num_minibatches=1, learning_rate=1e-3
+    )
     _, _, reports = trained(config)
     assert np.abs(np.asarray(reports.metrics["losses/approx_kl"])).max() < 1e-9
     assert np.asarray(reports.metrics["losses/clip_fraction"]).max() == 0.0
@@ -139,5 +143,10 @@ def test_a_role_without_a_learner_is_refused():
         )
     with pytest.raises(ValueError, match="controllers.ghost: no such role; allowed: player"):
         configure(env).__class__(
-            env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={"ghost": "learner"}
+            env=env,
+            algo=None,
+            curriculum=fixed,
+            total_env_steps=1,
+            num_envs=1,
+            controllers={"ghost": "learner"},
         )
