@@ -313,7 +313,7 @@ def learn(
 ) -> tuple[PyTree, AdamState, dict[str, jax.Array]]:
     """Runs all epochs over a batch `[N]`; returns `(params, optimizer, metrics)`."""
 
-    def minibatch_step(carry, minibatch):
+    def step(carry, minibatch):
         params, optimizer, stopped = carry
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
         kl = masked_mean(samples["approx_kl"], minibatch.alive)
@@ -334,17 +334,16 @@ def learn(
         return (params, optimizer, stopped), (samples, minibatch.alive, evaluated, stopped, norm)
 
     def epoch(carry, epoch_key):
-        order = jax.random.permutation(epoch_key, batch.alive.shape[0])
+        order = jnp.argsort(jax.random.bits(epoch_key, batch.alive.shape))
         shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch)
         if config.normalize_advantage == "minibatch":
             advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
             shuffled = shuffled._replace(advantage=advantage)
-        return jax.lax.scan(minibatch_step, carry, shuffled)
+        return jax.lax.scan(step, carry, shuffled)
 
     carry = (state.params, state.optimizer, jnp.zeros((), bool))
-    carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(
-        epoch, carry, jax.random.split(key, config.epochs)
-    )
+    keys = jax.random.split(key, config.epochs)
+    carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(epoch, carry, keys)
     counted = alive & evaluated[..., None]
     metrics = {name: masked_mean(x, counted) for name, x in samples.items()}
     metrics["gradient_norm"] = masked_mean(norm, evaluated)
