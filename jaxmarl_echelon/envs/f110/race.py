@@ -351,7 +351,7 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
         outcomes=RACE_OUTCOMES,
-        success=RACE_OUTCOMES[FINISHED],
+        success=RACE_OUTCOMES[FINISHED] if int(params.target_laps) > 0 else None,
         tasks=simulation.bank.names,
         components=reward.names,
     )
