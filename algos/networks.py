@@ -21,43 +21,26 @@ VALUE_GAIN = 0.01
 LOG_STD_RANGE = (-5.0, 2.0)
 
 
-@jax.custom_vjp
-def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Product of `[..., F]` and `[F, G]` whose kernel gradient is quick on CPUs.
+class Linear(nn.Module):
+    """Affine map to few outputs, `[..., F]` to `[..., size]`.
 
-    XLA's CPU backend multiplies by a transposed left operand at half the speed of any other
-    product, so there `x` is transposed first and kept from being folded back.
+    The kernel is `[size, F]`, because XLA's CPU backend is slow at the gradient of a kernel whose
+    last axis is short.
     """
-    return x @ kernel
 
+    size: int
+    gain: float
+    bias_init: Callable = nn.initializers.zeros
+    dtype: jnp.dtype = jnp.float32
 
-def _matmul_forward(x, kernel):
-    return x @ kernel, (x, kernel)
-
-
-def _matmul_backward(operands, grad):
-    x, kernel = operands
-    rows = x.reshape(-1, x.shape[-1])
-    transposed = jax.lax.platform_dependent(
-        rows, cpu=lambda rows: jax.lax.optimization_barrier(rows.T), default=jnp.transpose
-    )
-    return grad @ kernel.T, transposed @ grad.reshape(-1, grad.shape[-1])
-
-
-matmul.defvjp(_matmul_forward, _matmul_backward)
-
-
-def _dot_general(x, kernel, dimension_numbers, precision=None):
-    """`matmul` in the form that `nn.Dense` asks for."""
-    del dimension_numbers, precision
-    return matmul(x, kernel)
-
-
-def _dense(width: int, gain: float, dtype: jnp.dtype, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
-    kernel_init = nn.initializers.orthogonal(gain)
-    return nn.Dense(
-        width, kernel_init=kernel_init, bias_init=bias_init, dtype=dtype, name=name, dot_general=_dot_general
-    )
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", nn.initializers.orthogonal(self.gain), (self.size, x.shape[-1]))
+        bias = self.param("bias", self.bias_init, (self.size,))
+        product = jax.lax.dot_general(
+            x.astype(self.dtype), kernel.astype(self.dtype), (((x.ndim - 1,), (1,)), ((), ()))
+        )
+        return product.astype(jnp.float32) + bias
 
 
 class MLP(nn.Module):
@@ -76,7 +59,9 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, width in enumerate(self.widths):
-            x = ACTIVATIONS[self.activation](_dense(width, HIDDEN_GAIN, self.dtype, f"layer_{i}")(x))
+            kernel_init = nn.initializers.orthogonal(HIDDEN_GAIN)
+            layer = nn.Dense(width, kernel_init=kernel_init, dtype=self.dtype, name=f"layer_{i}")
+            x = ACTIVATIONS[self.activation](layer(x))
         return x
 
 
@@ -105,13 +90,13 @@ class PolicyHead(nn.Module):
         def initial_bias(_key, shape, dtype=jnp.float32):
             return jnp.broadcast_to(jnp.asarray(self.mean_bias or 0.0, dtype), shape)
 
-        out = _dense(self.size, POLICY_GAIN, self.dtype, "out", initial_bias)(x).astype(jnp.float32)
+        out = Linear(self.size, POLICY_GAIN, initial_bias, self.dtype, name="out")(x)
         if self.log_std is None:
             return out, None
         constant = nn.initializers.constant(self.log_std)
         if not self.state_dependent_std:
             return out, self.param("log_std", constant, (self.size,))
-        return out, _dense(self.size, POLICY_GAIN, self.dtype, "log_std", constant)(x).astype(jnp.float32)
+        return out, Linear(self.size, POLICY_GAIN, constant, self.dtype, name="log_std")(x)
 
 
 class ValueHead(nn.Module):
@@ -121,7 +106,7 @@ class ValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _dense(1, VALUE_GAIN, self.dtype, "out")(x)[..., 0].astype(jnp.float32)
+        return Linear(1, VALUE_GAIN, dtype=self.dtype, name="out")(x)[..., 0]
 
 
 class ActorCritic(nn.Module):

@@ -29,6 +29,8 @@ from algos.types import ActionSpec, Agent, Rollout
 
 PyTree = Any
 
+# Gives XLA's CPU executor enough independent work to keep a second core busy.
+MINIBATCH_UNROLL = 4
 ANNEALED = ("learning_rate", "entropy_coefficient", "clip")
 OPTIONAL = ("value_clip", "max_grad_norm", "target_kl")
 TRACED = {
@@ -333,17 +335,16 @@ def learn(
         )
         return (params, optimizer, stopped), (samples, minibatch.alive, evaluated, stopped, norm)
 
-    def epoch(carry, epoch_key):
-        order = jnp.argsort(jax.random.bits(epoch_key, batch.alive.shape))
+    def epoch(carry, order):
         shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch)
         if config.normalize_advantage == "minibatch":
             advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
             shuffled = shuffled._replace(advantage=advantage)
-        return jax.lax.scan(step, carry, shuffled)
+        return jax.lax.scan(step, carry, shuffled, unroll=MINIBATCH_UNROLL)
 
     carry = (state.params, state.optimizer, jnp.zeros((), bool))
-    keys = jax.random.split(key, config.epochs)
-    carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(epoch, carry, keys)
+    orders = jnp.argsort(jax.random.bits(key, (config.epochs, batch.alive.size)), axis=-1)
+    carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(epoch, carry, orders)
     counted = alive & evaluated[..., None]
     metrics = {name: masked_mean(x, counted) for name, x in samples.items()}
     metrics["gradient_norm"] = masked_mean(norm, evaluated)
