@@ -22,9 +22,9 @@ from physics.mapbank import MapBank, distance_at
 # (steps, block, share): all rays take some steps; then the blocks of neighbouring beams that are not done
 # move on to the next stage, which has room for a share of the rays. After the last stage rays go on until all
 # are done, and so do small batches from the start.
-_STAGES = ((4, 4, 0.5), (8, 2, 0.35), (20, 1, 0.3), (32, 1, 0.3))
+_STAGES = ((8, 4, 0.22), (20, 4, 0.4), (40, 4, 0.4), (60, 4, 0.4))
 _SMALL = 1 << 14  # fewer rays are not worth the stages, nor the time to compile them
-_LAST_STEPS = 8
+_LAST_STEPS = 16
 
 
 @dataclass(frozen=True)
