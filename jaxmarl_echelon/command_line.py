@@ -16,6 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.config_path import config_directory
 
+OPEN = ("controllers.", "reward.components.", "env.spawn_points.", "env.finish_lines.", "env.base_poses.")
+
 
 class UsageError(ValueError):
     """Something that was typed is wrong; the message is one line for the person who typed it."""
@@ -49,9 +51,14 @@ def groups() -> list[str]:
 
 
 def plain(arguments: Sequence[str]) -> list[str]:
-    """Drops the plus sign of `+algo=ppo`: groups have defaults, so adding and choosing are one."""
+    """Makes what people type into what Hydra wants.
+
+    The plus sign of `+algo=ppo` is dropped: groups have defaults, so adding and choosing are one.
+    Mappings whose keys their owner checks (`OPEN`) may be given new keys without a plus sign.
+    """
     chosen = tuple(f"+{group}=" for group in groups())
-    return [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
+    arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
+    return [f"++{argument}" if argument.startswith(OPEN) else argument for argument in arguments]
 
 
 def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:

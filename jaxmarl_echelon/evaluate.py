@@ -108,6 +108,11 @@ def main() -> None:
     console = Console()
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     console.print(table(rows, config.eval_episodes))
+    if not arguments.overrides and arguments.episodes is None:
+        same = rows["trained policy"] == facts["scores"]
+        console.print(
+            f"the score recorded during training is {'reproduced exactly' if same else 'NOT reproduced'}"
+        )
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
     if viewer:
         show(program, config, state, record, viewer, output, arguments.episode, console)

@@ -38,7 +38,7 @@ def resume(path: str, overrides: list[str]) -> None:
     config = OmegaConf.create(saved)
     OmegaConf.set_struct(config, True)
     for override in overrides:
-        key, _, value = override.partition("=")
+        key, _, value = override.lstrip("+").partition("=")
         if key in command_line.groups() and key != "tracking":
             raise command_line.UsageError(f"{override}: a resumed run keeps its {key}={choices.get(key)}")
         command_line.set_value(config, key, value)

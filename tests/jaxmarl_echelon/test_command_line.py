@@ -53,6 +53,7 @@ def run(monkeypatch, main, *arguments):
         ("env.timeout=never", ["never", "terminal", "truncation"]),
         ("reward.components.terminal.target_crush=1", ["target_crush"]),
         ("controllers={defender: nobody}", ["nobody", "ftg", "learner"]),
+        ("controllers.defender=nobody", ["nobody", "ftg", "learner"]),
         ("controllers={driver: learner}", ["driver", "attacker"]),
         ("resume=nowhere", ["nowhere", "no such folder"]),
         ("checkpoint_every=3 updates_per_chunk=2", ["checkpoint_every=3", "updates_per_chunk=2"]),
@@ -114,7 +115,7 @@ def test_the_same_name_twice_is_refused(monkeypatch, capsys, finished_run):
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, finished_run, tmp_path):
     run(monkeypatch, evaluate.main, finished_run, "--baselines", "--output", tmp_path)
     shown = capsys.readouterr().out
-    for word in ("trained policy", "untrained policy", "random", "standing"):
+    for word in ("trained policy", "untrained policy", "random", "standing", "reproduced exactly"):
         assert word in shown
     with Image.open(tmp_path / "trajectories.png") as picture:
         assert min(picture.size) > 200
