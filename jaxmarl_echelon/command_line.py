@@ -16,7 +16,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.config_path import config_directory
 
-OPEN = ("controllers.", "reward.components.", "env.spawn_points.", "env.finish_lines.", "env.base_poses.")
+# Mappings that take keys of the user's own.
+OPEN = (
+    "controllers=",
+    "controllers.",
+    "reward.components.",
+    "env.spawn_points.",
+    "env.finish_lines.",
+    "env.base_poses.",
+)
 
 
 class UsageError(ValueError):

@@ -14,6 +14,7 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.program import make_program
 
 USAGE = """usage: python -m jaxmarl_echelon.train [KEY=VALUE ...]      train one run
        python -m jaxmarl_echelon.train -m [KEY=A,B ...]     Hydra sweep over values
@@ -54,10 +55,11 @@ def make_tracker(config: DictConfig) -> Tracker:
 
 def execute(run, resolved, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
     """Runs the loop and leaves the configuration, the summary and the learning curve in the folder."""
+    program = make_program(run)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved)))
     try:
-        loop.train(run, resolved, folder, tracker, checkpoint)
+        loop.train(run, program, resolved, folder, tracker, checkpoint)
     except loop.DivergedError as error:
         print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None

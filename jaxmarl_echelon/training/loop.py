@@ -20,7 +20,7 @@ from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import wilson
 from jaxmarl_echelon.training import evaluation
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.program import Program
 
 EVALUATION_STREAM = 1
 
@@ -129,6 +129,7 @@ class StopSignal:
 
 def train(
     config: RunConfig,
+    program: Program,
     resolved: dict[str, Any],
     folder: Path,
     tracker: Tracker,
@@ -139,6 +140,7 @@ def train(
 
     Args:
       config: the run.
+      program: its program.
       resolved: the composed configuration as plain data, kept in every checkpoint.
       folder: the run's folder.
       tracker: where numbers go.
@@ -151,7 +153,6 @@ def train(
     Raises:
       DivergedError: where a learner's numbers are no longer finite; the last checkpoint stays.
     """
-    program = make_program(config)
     progress = Progress(**checkpoints.metadata(resume)["progress"]) if resume else Progress()
     tracker.open(run_info(config, resolved, folder, program, progress if resume else None))
     host = _Host(config, resolved, folder, tracker, program, progress)

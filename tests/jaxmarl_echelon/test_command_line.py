@@ -56,7 +56,7 @@ def run(monkeypatch, main, *arguments):
         ("controllers.defender=nobody", ["nobody", "ftg", "learner"]),
         ("controllers={driver: learner}", ["driver", "attacker"]),
         ("resume=nowhere", ["nowhere", "no such folder"]),
-        ("checkpoint_every=3 updates_per_chunk=2", ["checkpoint_every=3", "updates_per_chunk=2"]),
+        ("eval_every=3 updates_per_chunk=2", ["eval_every=3", "updates_per_chunk=2"]),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(monkeypatch, capsys, tmp_path, argument, words):

@@ -39,7 +39,9 @@ def configure(updates=6, chunk=1, **algo):
 def run(folder, config, resume=None, stop_after=None, sinks=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
-    return loop.train(config, {"seed": config.seed}, folder, tracker, resume, stop_after)
+    return loop.train(
+        config, make_program(config), {"seed": config.seed}, folder, tracker, resume, stop_after
+    )
 
 
 def saved_bits(folder, config):
