@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def main() -> None:
     rows = {"trained policy": loop.evaluation_values(scalars, result, program.env.spec)}
     if arguments.baselines:
         rows |= score_baselines(program, config, state)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     console.print(table(rows, config.eval_episodes))
     if not arguments.overrides and arguments.episodes is None:
