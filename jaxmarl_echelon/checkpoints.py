@@ -20,6 +20,10 @@ PyTree = Any
 METADATA = "metadata.json"
 
 
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, or of another configuration; the message is one line."""
+
+
 def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) -> Path:
     """Saves `state` and points every name of `names` at it.
 
@@ -86,23 +90,23 @@ def find(path: str | Path, name: str) -> Path:
     """Finds a checkpoint's folder from a run folder, its `checkpoints` folder, or the folder itself.
 
     Raises:
-      ValueError: one line that names what is missing.
+      CheckpointError: one line that names what is missing.
     """
     path = Path(path)
     for candidate in (path, path / name, path / "checkpoints" / name):
         if (candidate / METADATA).is_file():
             return candidate.resolve()
     if not path.exists():
-        raise ValueError(f"{path}: no such folder")
-    raise ValueError(f"{path}: holds no checkpoint named {name!r}")
+        raise CheckpointError(f"{path}: no such folder")
+    raise CheckpointError(f"{path}: holds no checkpoint named {name!r}")
 
 
 def metadata(folder: Path) -> dict:
-    """Reads a checkpoint's facts. Raises ValueError where the file is unreadable."""
+    """Reads a checkpoint's facts. Raises CheckpointError where the file is unreadable."""
     try:
         return json.loads((folder / METADATA).read_text())
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder / METADATA}: unreadable checkpoint ({error})") from error
+        raise CheckpointError(f"{folder / METADATA}: unreadable checkpoint ({error})") from error
 
 
 def restore(folder: Path, like: PyTree) -> PyTree:
@@ -113,14 +117,14 @@ def restore(folder: Path, like: PyTree) -> PyTree:
       like: the state's structure, shapes and dtypes, from `jax.eval_shape`.
 
     Raises:
-      ValueError: one line, where the checkpoint is damaged or belongs to another configuration.
+      CheckpointError: one line, where the checkpoint is damaged or belongs to another configuration.
     """
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
             saved = checkpointer.restore(folder.resolve() / "state")
     except Exception as error:
         reason = str(error).strip().splitlines()
-        raise ValueError(
+        raise CheckpointError(
             f"{folder}: damaged checkpoint ({reason[0][:120] if reason else error!r})"
         ) from error
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
@@ -128,7 +132,7 @@ def restore(folder: Path, like: PyTree) -> PyTree:
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         if name not in saved:
-            raise ValueError(f"{folder}: checkpoint of another configuration (it lacks {name})")
+            raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
         restored.append(_as_leaf(saved[name], leaf, name, folder))
     return jax.tree.unflatten(structure, restored)
 
@@ -151,7 +155,7 @@ def _as_leaf(value, leaf, name: str, folder: Path):
     if _is_key(leaf):
         array = jax.random.wrap_key_data(array)
     if array.shape != leaf.shape or array.dtype != leaf.dtype:
-        raise ValueError(
+        raise CheckpointError(
             f"{folder}: checkpoint of another configuration ({name} is {array.dtype}{list(array.shape)}, "
             f"expected {leaf.dtype}{list(leaf.shape)})"
         )

@@ -60,6 +60,11 @@ def execute(run, resolved, folder: Path, tracker: Tracker, checkpoint: Path | No
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved)))
     try:
         loop.train(run, program, resolved, folder, tracker, checkpoint)
+    except checkpoints.CheckpointError:
+        raise
+    except ValueError as error:
+        # By now the configuration was read: this is no slip of the person at the keyboard.
+        raise RuntimeError(f"the run failed: {error}") from error
     except loop.DivergedError as error:
         print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
