@@ -199,7 +199,7 @@ def main() -> None:
     for where in ["line2", *arguments.map]:
         name = where.rpartition("/")[2].removesuffix(".yaml")
         measure_scan(console, where, name, gathers)
-        beams, sizes = ((108, 1080), (1024,)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
+        beams, sizes = ((108, 1080), (1024, 4096)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
         measure_simulator(console, where, name, beams, sizes, gathers)
         settings = [
             ("as SB3", 1, 2048, 64, 10, 1),
