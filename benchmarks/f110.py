@@ -8,6 +8,8 @@ beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s.
 """
 
 import argparse
+import itertools
+import os
 import time
 
 import jax
@@ -38,21 +40,29 @@ def environment(where: str, beams: int, repeat: int = 1):
     return make(make_reward(REWARD), map=where, lidar_beams=beams, action_repeat=repeat, lock_steps=0)
 
 
-def simulator(env, num_envs: int, steps: int):
-    """A compiled function that takes `steps` decisions in E environments, and its arguments."""
+def simulator(env, num_envs: int, steps: int, devices: int):
+    """A compiled function that takes `steps` decisions in E environments, and its arguments.
+
+    Environments are spread over the devices, and no device waits for another.
+    """
     params = env.default_params()
-    action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs, 1, 2))
+    action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
 
     def advance(running, key):
         return episodes.step(env, key, running, actions, lambda k: params)[0], None
 
-    @jax.jit
     def run(running, key):
+        key = jax.random.fold_in(key, jax.lax.axis_index("env"))
         return jax.lax.scan(advance, running, jax.random.split(key, steps))[0]
 
+    mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
+    shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
+    run = jax.shard_map(run, mesh=mesh, in_specs=(shard, all_of_it), out_specs=shard, check_vma=False)
     start = jax.jit(lambda key: episodes.start(env, key, lambda k: params, num_envs))
-    return run, (start(jax.random.key(0)), jax.random.key(1))
+    running = jax.device_put(start(jax.random.key(0)), jax.sharding.NamedSharding(mesh, shard))
+    key = jax.device_put(jax.random.key(1), jax.sharding.NamedSharding(mesh, all_of_it))
+    return jax.jit(run), (running, key)
 
 
 def bytes_per_environment(running, num_envs: int) -> float:
@@ -81,11 +91,12 @@ def gathers_per_beam(env) -> float:
 
 
 def measure_simulator(console, where: str, name: str, beams_list, sizes, gathers: float) -> None:
-    """Prints one table: steps per second by environments and beams."""
+    """Prints one table: steps per second by beams, environments and devices."""
     table = Table(title=f"simulator, {name}", title_justify="left")
     for column in (
         "beams",
         "envs",
+        "devices",
         "compile s",
         "env steps/s",
         "agent steps/s",
@@ -97,9 +108,9 @@ def measure_simulator(console, where: str, name: str, beams_list, sizes, gathers
     for beams in beams_list:
         env = environment(where, beams)
         reads = gathers_per_beam(env)
-        for num_envs in sizes:
+        for num_envs, devices in itertools.product(sizes, sorted({1, jax.local_device_count()})):
             steps = max(8, 32768 // num_envs)
-            run, arguments = simulator(env, num_envs, steps)
+            run, arguments = simulator(env, num_envs, steps, devices)
             begin = time.perf_counter()
             compiled = run.lower(*arguments).compile()
             compile_seconds = time.perf_counter() - begin
@@ -108,8 +119,8 @@ def measure_simulator(console, where: str, name: str, beams_list, sizes, gathers
             peer = f"{rate / GYM[beams]:.1f}" if beams in GYM else ""
             size = bytes_per_environment(arguments[0], num_envs)
             table.add_row(
-                str(beams), f"{num_envs:,}", f"{compile_seconds:.1f}", f"{rate:,.0f}", f"{2 * rate:,.0f}",
-                peer, f"{rate / limit:.0%}", f"{size:,.0f}",
+                str(beams), f"{num_envs:,}", str(devices), f"{compile_seconds:.1f}", f"{rate:,.0f}",
+                f"{2 * rate:,.0f}", peer, f"{rate / limit:.0%}", f"{size:,.0f}",
             )  # fmt: skip
     console.print(table)
 
@@ -190,6 +201,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
+    # A CPU counts as one device; as many as it has cores let environments run side by side.
+    if jax.config.jax_num_cpu_devices < 1:
+        jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console()
     matmul, gathers = matmul_rate(), gather_rate()
     console.print(
@@ -199,7 +213,9 @@ def main() -> None:
     for where in ["line2", *arguments.map]:
         name = where.rpartition("/")[2].removesuffix(".yaml")
         measure_scan(console, where, name, gathers)
-        beams, sizes = ((108, 1080), (1024, 4096)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
+        beams, sizes = (
+            ((108, 1080), (1024, 4096)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
+        )
         measure_simulator(console, where, name, beams, sizes, gathers)
         settings = [
             ("as SB3", 1, 2048, 64, 10, 1),
