@@ -332,3 +332,20 @@ def test_layout_difference_names_the_leaf():
     changed = tree | {"a": jnp.zeros((2, 1))}
     assert layout_difference(tree, changed) == "['a'] is float32[2, 1], expected float32[2]"
     assert "containers" in layout_difference(tree, tree | {"b": [jnp.int32(1)]})
+
+
+def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
+    env = probes.TimeLimit(horizon=5)
+    running = start(env, jax.random.key(0), lambda key: env.default_params(), 4)
+    actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
+    cut = jnp.array([True, False, True, False])
+    after, transition = step(
+        env, jax.random.key(1), running, actions, lambda key: env.default_params(), cut=cut
+    )
+    np.testing.assert_array_equal(transition.time.truncated[probes.ROLE][:, 0], cut)
+    assert not transition.time.terminated[probes.ROLE].any()
+    np.testing.assert_array_equal(transition.reset_next, cut)
+    assert not transition.finished.mask.any() and not transition.quarantined.any()
+    assert transition.acted[probes.ROLE].all()
+    np.testing.assert_array_equal(after.sums.length, jnp.where(cut, 0, 1))
+    np.testing.assert_array_equal(after.env.clock, jnp.where(cut, 0, 1))

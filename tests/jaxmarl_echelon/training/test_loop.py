@@ -71,14 +71,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert table(halved, name) == table(tmp_path / "whole", name), name
 
 
-def test_resuming_from_an_older_checkpoint_takes_its_later_steps_back(tmp_path):
+def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(tmp_path):
     config = configure()
-    run(tmp_path / "run", config, stop_after=2)
-    early = checkpoints.find(tmp_path / "run", "latest")
-    state = saved_bits(tmp_path / "run", config)
-    run(tmp_path / "run", config, resume=early, stop_after=5)
-    checkpoints.rewind(tmp_path / "run" / "checkpoints", checkpoints.find(tmp_path / "run", "best_eval"))
-    assert state.keys() == saved_bits(tmp_path / "run", config).keys()
+    folder = tmp_path / "run"
+    run(folder, config)
+    before = saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv")
+    best = checkpoints.find(folder, "best_eval")
+    assert checkpoints.metadata(best)["updates"] < config.updates
+    assert run(folder, config, resume=best)["status"] == "finished"
+    assert before == (saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv"))
 
 
 class Raiser(Sink):
