@@ -71,6 +71,49 @@ class Rollout:
     last_value: jax.Array
 
 
+@struct.dataclass
+class Transition:
+    """One decision of every agent, axes `[E, A]`, for learners that keep a replay.
+
+    Attributes:
+      obs: `[E, A, ...]` what the policy saw.
+      action: `[E, A, D]` in the learner's own units.
+      reward: `[E, A]`.
+      discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise.
+      next_obs: `[E, A, ...]` what the step led to; the true final observation where an episode ended.
+      boundary: `[E, A]` bool; the episode ended after this step, for any reason.
+      success: `[E, A]` bool; it ended here, and well.
+      alive: `[E, A]` bool; the agent acted in this step and learns from it.
+    """
+
+    obs: PyTree
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: PyTree
+    boundary: jax.Array
+    success: jax.Array
+    alive: jax.Array
+
+
+class Goal(NamedTuple):
+    """How an environment's goals appear in observations, for hindsight relabelling.
+
+    All functions are pure, work on flat observations `[..., F]` and goals `[..., G]`.
+
+    Attributes:
+      achieved: `(next_obs) -> [..., G]`, the goal that was reached.
+      desired: `(obs) -> [..., G]`, the goal that was asked for.
+      replace: `(obs, goal) -> [..., F]`, the observation had `goal` been asked for.
+      reward: `(achieved, desired) -> [...]`, the part of the reward that depends on the goal.
+    """
+
+    achieved: Callable
+    desired: Callable
+    replace: Callable
+    reward: Callable
+
+
 class Agent(NamedTuple):
     """A learner as a bundle of pure functions over an explicit state.
 
@@ -85,6 +128,9 @@ class Agent(NamedTuple):
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       value: `(state, obs, carry, mask) -> [batch]`, or None for agents without a state value.
       update: `(state, key, batch) -> (state, metrics)`.
+      learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
+        after every decision, and the metric `gradient_steps` says how much was learnt from it.
+      policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
     """
 
     init: Callable
@@ -93,3 +139,5 @@ class Agent(NamedTuple):
     greedy: Callable
     value: Callable | None
     update: Callable
+    learns: str = "rollout"
+    policy_state: Callable = lambda state: state

@@ -50,7 +50,7 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     actions = {"attacker": action, "defender": action}
 
     def advance(running, key):
-        return episodes.step(env, key, running, actions, lambda k: params)[0], None
+        return episodes.step(env, key, running, actions, lambda k: episodes.Drawn(params, jnp.int32(0)))[0], None
 
     def run(running, key):
         key = jax.random.fold_in(key, jax.lax.axis_index("env"))

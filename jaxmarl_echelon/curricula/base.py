@@ -1,40 +1,79 @@
 """The curriculum contract: which parameters the next episode gets."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.episodes import Drawn
+
+PyTree = Any
 
 
 class Curriculum(NamedTuple):
     """A curriculum as pure functions; its state lives in the run and is saved with it.
 
     Attributes:
-      init: `() -> state`.
-      draw: `(key, state) -> params` of one environment's next episode.
+      init: `(change=None) -> state`; `change` maps the parameters of every task the curriculum
+        trains on, so that variants of a run differ in nothing but arrays.
+      draw: `(key, state) -> Drawn`, one environment's next episode and the stage it belongs to.
       update: `(state, finished) -> state`, after each rollout, with masked results `[T, E]`.
       metrics: `(state) -> dict` of `curriculum/...` scalars.
+      evaluation: `(state) -> params` of the task that the run is scored by.
+      stages: names of the stages; empty for a curriculum without any.
+      stage: `(state) -> int32`, the present stage.
+      stage_params: `(state, index) -> params` of one stage's task, as itself.
+      evaluated: `(state, success) -> state`, after an evaluation of the present stage, with
+        `success` bool `[N]` per episode.
     """
 
     init: Callable
     draw: Callable
     update: Callable
     metrics: Callable
+    evaluation: Callable
+    stages: tuple[str, ...] = ()
+    stage: Callable = lambda state: jnp.int32(0)
+    stage_params: Callable | None = None
+    evaluated: Callable = lambda state, success: state
 
 
-def fixed(env) -> Curriculum:
+def fixed(env, evaluation: dict | None = None) -> Curriculum:
     """No curriculum: every episode gets the parameters of the configuration.
 
     They are the curriculum's state, so that a sweep can run other values side by side.
-    """
 
-    def init():
-        return jax.tree.map(jnp.asarray, env.default_params())
+    Args:
+      env: the environment.
+      evaluation: settings of the environment that differ in evaluation; see `task`.
+    """
+    scored = task(env, evaluation, "curriculum.evaluation")
+
+    def init(change=None):
+        params = jax.tree.map(jnp.asarray, env.default_params())
+        return params if change is None else change(params)
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: state,
+        draw=lambda key, state: Drawn(state, jnp.int32(0)),
         update=lambda state, finished: state,
         metrics=lambda state: {},
+        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
     )
+
+
+def task(env, settings: dict | None, where: str) -> PyTree:
+    """The environment's parameters with some settings changed, by `env.task_params(settings)`.
+
+    Raises:
+      ValueError: one line, for settings that the environment does not know or cannot change.
+    """
+    if not settings:
+        return env.default_params()
+    if not hasattr(env, "task_params"):
+        raise ValueError(f"{where}={settings}: {env.spec.name} has no settings that a curriculum can change")
+    try:
+        return env.task_params(settings)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

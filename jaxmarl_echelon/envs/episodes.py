@@ -7,6 +7,7 @@ episode ended, with its true last observation.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,23 @@ from jax import lax
 
 from jaxmarl_echelon.envs.base import Environment, PyTree, TimeStep
 
-Draw = Callable[[jax.Array], PyTree]
 COMPONENT = "reward/"
 START_SLICE = 64
+
+
+class Drawn(NamedTuple):
+    """What a new episode begins with.
+
+    Attributes:
+      params: the environment's parameters.
+      stage: int32 scalar, number of the curriculum's stage that the episode belongs to.
+    """
+
+    params: PyTree
+    stage: jax.Array
+
+
+Draw = Callable[[jax.Array], Drawn]
 
 
 @struct.dataclass
@@ -42,6 +57,7 @@ class Episodes:
     Attributes:
       env: environment states `[E]`.
       params: parameters `[E]` of the episodes under way.
+      stage: `[E]` int32, the curriculum's stages that they belong to.
       time: time steps `[E]` to act on next. `over` is set only where a reset failed: that
         environment's next step is thrown away.
       sums: totals of the episodes under way.
@@ -49,6 +65,7 @@ class Episodes:
 
     env: PyTree
     params: PyTree
+    stage: jax.Array
     time: TimeStep
     sums: EpisodeSums
 
@@ -63,6 +80,7 @@ class Finished:
       length: `[E]` int32 decisions.
       outcome: `[E]` int32 code into `EnvSpec.outcomes`; -1 where the environment reports none.
       task: `[E]` int32 number into `EnvSpec.tasks`; -1 where the environment reports none.
+      stage: `[E]` int32, the curriculum's stage that the episode belonged to.
       components: per reward component `[E]` float32 sums.
     """
 
@@ -71,6 +89,7 @@ class Finished:
     length: jax.Array
     outcome: jax.Array
     task: jax.Array
+    stage: jax.Array
     components: dict[str, jax.Array]
 
 
@@ -102,7 +121,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     Args:
       env: the environment.
       key: one key for all of them.
-      draw: `(key) -> params` of one episode.
+      draw: `(key) -> Drawn`, what one episode begins with.
       num_envs: E.
 
     Returns:
@@ -116,7 +135,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     # In slices, because a program for a few environments compiles much faster than one for all.
     slices = jnp.arange(num_envs).reshape(-1, math.gcd(num_envs, START_SLICE))
     begun = lax.map(lambda numbers: _begin(env, key, draw, numbers), slices)
-    state, params, time = jax.tree.map(lambda x: x.reshape((num_envs, *x.shape[2:])), begun)
+    state, drawn, time = jax.tree.map(lambda x: x.reshape((num_envs, *x.shape[2:])), begun)
     missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
     if missing:
         raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
@@ -125,7 +144,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
         length=jnp.zeros(num_envs, jnp.int32),
         components={name: jnp.zeros(num_envs, jnp.float32) for name in env.spec.components},
     )
-    return Episodes(env=state, params=params, time=time, sums=sums)
+    return Episodes(env=state, params=drawn.params, stage=drawn.stage, time=time, sums=sums)
 
 
 def step(
@@ -149,7 +168,7 @@ def step(
       key: one key for the whole step.
       episodes: what `start` or the previous `step` returned.
       actions: per role `[E, A, ...]`.
-      draw: `(key) -> params` of one new episode.
+      draw: `(key) -> Drawn`, what one new episode begins with.
       cut: `[E]` bool; episodes to break off after this step. Their agents are truncated, so that
         learners bootstrap, and they do not count as finished. None for no such thing.
       reset_chunk: environments reset at a time, by default a 64th of E, at least 8. It
@@ -176,23 +195,24 @@ def step(
         reward={role: jnp.where(acted[role], reward, 0) for role, reward in time.reward.items()}
     )
     sums = _add(episodes.sums, time)
-    finished = _finish(sums, time, time.over & ~quarantined)
+    finished = _finish(sums, time, episodes.stage, time.over & ~quarantined)
     if cut is not None:
         time = _break_off(time, cut & ~time.over)
 
     chunk = reset_chunk or max(8, -(-num_envs // 64))
-    env_state, params, shown = where_chunked(
+    env_state, drawn, shown = where_chunked(
         time.over,
         lambda numbers: _begin(env, key_reset, draw, numbers),
         jnp.arange(num_envs),
-        (state, episodes.params, time),
+        (state, Drawn(episodes.params, episodes.stage), time),
         chunk,
     )
     sums = select(time.over, jax.tree.map(jnp.zeros_like, sums), sums)
     transition = Transition(
         time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
     )
-    return Episodes(env=env_state, params=params, time=shown, sums=sums), transition
+    following = Episodes(env=env_state, params=drawn.params, stage=drawn.stage, time=shown, sums=sums)
+    return following, transition
 
 
 def where_chunked(
@@ -270,18 +290,18 @@ def layout_difference(expected: PyTree, got: PyTree) -> str | None:
 
 def _begin(
     env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array
-) -> tuple[PyTree, PyTree, TimeStep]:
+) -> tuple[PyTree, Drawn, TimeStep]:
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
-        params = draw(key_draw)
-        state, time = env.reset(key_reset, params)
-        return state, params, time
+        drawn = draw(key_draw)
+        state, time = env.reset(key_reset, drawn.params)
+        return state, drawn, time
 
-    state, params, time = _strong(jax.vmap(begin_one)(numbers))
+    state, drawn, time = _strong(jax.vmap(begin_one)(numbers))
     sound = _finite((state, time))
     time = select(sound, time, _finite_part(time))
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
-    return state, params, time.replace(alive=alive, over=time.over | ~sound)
+    return state, drawn, time.replace(alive=alive, over=time.over | ~sound)
 
 
 def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
@@ -326,7 +346,7 @@ def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
     )
 
 
-def _finish(sums: EpisodeSums, time: TimeStep, mask: jax.Array) -> Finished:
+def _finish(sums: EpisodeSums, time: TimeStep, stage: jax.Array, mask: jax.Array) -> Finished:
     totals = select(mask, sums, jax.tree.map(jnp.zeros_like, sums))
     none = jnp.full(mask.shape, -1, jnp.int32)
     outcome, task = (
@@ -338,6 +358,7 @@ def _finish(sums: EpisodeSums, time: TimeStep, mask: jax.Array) -> Finished:
         length=totals.length,
         outcome=outcome,
         task=task,
+        stage=jnp.where(mask, stage, -1),
         components=totals.components,
     )
 

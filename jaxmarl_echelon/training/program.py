@@ -69,7 +69,7 @@ def make_program(config: RunConfig) -> Program:
         return update_once(config, collector, curriculum, run)
 
     def evaluate_as(controllers, learners, run, key, record=None):
-        params = curriculum.draw(key, run.curriculum)
+        params = curriculum.evaluation(run.curriculum)
         params = evaluation.evaluation_params(env, params, config.eval_episodes)
         return evaluation.play(env, controllers, learners, key, params, record)
 

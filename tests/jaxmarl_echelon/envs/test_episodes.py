@@ -9,12 +9,12 @@ import pytest
 from probes import ROLE
 
 from jaxmarl_echelon.envs.checks import random_actions
-from jaxmarl_echelon.envs.episodes import layout_difference, start, step, where_chunked
+from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step, where_chunked
 
 
 def fixed(env, **changes):
     """A draw that always gives the environment's default parameters, with some changes."""
-    return lambda key: env.default_params() | changes
+    return lambda key: Drawn(env.default_params() | changes, jnp.int32(0))
 
 
 def random_task(env):
@@ -22,7 +22,7 @@ def random_task(env):
 
     def draw(key):
         task = jax.random.randint(key, (), 0, 3)
-        return env.default_params() | {"task": task, "gain": 1.0 + task}
+        return Drawn(env.default_params() | {"task": task, "gain": 1.0 + task}, 10 * task)
 
     return draw
 
@@ -93,7 +93,7 @@ def test_statistics_match_a_plain_loop_over_each_environment():
                 assert float(finished.components["main"][t, i]) == total
                 assert float(finished.components["count"][t, i]) == 4
                 assert (int(finished.length[t, i]), int(finished.outcome[t, i])) == (4, 0)
-                assert int(finished.task[t, i]) == task
+                assert int(finished.task[t, i]) == task and int(finished.stage[t, i]) == 10 * task
                 total = length = 0
             else:
                 assert not finished.episode_return[ROLE][t, i].any() and finished.length[t, i] == 0
@@ -163,7 +163,8 @@ def test_a_reset_that_fails_is_thrown_away_and_repeated(where):
     env = probes.Poison(where)
 
     def draw(key):
-        return env.default_params() | {"poison": jnp.where(jax.random.bernoulli(key), 0, -1)}
+        poison = jnp.where(jax.random.bernoulli(key), 0, -1)
+        return Drawn(env.default_params() | {"poison": poison}, jnp.int32(0))
 
     _, (transition, acted_on, _) = run(env, jax.random.key(0), draw, 4, 12)
     failed = np.asarray(acted_on.over)
@@ -249,7 +250,7 @@ def test_every_draw_and_every_reset_has_a_key_of_its_own():
     env = Keyed()
 
     def draw(key):
-        return env.default_params() | {"key": key}
+        return Drawn(env.default_params() | {"key": key}, jnp.int32(0))
 
     before = start(env, jax.random.key(0), draw, 3)
     after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
@@ -336,12 +337,10 @@ def test_layout_difference_names_the_leaf():
 
 def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
     env = probes.TimeLimit(horizon=5)
-    running = start(env, jax.random.key(0), lambda key: env.default_params(), 4)
+    running = start(env, jax.random.key(0), fixed(env), 4)
     actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
     cut = jnp.array([True, False, True, False])
-    after, transition = step(
-        env, jax.random.key(1), running, actions, lambda key: env.default_params(), cut=cut
-    )
+    after, transition = step(env, jax.random.key(1), running, actions, fixed(env), cut=cut)
     np.testing.assert_array_equal(transition.time.truncated[probes.ROLE][:, 0], cut)
     assert not transition.time.terminated[probes.ROLE].any()
     np.testing.assert_array_equal(transition.reset_next, cut)
