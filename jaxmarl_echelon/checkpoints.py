@@ -18,13 +18,15 @@ import orbax.checkpoint as ocp
 PyTree = Any
 
 METADATA = "metadata.json"
+KINDS = ("step", "policy")
+FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
 
 
 class CheckpointError(ValueError):
     """A checkpoint is missing, damaged, or of another configuration; the message is one line."""
 
 
-def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) -> Path:
+def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step") -> Path:
     """Saves `state` and points every name of `names` at it.
 
     Args:
@@ -32,22 +34,29 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) ->
       names: such as `("latest", "best_eval")`.
       state: a pytree of arrays; typed keys are allowed.
       metadata: JSON-able facts; must hold `step`, the environment steps so far.
+      kind: what is saved, one of `KINDS`; kinds do not share folders.
 
     Returns:
       the checkpoint's folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"step_{metadata['step']:012d}"
-    if not final.exists():
-        partial = folder / f".partial_{final.name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
+    final = folder / f"{kind}_{metadata['step']:012d}"
+    partial = folder / f".partial_{final.name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not final.exists():
+            shutil.rmtree(partial, ignore_errors=True)
             _write(partial, state, metadata)
             os.rename(partial, final)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    for name in names:
-        _link(folder, name, final.name)
+        for name in names:
+            _link(folder, name, final.name)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or repr(error)
+        raise CheckpointError(
+            f"{folder}: the checkpoint of step {metadata['step']} could not be saved ({reason}); "
+            f"the last good one: {folder / 'latest'}"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     _prune(folder)
     return final
 
@@ -55,10 +64,21 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict) ->
 def rewind(folder: Path, checkpoint: Path) -> None:
     """Makes `checkpoint` the `latest` one and forgets later ones: a resumed run writes them anew."""
     _link(folder, "latest", checkpoint.name)
+    forget_after(folder, _step(checkpoint.name))
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Removes the checkpoints of later environment steps, and the names that point to them."""
+    if not folder.is_dir():
+        return
     for path in folder.iterdir():
-        if path.is_symlink() and os.readlink(path) > checkpoint.name:
+        if path.is_symlink() and _step(os.readlink(path)) > step:
             path.unlink()
     _prune(folder)
+
+
+def _step(name: str) -> int:
+    return int(name.rpartition("_")[2])
 
 
 def _write(folder: Path, state: PyTree, metadata: dict) -> None:
@@ -81,7 +101,7 @@ def _link(folder: Path, name: str, target: str) -> None:
 def _prune(folder: Path) -> None:
     kept = {os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
     for path in folder.iterdir():
-        stale = path.name.startswith((".partial_", "step_")) and path.name not in kept
+        stale = path.name.startswith(FOLDERS) and path.name not in kept
         if stale and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -109,12 +129,14 @@ def metadata(folder: Path) -> dict:
         raise CheckpointError(f"{folder / METADATA}: unreadable checkpoint ({error})") from error
 
 
-def restore(folder: Path, like: PyTree) -> PyTree:
+def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
     """Restores a state.
 
     Args:
       folder: as returned by `find`.
-      like: the state's structure, shapes and dtypes, from `jax.eval_shape`.
+      like: the state's structure, shapes and dtypes, from `jax.eval_shape`; a part of what was saved
+        is enough.
+      prefix: where that part lies in the state, as in `.learners['attacker']`.
 
     Raises:
       CheckpointError: one line, where the checkpoint is damaged or belongs to another configuration.
@@ -130,7 +152,7 @@ def restore(folder: Path, like: PyTree) -> PyTree:
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     restored = []
     for path, leaf in leaves:
-        name = jax.tree_util.keystr(path)
+        name = prefix + jax.tree_util.keystr(path)
         if name not in saved:
             raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
         restored.append(_as_leaf(saved[name], leaf, name, folder))

@@ -20,11 +20,19 @@ from jaxmarl_echelon.config_path import config_directory
 OPEN = (
     "controllers=",
     "controllers.",
+    "algos=",
+    "algos.",
+    "variants=",
+    "variants.",
+    "curriculum.evaluation=",
+    "curriculum.evaluation.",
     "reward.components.",
     "env.spawn_points.",
     "env.finish_lines.",
     "env.base_poses.",
 )
+# Keys whose commas separate parts of one value.
+LISTS = ("ablate", "seeds")
 
 
 class UsageError(ValueError):
@@ -66,7 +74,15 @@ def plain(arguments: Sequence[str]) -> list[str]:
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
+    arguments = [as_list(argument) for argument in arguments]
     return [f"++{argument}" if argument.startswith(OPEN) else argument for argument in arguments]
+
+
+def as_list(argument: str) -> str:
+    """Puts brackets around the values of a key that takes several, where Hydra would see a sweep."""
+    key, _, value = argument.partition("=")
+    bare = key in LISTS and "," in value and value[0] not in "[\"'"
+    return f"{key}=[{value}]" if bare else argument
 
 
 def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:

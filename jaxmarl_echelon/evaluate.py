@@ -8,14 +8,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from omegaconf import OmegaConf
 from rich.console import Console
-from rich.table import Table
 
 from jaxmarl_echelon import checkpoints, command_line
+from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, loop
-from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.program import Assessment, Program, make_program
+from jaxmarl_echelon.training.record import evaluation_values
 
 
 def parse() -> argparse.Namespace:
@@ -32,6 +32,11 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="also score the untrained policy and the environment's scripted actors",
     )
+    parser.add_argument(
+        "--ladder",
+        action="store_true",
+        help="score the policy on every phase of the run's curriculum (of phased26 where it has none)",
+    )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
         "overrides", nargs="*", help="KEY=VALUE for the run's configuration, e.g. env.map=..."
@@ -43,12 +48,11 @@ def load(path: str, name: str, overrides=(), episodes: int | None = None):
     """Rebuilds a run from a checkpoint.
 
     Returns:
-      checkpoint folder, its metadata, the run's configuration, its program and its restored state.
+      checkpoint folder, its metadata, the run's configuration, its program and its policy's state.
     """
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
-    config = OmegaConf.create({k: v for k, v in facts["config"].items() if k != "choices"})
-    OmegaConf.set_struct(config, True)
+    config = config_lib.saved(facts)
     if episodes is not None:
         config.eval_episodes = episodes
     for override in overrides:
@@ -56,39 +60,19 @@ def load(path: str, name: str, overrides=(), episodes: int | None = None):
         command_line.set_value(config, key, value)
     run_config = config_lib.read(config)
     program = make_program(run_config)
-    like = jax.eval_shape(program.init, jax.random.key(run_config.seed))
+    like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(run_config.seed))
     return folder, facts, run_config, program, checkpoints.restore(folder, like)
 
 
 def baselines(program: Program, config, state) -> dict[str, Callable]:
     """Other actors for the learner's role: the untrained policy and the environment's scripts."""
-    role = loop.learner_role(program)
-    actors = {"untrained policy": (program.controllers, program.init(jax.random.key(config.seed)).learners)}
+    role = program.role
+    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(jax.random.key(config.seed))
+    actors = {"untrained policy": (program.controllers, untrained)}
     for name in getattr(program.env, "baselines", ()):
         script = controllers.script(controllers.find_script(program.env, role, name))
-        actors[name] = (program.controllers | {role: script}, state.learners)
+        actors[name] = (program.controllers | {role: script}, state.policies)
     return actors
-
-
-def table(rows: dict[str, dict[str, float]], episodes: int) -> Table:
-    """One line per actor: success with its interval, return, length and the outcomes that occurred."""
-    names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
-    outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
-    result = Table(title=f"{episodes} episodes each, deterministic", title_justify="left")
-    result.add_column("actor", no_wrap=True)
-    scored = "eval_agg/success_rate" in next(iter(rows.values()))
-    for column in (["success [95 %]"] if scored else []) + ["return", "length"]:
-        result.add_column(column, justify="right", no_wrap=True)
-    for name in outcomes:
-        result.add_column(name.rpartition("/")[2].replace("_", " "), justify="right")
-    for actor, values in rows.items():
-        cells = [actor]
-        if scored:
-            low, high = values["eval_agg/success_low"], values["eval_agg/success_high"]
-            cells.append(f"{values['eval_agg/success_rate']:.2f} [{low:.2f}, {high:.2f}]")
-        cells += [f"{values['eval_agg/avg_reward']:.1f}", f"{values['eval_agg/avg_episode_length']:.0f}"]
-        result.add_row(*cells, *(f"{values[name]:.2f}" for name in outcomes))
-    return result
 
 
 def main() -> None:
@@ -102,19 +86,27 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     viewer = getattr(program.env, "viewer", None)
     record = viewer.snapshot if viewer else None
-    scalars, result = jax.device_get(jax.jit(loop.evaluation_function(program, config))(state))
-    rows = {"trained policy": loop.evaluation_values(scalars, result, program.env.spec)}
+    key = loop.evaluation_key(config.seed)
+    _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
+    rows = {"trained policy": evaluation_values(assessment, program.env.spec)}
     if arguments.baselines:
         rows |= score_baselines(program, config, state)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
-    console.print(table(rows, config.eval_episodes))
+    console.print(tables.actors(rows, config.eval_episodes))
+    if (by_task := tables.tasks(rows["trained policy"])) is not None:
+        console.print(by_task)
     if not arguments.overrides and arguments.episodes is None:
         same = rows["trained policy"] == facts["scores"]
         console.print(
             f"the score recorded during training is {'reproduced exactly' if same else 'NOT reproduced'}"
         )
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.ladder:
+        steps = ladder(program, config, state)
+        console.print(tables.ladder(steps, config.eval_episodes))
+        (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
+        plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
         show(program, config, state, record, viewer, output, arguments.episode, console)
 
@@ -122,22 +114,55 @@ def main() -> None:
 def score_baselines(program, config, state) -> dict[str, dict[str, float]]:
     """Scores of the other actors on the very same episodes."""
     key = loop.evaluation_key(config.seed)
-    spec, role = program.env.spec, loop.learner_role(program)
+    spec = program.env.spec
     rows = {}
-    for name, (acting, learners) in baselines(program, config, state).items():
+    for name, (acting, policies) in baselines(program, config, state).items():
         play = jax.jit(
-            lambda learners, state, acting=acting: program.evaluate_as(acting, learners, state, key)
+            lambda policies, state, acting=acting: program.evaluate_as(acting, policies, state, key)
         )
-        result = play(learners, state)
-        scalars = evaluation.summary(result, spec, role)
-        rows[name] = loop.evaluation_values(scalars, jax.device_get(result), spec)
+        result = jax.device_get(play(policies, state))
+        scalars = evaluation.summary(result, spec, program.role)
+        rows[name] = evaluation_values(Assessment(scalars, result, 0), spec)
+    return rows
+
+
+def ladder(program, config, state) -> list[dict]:
+    """Scores of the policy on every stage of a curriculum, as the stages are by themselves.
+
+    Raises:
+      ValueError: where the environment cannot be set to the stages' tasks.
+    """
+    curriculum = program.curriculum
+    course = state.curriculum
+    if not curriculum.stages:
+        composed, _ = command_line.compose_config(["curriculum=phased26", "env=f110"])
+        curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
+        course = curriculum.init()
+    key = loop.evaluation_key(config.seed)
+    spec = program.env.spec
+    play = jax.jit(lambda state, index: program.evaluate(state, key, curriculum.stage_params(course, index)))
+    rows = []
+    for index, name in enumerate(curriculum.stages):
+        result = jax.device_get(play(state, index))
+        values = evaluation_values(
+            Assessment(evaluation.summary(result, spec, program.role), result, index), spec
+        )
+        rows.append(
+            {
+                "name": f"{index} {name}",
+                "success": values["eval_agg/success_rate"],
+                "low": values["eval_agg/success_low"],
+                "high": values["eval_agg/success_high"],
+                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in spec.outcomes},
+            }
+        )
     return rows
 
 
 def show(program, config, state, record, viewer, output: Path, episode: int | None, console) -> None:
     """Writes the picture of all trajectories and the animation of one episode."""
     key = loop.evaluation_key(config.seed)
-    recorded = jax.device_get(jax.jit(lambda run: program.evaluate(run, key, record))(state))
+    recorded = jax.device_get(jax.jit(lambda run: program.evaluate(run, key, record=record))(state))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
@@ -152,7 +177,7 @@ def interesting(program: Program, result) -> int:
         wins = np.flatnonzero(np.asarray(result.outcome) == spec.outcomes.index(spec.success))
         if wins.size:
             return int(wins[0])
-    returns = result.episode_return[loop.learner_role(program)]
+    returns = result.episode_return[program.role]
     return int(np.argmax(np.mean(returns, axis=-1)))
 
 

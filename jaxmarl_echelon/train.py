@@ -1,19 +1,24 @@
 """`python -m jaxmarl_echelon.train +algo=ppo env=f110`: trains, logs, checkpoints, resumes."""
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training import group, loop, memory, variants
 from jaxmarl_echelon.training.program import make_program
 
 USAGE = """usage: python -m jaxmarl_echelon.train [KEY=VALUE ...]      train one run
@@ -23,29 +28,28 @@ USAGE = """usage: python -m jaxmarl_echelon.train [KEY=VALUE ...]      train one
 
 
 def start(config: DictConfig, choices: dict[str, str]) -> None:
-    """Starts a new run from a composed configuration."""
-    run = config_lib.read(config)
-    folder = command_line.run_folder(config, choices, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    """Starts a new run, or a group of runs, from a composed configuration."""
     tracker = make_tracker(config)
-    resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
-    execute(run, resolved, folder, tracker, None)
+    job = read_job(config, choices)
+    folder = command_line.run_folder(config, choices, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    execute(job, folder, tracker, None)
 
 
 def resume(path: str, overrides: list[str]) -> None:
     """Continues a run from its checkpoint; values may be overridden, groups may not."""
     checkpoint = checkpoints.find(path, "latest")
-    saved = checkpoints.metadata(checkpoint)["config"]
-    choices = saved.pop("choices")
-    config = OmegaConf.create(saved)
-    OmegaConf.set_struct(config, True)
+    facts = checkpoints.metadata(checkpoint)
+    if facts.get("policy_only"):
+        raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
+    choices = facts["config"]["choices"]
+    config = config_lib.saved(facts)
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         if key in command_line.groups() and key != "tracking":
             raise command_line.UsageError(f"{override}: a resumed run keeps its {key}={choices.get(key)}")
         command_line.set_value(config, key, value)
-    run = config_lib.read(config)
-    resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
-    execute(run, resolved, checkpoint.parent.parent, make_tracker(config), checkpoint)
+    tracker = make_tracker(config)
+    execute(read_job(config, choices), checkpoint.parent.parent, tracker, checkpoint)
 
 
 def make_tracker(config: DictConfig) -> Tracker:
@@ -53,13 +57,44 @@ def make_tracker(config: DictConfig) -> Tracker:
     return config_lib.build(config.tracking, "tracking")
 
 
-def execute(run, resolved, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
-    """Runs the loop and leaves the configuration, the summary and the learning curve in the folder."""
-    program = make_program(run)
+class Job(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+      resolved: the composed configuration as plain data, with the groups' `choices`.
+      train: `(folder, tracker, checkpoint) -> summary`.
+      replay_bytes: memory of the replay buffers.
+      group: whether it is several runs in one program.
+    """
+
+    resolved: dict
+    train: Callable
+    replay_bytes: int
+    group: bool
+
+
+def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
+    """Reads and checks everything; raises ValueError with one line before anything is written."""
+    resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
+    if variants.is_group(config):
+        members = variants.members(config, choices)
+        needed = memory.check_replay(members[0].config, len(members))
+        make_program(members[0].config)
+        group.courses(members)
+        return Job(resolved, partial(group.train_group, members, resolved), needed, True)
+    run = config_lib.read(config)
+    needed = memory.check_replay(run)
+    return Job(resolved, partial(loop.train, run, make_program(run), resolved), needed, False)
+
+
+def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
+    """Runs the loop and leaves the configuration, the summary and the pictures in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved)))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
+    if job.replay_bytes:
+        print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
     try:
-        loop.train(run, program, resolved, folder, tracker, checkpoint)
+        summary = job.train(folder, tracker, checkpoint)
     except checkpoints.CheckpointError:
         raise
     except ValueError as error:
@@ -69,6 +104,9 @@ def execute(run, resolved, folder: Path, tracker: Tracker, checkpoint: Path | No
         print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     learning_curve(folder / "learning_curve.png", folder / "metrics.csv", folder / "eval.csv")
+    if job.group:
+        plots.variants_plot(folder / "variants.png", summary["variants"])
+        Console().print(tables.variants(summary["variants"]))
     print(f"run folder: {folder}")
 
 

@@ -1,7 +1,11 @@
 """Small statistics of results on the host."""
 
 import math
+import statistics
 from collections import deque
+from collections.abc import Sequence
+
+from scipy import stats
 
 
 def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -29,6 +33,13 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return low, high
+
+
+def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Student's interval of a mean from at least two independent values (seeds)."""
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    half = stats.t.ppf(0.5 + confidence / 2.0, len(values) - 1) * spread / math.sqrt(len(values))
+    return mean - half, mean + half
 
 
 class Trend:

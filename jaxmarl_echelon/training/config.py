@@ -1,8 +1,8 @@
 """From a composed Hydra configuration to the objects of a run, with one-line errors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -21,8 +21,22 @@ POSITIVE = (
     "window",
     "episode_rows",
 )
-BUILT = ("env", "algo", "curriculum", "controllers")
-ELSEWHERE = ("reward", "tracking", "resume", "run_name", "output_dir")
+BUILT = ("env", "algo", "algos", "curriculum", "controllers")
+ELSEWHERE = ("reward", "tracking", "resume", "run_name", "output_dir", "seeds", "ablate", "variants")
+LEARNER, FROZEN = "learner", "frozen:"
+
+
+class LearnerSettings(Protocol):
+    """What every algorithm's configuration offers.
+
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal)` builds the Agent
+    for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
+    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None.
+    """
+
+    horizon: int
+
+    def make(self, observation_shape, action, **run): ...
 
 
 @dataclass(frozen=True)
@@ -31,9 +45,11 @@ class RunConfig:
 
     Attributes:
       env: the environment.
-      algo: settings of the learners; offers `horizon` and `make(shape, action, samples, updates)`.
+      algo: settings of the learners; offers `horizon` and `make`, see `LearnerSettings`.
+      algos: role name to settings of its own, for learners that differ from `algo`.
       curriculum: `(env) -> Curriculum`.
-      controllers: role name to "learner" or the name of one of the environment's scripts.
+      controllers: role name to "learner", "frozen:PATH" (the policy of another run) or the name of
+        one of the environment's scripts.
       total_env_steps: decisions of an environment, summed over environments, to train for;
         rounded up to whole chunks of updates.
       num_envs: environments E that run side by side.
@@ -48,7 +64,7 @@ class RunConfig:
     """
 
     env: Environment
-    algo: Any
+    algo: "LearnerSettings"
     curriculum: Callable[[Environment], Curriculum]
     total_env_steps: int
     num_envs: int
@@ -61,6 +77,7 @@ class RunConfig:
     window: int = 256
     episode_rows: int = 1024
     controllers: dict[str, str] = field(default_factory=dict)
+    algos: dict[str, "LearnerSettings"] = field(default_factory=dict)
 
     def __post_init__(self):
         for key in POSITIVE:
@@ -76,6 +93,7 @@ class RunConfig:
                 chunk = f"updates_per_chunk={self.updates_per_chunk}"
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of {chunk}")
         object.__setattr__(self, "controllers", self._all_controllers())
+        object.__setattr__(self, "algos", self._all_algos())
 
     def _all_controllers(self) -> dict[str, str]:
         roles = [role.name for role in self.env.spec.roles]
@@ -84,14 +102,31 @@ class RunConfig:
                 raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
         defaults = getattr(self.env, "controllers", {})
         chosen = {role: self.controllers.get(role) or defaults.get(role, "learner") for role in roles}
-        if "learner" not in chosen.values():
+        if LEARNER not in chosen.values():
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
         return chosen
+
+    def _all_algos(self) -> dict[str, "LearnerSettings"]:
+        learners = [role for role, name in self.controllers.items() if name == LEARNER]
+        for role in self.algos:
+            if role not in learners:
+                raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
+        chosen = {role: self.algos.get(role, self.algo) for role in learners}
+        lengths = {role: algo.horizon for role, algo in chosen.items()}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{role} {length}" for role, length in lengths.items())
+            raise ValueError(f"horizon of {found}: learners of one run need rollouts of one length")
+        return chosen
+
+    @property
+    def horizon(self) -> int:
+        """Decisions per rollout, the same for all learners."""
+        return next(iter(self.algos.values())).horizon
 
     @property
     def steps_per_update(self) -> int:
         """Environment steps of one update."""
-        return self.num_envs * self.algo.horizon
+        return self.num_envs * self.horizon
 
     @property
     def updates(self) -> int:
@@ -112,18 +147,31 @@ def read(config: DictConfig) -> RunConfig:
         env_arguments["reward"] = build(config.reward, "reward")
     # Hydra would turn objects among the arguments into configurations, hence the partial.
     env = build(config.env, "env", _partial_=True)(**env_arguments)
-    keys = [
-        key
-        for key in RunConfig.__dataclass_fields__
-        if key not in ("env", "algo", "curriculum", "controllers")
-    ]
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
     return RunConfig(
         env=env,
         algo=build(config.algo, "algo"),
+        algos=_read_algos(config),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=OmegaConf.to_container(config.controllers) or {},
         **{key: config[key] for key in keys},
     )
+
+
+def saved(metadata: Mapping[str, Any]) -> DictConfig:
+    """The configuration in a checkpoint's metadata, as `read` wants it; unknown keys are refused."""
+    config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def _read_algos(config: DictConfig) -> dict[str, LearnerSettings]:
+    """Settings of single roles: whole algorithms (with a `_target_`), or what differs from `algo`."""
+    result = {}
+    for role, node in (config.get("algos") or {}).items():
+        whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
+        result[role] = build(whole, f"algos.{role}")
+    return result
 
 
 def _refuse_strangers(config: DictConfig) -> None:

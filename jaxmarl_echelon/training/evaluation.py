@@ -125,8 +125,18 @@ def _accumulate(result: Evaluation, before, after) -> Evaluation:
     )
 
 
+def successes(result: Evaluation, spec: EnvSpec) -> jax.Array:
+    """Which episodes succeeded, bool `[N]`; none where the environment knows no success."""
+    if spec.success is None:
+        return jnp.zeros(result.outcome.shape, bool)
+    return result.outcome == spec.outcomes.index(spec.success)
+
+
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
-    """`eval_agg/...` scalars of an evaluation, from the point of view of one role."""
+    """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
+
+    `eval_agg/task/NAME` is the share of successes in one task (spawn point); NaN where it did not occur.
+    """
     returns = jnp.mean(result.episode_return[role], axis=-1)
     metrics = {
         "eval_agg/avg_reward": jnp.mean(returns),
@@ -138,5 +148,10 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
     for index, name in enumerate(spec.outcomes):
         metrics[f"eval_agg/outcome/{name}"] = jnp.mean(result.outcome == index)
     if spec.success is not None:
-        metrics["eval_agg/success_rate"] = metrics[f"eval_agg/outcome/{spec.success}"]
+        success = successes(result, spec)
+        metrics["eval_agg/success_rate"] = jnp.mean(success)
+        for index, name in enumerate(spec.tasks):
+            mine = result.task == index
+            share = jnp.sum(success & mine) / jnp.maximum(jnp.sum(mine), 1)
+            metrics[f"eval_agg/task/{name}"] = jnp.where(jnp.any(mine), share, jnp.nan)
     return metrics

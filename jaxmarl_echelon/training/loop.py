@@ -1,28 +1,23 @@
 """The host's part of a run: start compiled chunks, write down what comes back, stop and resume."""
 
 import json
-import math
 import signal
-import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from importlib import metadata as packages
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.statistics import wilson
-from jaxmarl_echelon.training import evaluation
+from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import Program
+from jaxmarl_echelon.training.record import DivergedError, Progress, Record
 
 EVALUATION_STREAM = 1
+
+__all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "evaluation_key", "train"]
 
 
 class Compiled(NamedTuple):
@@ -31,37 +26,14 @@ class Compiled(NamedTuple):
     Attributes:
       init: `(key) -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
-      evaluate: `(RunState) -> (summary scalars, Evaluation)`.
+      assess: `(RunState) -> (RunState, Assessment)`.
       seconds: time the compiler took.
     """
 
     init: Callable
     chunk: Callable
-    evaluate: Callable
+    assess: Callable
     seconds: float
-
-
-@dataclass
-class Progress:
-    """Where a run stands on the host; kept in a checkpoint's metadata.
-
-    Attributes:
-      updates: updates done.
-      episodes: episodes finished in training.
-      seconds: wall-clock time spent in compiled chunks and evaluations.
-      best: name of a best checkpoint to its score, a list compared in order.
-      last_eval: scalars of the last evaluation.
-    """
-
-    updates: int = 0
-    episodes: int = 0
-    seconds: float = 0.0
-    best: dict[str, list[float]] = field(default_factory=dict)
-    last_eval: dict[str, float] = field(default_factory=dict)
-
-
-class DivergedError(RuntimeError):
-    """A learner's numbers are no longer finite."""
 
 
 def evaluation_key(seed: int) -> jax.Array:
@@ -69,34 +41,28 @@ def evaluation_key(seed: int) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM)
 
 
-def learner_role(program: Program) -> str:
-    """The role whose results count as the run's score."""
-    return next(iter(program.agents))
+def compile_program(
+    init: Callable, update: Callable, assess: Callable, arguments: tuple, updates_per_chunk: int
+) -> Compiled:
+    """Compiles the start, a chunk of updates and the evaluation.
 
-
-def evaluation_function(program: Program, config: RunConfig) -> Callable:
-    """`(RunState) -> (summary scalars, Evaluation)`: the evaluation that a run repeats and is scored by."""
-
-    def evaluate(run):
-        result = program.evaluate(run, evaluation_key(config.seed))
-        return evaluation.summary(result, program.env.spec, learner_role(program)), result
-
-    return evaluate
-
-
-def compile_program(program: Program, config: RunConfig) -> Compiled:
-    """Compiles init, a chunk of updates and the evaluation; the state of a chunk is donated."""
+    Args:
+      init: `(*arguments) -> state`.
+      update: `(state) -> (state, report)`; the state of a chunk is donated.
+      assess: `(state) -> (state, assessment)`.
+      arguments: arrays to start from.
+      updates_per_chunk: updates in one call.
+    """
     begin = time.perf_counter()
-    key = jax.random.key(config.seed)
 
-    def chunk(run):
-        return jax.lax.scan(lambda r, _: program.update(r), run, None, config.updates_per_chunk)
+    def chunk(state):
+        return jax.lax.scan(lambda s, _: update(s), state, None, updates_per_chunk)
 
-    init = jax.jit(program.init).lower(key).compile()
-    state = jax.eval_shape(program.init, key)
-    chunk = jax.jit(chunk, donate_argnums=0).lower(state).compile()
-    evaluate = jax.jit(evaluation_function(program, config)).lower(state).compile()
-    return Compiled(init, chunk, evaluate, time.perf_counter() - begin)
+    start = jax.jit(init).lower(*arguments).compile()
+    state = jax.eval_shape(init, *arguments)
+    advance = jax.jit(chunk, donate_argnums=0).lower(state).compile()
+    score = jax.jit(assess).lower(state).compile()
+    return Compiled(lambda: start(*arguments), advance, score, time.perf_counter() - begin)
 
 
 class StopSignal:
@@ -127,6 +93,148 @@ class StopSignal:
         self.requested = True
 
 
+class Runner:
+    """Starts chunks of a compiled program until its run is over, or is asked to stop.
+
+    Subclasses say what is run and where its results go.
+
+    Attributes:
+      config: the run.
+      tracker: where the loop's own messages go.
+      folder: the run's folder.
+    """
+
+    config: RunConfig
+    tracker: Tracker
+    folder: Path
+
+    def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
+        """`init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        raise NotImplementedError
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.progress.updates * self.config.steps_per_update
+
+    def reports(self, reports, seconds: float) -> Any:
+        """Logs a chunk; returns whatever `after_chunk` needs."""
+        raise NotImplementedError
+
+    def assessed(self, state, assessment, seconds: float) -> list[str]:
+        """Logs an evaluation; returns names of checkpoints to save."""
+        raise NotImplementedError
+
+    def training_scores(self, state, metrics) -> list[str]:
+        """Names of checkpoints that training's own results ask for."""
+        raise NotImplementedError
+
+    def save(self, state, names: list[str]) -> None:
+        """Saves a checkpoint under the names."""
+        raise NotImplementedError
+
+    def restore(self, checkpoint: Path, like) -> Any:
+        """Reads a checkpoint and forgets later ones."""
+        raise NotImplementedError
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """What came out of the run."""
+        raise NotImplementedError
+
+    def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
+        """Runs to the end, or until asked to stop; returns the summary."""
+        self.tracker.event(self.step, "compiling the program")
+        self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk)
+        self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds})
+        state = self._start(resume)
+        while self.progress.updates < self.config.updates:
+            if stop.requested or self.progress.updates == stop_after:
+                self.save(state, ["latest"])
+                self.tracker.event(self.step, f"stopped; continue with resume={self.folder}")
+                return self._finish("stopped")
+            state = self._advance(state)
+        self.save(state, ["latest"])
+        return self._finish("finished")
+
+    def _start(self, resume):
+        if resume is not None:
+            init, _, _, arguments = self.functions()
+            state = self.restore(resume, jax.eval_shape(init, *arguments))
+            self.tracker.event(self.step, f"resumed from {resume.name}")
+            return state
+        state, names = self._assess(self.compiled.init())
+        self.save(state, names)
+        return state
+
+    def _advance(self, state):
+        begin = time.perf_counter()
+        state, reports = self.compiled.chunk(state)
+        reports = jax.device_get(reports)
+        metrics = self.reports(reports, time.perf_counter() - begin)
+        names, updates = [], self.progress.updates
+        if updates % self.config.eval_every == 0 or updates == self.config.updates:
+            state, names = self._assess(state)
+        if updates % self.config.checkpoint_every == 0:
+            names += ["latest", *self.training_scores(state, metrics)]
+        self.tracker.flush()
+        self.save(state, names)
+        return state
+
+    def _assess(self, state):
+        begin = time.perf_counter()
+        state, assessment = self.compiled.assess(state)
+        assessment = jax.device_get(assessment)
+        return state, self.assessed(state, assessment, time.perf_counter() - begin)
+
+    def _finish(self, status):
+        result = self.summary(status)
+        (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+
+class SingleRun(Runner):
+    """One run with one seed."""
+
+    def __init__(self, record: Record):
+        self.record, self.config, self.program = record, record.config, record.program
+        self.tracker, self.folder = record.tracker, record.folder
+
+    @property
+    def progress(self) -> Progress:
+        return self.record.progress
+
+    def functions(self):
+        def assess(run):
+            return self.program.assess(run, evaluation_key(self.config.seed))
+
+        return self.program.init, self.program.update, assess, (jax.random.key(self.config.seed),)
+
+    def reports(self, reports, seconds):
+        return self.record.reports(reports, seconds)
+
+    def assessed(self, state, assessment, seconds):
+        return self.record.assessment(assessment, seconds)
+
+    def training_scores(self, state, metrics):
+        return self.record.training_score(metrics)
+
+    def save(self, state, names):
+        self.record.save(state, names)
+
+    def restore(self, checkpoint, like):
+        state = checkpoints.restore(checkpoint, like)
+        checkpoints.rewind(self.record.checkpoints, checkpoint)
+        return state
+
+    def summary(self, status):
+        return self.record.summary(status, self.compiled.seconds)
+
+
 def train(
     config: RunConfig,
     program: Program,
@@ -152,203 +260,13 @@ def train(
 
     Raises:
       DivergedError: where a learner's numbers are no longer finite; the last checkpoint stays.
+      CheckpointError: where a checkpoint cannot be read or written.
     """
     progress = Progress(**checkpoints.metadata(resume)["progress"]) if resume else Progress()
-    tracker.open(run_info(config, resolved, folder, program, progress if resume else None))
-    host = _Host(config, resolved, folder, tracker, program, progress)
+    record = Record(config, program, resolved, folder, tracker, progress)
+    record.open(resumed=resume is not None)
     try:
         with StopSignal() as stop:
-            return host.run(resume, stop, stop_after)
+            return SingleRun(record).run(resume, stop, stop_after)
     finally:
         tracker.close()
-
-
-def run_info(config, resolved, folder: Path, program: Program, resumed: Progress | None) -> RunInfo:
-    """The facts of a run that sinks show."""
-    return RunInfo(
-        folder=folder,
-        spec=program.env.spec,
-        total_steps=config.updates * program.steps_per_update,
-        config=resolved,
-        resume_step=None if resumed is None else resumed.updates * program.steps_per_update,
-    )
-
-
-class _Host:
-    """One run on the host; every method is one thing it does between chunks."""
-
-    def __init__(self, config, resolved, folder, tracker, program, progress):
-        self.config, self.resolved, self.folder = config, resolved, folder
-        self.tracker, self.program, self.progress = tracker, program, progress
-        self.checkpoints = folder / "checkpoints"
-        self.compiled: Compiled
-
-    @property
-    def step(self) -> int:
-        return self.progress.updates * self.program.steps_per_update
-
-    def run(self, resume, stop, stop_after):
-        self.tracker.event(self.step, "compiling the program")
-        self.compiled = compile_program(self.program, self.config)
-        self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds})
-        state = self._start(resume)
-        while self.progress.updates < self.config.updates:
-            if stop.requested or self.progress.updates == stop_after:
-                self._save(state, ["latest"])
-                self.tracker.event(self.step, f"stopped; continue with resume={self.folder}")
-                return self._summary("stopped")
-            state = self._advance(state)
-        self._save(state, ["latest"])
-        return self._summary("finished")
-
-    def _start(self, resume):
-        if resume is not None:
-            like = jax.eval_shape(self.program.init, jax.random.key(self.config.seed))
-            state = checkpoints.restore(resume, like)
-            checkpoints.rewind(self.checkpoints, resume)
-            self.tracker.event(self.step, f"resumed from {resume.name}")
-            return state
-        state = self.compiled.init(jax.random.key(self.config.seed))
-        self._save(state, self._evaluate(state))
-        return state
-
-    def _advance(self, state):
-        begin = time.perf_counter()
-        state, reports = self.compiled.chunk(state)
-        reports = jax.device_get(reports)
-        seconds = time.perf_counter() - begin
-        self.progress.seconds += seconds
-        self._log_reports(reports, seconds)
-        last = {name: float(values[-1]) for name, values in reports.metrics.items()}
-        names = []
-        if (
-            self.progress.updates % self.config.eval_every == 0
-            or self.progress.updates == self.config.updates
-        ):
-            names += self._evaluate(state)
-        if self.progress.updates % self.config.checkpoint_every == 0:
-            names += ["latest", *self._improved("best_training", _training_score(last))]
-        self.tracker.flush()
-        self._save(state, names)
-        return state
-
-    def _log_reports(self, reports, seconds):
-        chunk = self.config.updates_per_chunk
-        for index in range(chunk):
-            self.progress.updates += 1
-            metrics = {name: float(values[index]) for name, values in reports.metrics.items()}
-            table = {name: values[index] for name, values in reports.episodes.items()}
-            self._log_episodes(table)
-            metrics["train/episodes"] = float(self.progress.episodes)
-            metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
-            metrics["time/train_seconds"] = self.progress.seconds
-            for namespace, values in by_namespace(metrics).items():
-                self.tracker.log(namespace, self.step, values)
-            broken = sorted(n for n, v in metrics.items() if n.startswith("losses/") and not math.isfinite(v))
-            if broken:
-                raise DivergedError(
-                    f"{broken[0]} is not finite after {self.step} steps; last good checkpoint: "
-                    f"{self.checkpoints / 'latest'}"
-                )
-
-    def _log_episodes(self, table):
-        number = int(table.pop("number"))
-        outcomes = self.program.env.spec.outcomes
-        tasks = self.program.env.spec.tasks
-        begin = self.step - self.program.steps_per_update
-        for row in range(min(number, len(table["length"]))):
-            values = {name: column[row].item() for name, column in table.items()}
-            step = begin + (values.pop("step") + 1) * self.config.num_envs
-            outcome, task = values.pop("outcome"), values.pop("task")
-            values["outcome"] = outcomes[outcome] if 0 <= outcome < len(outcomes) else ""
-            values["task"] = tasks[task] if 0 <= task < len(tasks) else ""
-            self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
-        self.progress.episodes += number
-
-    def _evaluate(self, state) -> list[str]:
-        begin = time.perf_counter()
-        scalars, result = jax.device_get(self.compiled.evaluate(state))
-        self.progress.seconds += time.perf_counter() - begin
-        values = evaluation_values(scalars, result, self.program.env.spec)
-        self.progress.last_eval = values
-        for namespace, scalars in by_namespace(values).items():
-            self.tracker.log(namespace, self.step, scalars)
-        score = [values["eval_agg/avg_reward"]]
-        if "eval_agg/success_rate" in values:
-            score.insert(0, values["eval_agg/success_rate"])
-        return self._improved("best_eval", score)
-
-    def _improved(self, name, score) -> list[str]:
-        if score is None or (name in self.progress.best and score <= self.progress.best[name]):
-            return []
-        self.progress.best[name] = score
-        self.tracker.event(self.step, f"{name}: {score[0]:.3g}")
-        return [name]
-
-    def _save(self, state, names):
-        if not names:
-            return
-        facts = {
-            "step": self.step,
-            "updates": self.progress.updates,
-            "episode": self.progress.episodes,
-            "scores": self.progress.last_eval,
-            "progress": vars(self.progress),
-            "config": self.resolved,
-            "versions": versions(),
-        }
-        checkpoints.save(self.checkpoints, tuple(names), state, facts)
-
-    def _summary(self, status):
-        result = {
-            "status": status,
-            "env_steps": self.step,
-            "updates": self.progress.updates,
-            "episodes": self.progress.episodes,
-            "compile_seconds": round(self.compiled.seconds, 2),
-            "train_seconds": round(self.progress.seconds, 2),
-            "last_eval": self.progress.last_eval,
-            "best": self.progress.best,
-            "versions": versions(),
-        }
-        (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
-        return result
-
-
-def evaluation_values(scalars, result, spec) -> dict[str, float]:
-    """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate."""
-    values = {name: float(value) for name, value in scalars.items()}
-    if spec.success is not None:
-        outcome = np.asarray(result.outcome)
-        wins = int(np.sum(outcome == spec.outcomes.index(spec.success)))
-        values["eval_agg/success_rate"] = wins / outcome.size
-        values["eval_agg/success_low"], values["eval_agg/success_high"] = wilson(wins, outcome.size)
-    return values
-
-
-def _training_score(metrics: dict[str, float]) -> list[float] | None:
-    for name in ("train/success_rate", "train/return"):
-        if name in metrics:
-            return [metrics[name]] if math.isfinite(metrics[name]) else None
-    return None
-
-
-def by_namespace(metrics: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Splits `namespace/name` keys at their first slash."""
-    result: dict[str, dict[str, float]] = defaultdict(dict)
-    for name, value in metrics.items():
-        namespace, _, rest = name.partition("/")
-        result[namespace][rest] = value
-    return dict(result)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers of a run depend on."""
-    names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-    found = {"python": sys.version.split()[0]}
-    for name in names:
-        try:
-            found[name] = packages.version(name)
-        except packages.PackageNotFoundError:
-            found[name] = "unknown"
-    return found

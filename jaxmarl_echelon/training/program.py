@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent
+from algos.types import Agent, Goal
+from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, on_policy, statistics
-from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training import evaluation, rollout, statistics
+from jaxmarl_echelon.training.config import FROZEN, RunConfig
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -30,53 +32,102 @@ class Report(NamedTuple):
     episodes: dict[str, jax.Array]
 
 
+class Assessment(NamedTuple):
+    """What an evaluation shows to the host.
+
+    Attributes:
+      scalars: `eval_agg/...` and their like by full name.
+      result: the episodes of the task that the run is scored by.
+      stage: the present stage of the curriculum, int32.
+    """
+
+    scalars: dict[str, jax.Array]
+    result: evaluation.Evaluation
+    stage: jax.Array
+
+
 class Program(NamedTuple):
     """A run as pure functions of its state.
 
     Attributes:
-      init: `(key) -> RunState`.
+      init: `(key, course=None) -> RunState`; `course` is the curriculum's state to begin with.
       update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
-      evaluate: `(RunState, key, record=None) -> Evaluation`, deterministic.
-      evaluate_as: `(controllers, learners, RunState, key, record=None) -> Evaluation`, the same
+      assess: `(RunState, key) -> (RunState, Assessment)`: the deterministic evaluation that scores
+        the run, and one of the curriculum's present stage, of which the curriculum takes note.
+      evaluate: `(RunState, key, params=None, record=None) -> Evaluation`, deterministic, of
+        the task that scores the run or of the task `params`.
+      evaluate_as: `(controllers, policies, RunState, key, record=None) -> Evaluation`, the same
         episodes played by other actors.
-      env, agents, controllers: what it was built from.
+      policy: `(RunState) -> RunState` with only what acting and evaluating need.
+      env, agents, controllers, curriculum: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
     """
 
     init: Callable
     update: Callable
+    assess: Callable
     evaluate: Callable
     evaluate_as: Callable
+    policy: Callable
     env: Environment
     agents: dict[str, Agent]
     controllers: dict[str, controllers_lib.Controller]
+    curriculum: Curriculum
     steps_per_update: int
+
+    @property
+    def role(self) -> str:
+        """The role whose results count as the run's score: the first that learns."""
+        return next(iter(self.agents))
 
 
 def make_program(config: RunConfig) -> Program:
     """Builds the program of a run. Raises ValueError where parts of the configuration do not fit."""
     env = config.env
     agents = make_agents(config)
-    acting = make_controllers(config, agents, greedy=False)
-    greedy = make_controllers(config, agents, greedy=True)
-    collector = on_policy.Collector(env, agents, acting, config.algo.horizon)
+    frozen = frozen_policies(config)
+    acting = make_controllers(config, agents, frozen, greedy=False)
+    greedy = make_controllers(config, agents, frozen, greedy=True)
+    collector = rollout.Collector(env, agents, acting, config.horizon)
     curriculum = config.curriculum(env)
+    scored = next(iter(agents))
 
-    def init(key):
-        return initial_state(config, collector, curriculum, key)
+    def init(key, course=None):
+        policies = {role: policy.state for role, policy in frozen.items()}
+        return initial_state(config, collector, curriculum, policies, key, course)
 
-    def update(run):
-        return update_once(config, collector, curriculum, run)
-
-    def evaluate_as(controllers, learners, run, key, record=None):
-        params = curriculum.evaluation(run.curriculum)
+    def evaluate_as(controllers, policies, run, key, record=None, params=None):
+        params = curriculum.evaluation(run.curriculum) if params is None else params
         params = evaluation.evaluation_params(env, params, config.eval_episodes)
-        return evaluation.play(env, controllers, learners, key, params, record)
+        return evaluation.play(env, controllers, policies, key, params, record)
 
-    def evaluate(run, key, record=None):
-        return evaluate_as(greedy, run.learners, run, key, record)
+    def evaluate(run, key, params=None, record=None):
+        return evaluate_as(greedy, run.policies, run, key, record, params)
 
-    return Program(init, update, evaluate, evaluate_as, env, agents, greedy, config.steps_per_update)
+    def assess(run, key):
+        result = evaluate(run, key)
+        scalars = evaluation.summary(result, env.spec, scored)
+        stage = curriculum.stage(run.curriculum)
+        if curriculum.stages:
+            own = evaluate(run, key, curriculum.stage_params(run.curriculum, stage))
+            success = evaluation.successes(own, env.spec)
+            scalars["eval_agg/phase_success_rate"] = jnp.mean(success)
+            run = run.replace(curriculum=curriculum.evaluated(run.curriculum, success))
+        return run, Assessment(scalars, result, stage)
+
+    return Program(
+        init=init,
+        update=lambda run: update_once(config, collector, curriculum, run),
+        assess=assess,
+        evaluate=evaluate,
+        evaluate_as=evaluate_as,
+        policy=lambda run: policy_only(agents, run),
+        env=env,
+        agents=agents,
+        controllers=greedy,
+        curriculum=curriculum,
+        steps_per_update=config.steps_per_update,
+    )
 
 
 def make_train(config: RunConfig) -> Callable:
@@ -94,36 +145,94 @@ def make_train(config: RunConfig) -> Callable:
 
 def make_agents(config: RunConfig) -> dict[str, Agent]:
     """One agent for every role whose controller is `learner`."""
-    agents = {}
-    for role in config.env.spec.roles:
-        if config.controllers[role.name] == "learner":
-            action = controllers_lib.action_spec(role.action)
-            samples = config.num_envs * role.size
-            agents[role.name] = config.algo.make(role.observation.shape, action, samples, config.updates)
-    return agents
+    return {role: make_agent(config, role) for role in config.algos}
 
 
-def make_controllers(config: RunConfig, agents: dict[str, Agent], *, greedy: bool):
-    """Controllers of all roles; learners act greedily or by sampling."""
+def make_agent(config: RunConfig, name: str) -> Agent:
+    """The agent of one role."""
+    spec, role = config.env.spec, config.env.spec.role(name)
+    goal = getattr(config.env, "goals", {}).get(name)
+    return config.algos[name].make(
+        role.observation.shape,
+        controllers_lib.action_spec(role.action),
+        samples=config.num_envs * role.size,
+        updates=config.updates,
+        episode_limit=spec.episode_limit,
+        goal=None if goal is None else Goal(*goal),
+    )
+
+
+class FrozenPolicy(NamedTuple):
+    """A policy of another run: the agent that acts, and its state without what learning needs."""
+
+    agent: Agent
+    state: PyTree
+
+
+def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the policy of every role whose controller is `frozen:PATH`."""
+    return {
+        role: frozen_policy(config, role, name.removeprefix(FROZEN))
+        for role, name in config.controllers.items()
+        if name.startswith(FROZEN)
+    }
+
+
+def frozen_policy(config: RunConfig, role: str, path: str) -> FrozenPolicy:
+    """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
+
+    Raises:
+      ValueError: one line, where that run did not learn the role or saw and did other things.
+    """
+    where = f"controllers.{role}={FROZEN}{path}"
+    folder = checkpoints.find(path, "best_eval")
+    theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
+    if role not in theirs.algos:
+        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {role}")
+    ours, other = config.env.spec.role(role), theirs.env.spec.role(role)
+    if (ours.observation.shape, ours.action) != (other.observation.shape, other.action):
+        raise ValueError(
+            f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
+            f"this run's {ours.observation.shape} and {ours.action}"
+        )
+    agent = make_agent(theirs, role)
+    like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".learners[{role!r}]"))
+
+
+def make_controllers(
+    config: RunConfig, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy], *, greedy: bool
+):
+    """Controllers of all roles; networks act greedily or by sampling."""
+    acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
     for role in config.env.spec.roles:
-        name = config.controllers[role.name]
-        if name == "learner":
-            result[role.name] = controllers_lib.learner(agents[role.name], role, greedy=greedy)
+        if role.name in acting:
+            result[role.name] = controllers_lib.learner(acting[role.name], role, greedy=greedy)
         else:
-            policy = controllers_lib.find_script(config.env, role.name, name)
+            policy = controllers_lib.find_script(config.env, role.name, config.controllers[role.name])
             result[role.name] = controllers_lib.script(policy)
     return result
 
 
-def initial_state(config, collector, curriculum: Curriculum, key: jax.Array) -> RunState:
-    """The state before the first update."""
+def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
+    """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
+    learners = {role: agents[role].policy_state(state) for role, state in run.learners.items()}
+    return run.replace(
+        key=None, learners=learners, memories=None, reset=None, episodes=None, stagger=None, recent=None
+    )
+
+
+def initial_state(
+    config, collector, curriculum: Curriculum, frozen: dict[str, PyTree], key: jax.Array, course: PyTree
+) -> RunState:
+    """The state before the first update; `course` is the curriculum's state, None for its own."""
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
         role: agent.init(k) for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
-    course = curriculum.init()
+    course = curriculum.init() if course is None else course
     episodes = episodes_lib.start(
         collector.env, key_env, lambda k: curriculum.draw(k, course), config.num_envs
     )
@@ -132,6 +241,7 @@ def initial_state(config, collector, curriculum: Curriculum, key: jax.Array) -> 
     return RunState(
         key=key_run,
         learners=learners,
+        frozen=jax.tree.map(jnp.asarray, frozen),
         memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
         reset=jnp.ones(config.num_envs, bool),
         episodes=episodes,
@@ -145,15 +255,14 @@ def initial_state(config, collector, curriculum: Curriculum, key: jax.Array) -> 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, one learning pass for every learner, and what the curriculum makes of it."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
-    run, collected = on_policy.collect(
+    run, collected = rollout.collect(
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
     )
-    learners, metrics = dict(run.learners), {}
+    learners, losses = dict(run.learners), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
-        learners[role], losses = agent.update(run.learners[role], k, collected.rollouts[role])
-        prefix = "losses" if len(collector.agents) == 1 else f"losses/{role}"
-        metrics |= {f"{prefix}/{name}": value for name, value in losses.items()}
+        if role in collected.rollouts:
+            learners[role], losses[role] = agent.update(run.learners[role], k, collected.rollouts[role])
     run = run.replace(
         key=key,
         learners=learners,
@@ -162,6 +271,10 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
+    metrics = {}
+    for role in roles:
+        prefix = "losses" if len(roles) == 1 else f"losses/{role}"
+        metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = collected.quarantined

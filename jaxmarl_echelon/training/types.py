@@ -53,6 +53,7 @@ class RunState:
     Attributes:
       key: typed random key of the next update.
       learners: role name to the state of its agent.
+      frozen: role name to the policy of a role that acts but no longer learns.
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
       reset: `[E]` bool; an episode begins with the coming decision.
       episodes: the environments and their running episodes, `[E]`.
@@ -65,6 +66,7 @@ class RunState:
 
     key: jax.Array
     learners: dict[str, PyTree]
+    frozen: dict[str, PyTree]
     memories: dict[str, PyTree]
     reset: jax.Array
     episodes: Episodes
@@ -72,3 +74,8 @@ class RunState:
     curriculum: PyTree
     recent: Recent
     updates: jax.Array
+
+    @property
+    def policies(self) -> dict[str, PyTree]:
+        """States of all roles that networks act for."""
+        return {**self.frozen, **self.learners}

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +53,58 @@ def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(json, "dump", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(checkpoints.CheckpointError, match="step 2 could not be saved .No space") as caught:
         checkpoints.save(tmp_path, ("latest",), state(2.0), {"step": 2})
+    assert "\n" not in str(caught.value)
     found = checkpoints.find(tmp_path, "latest")
     assert bits(checkpoints.restore(found, jax.eval_shape(state))) == bits(state(1.0))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
+
+
+FILLS_UP = """
+import resource, sys
+from pathlib import Path
+import jax.numpy as jnp
+from jaxmarl_echelon import checkpoints
+
+folder = Path(sys.argv[1])
+checkpoints.save(folder, ("latest",), {"x": jnp.ones(4)}, {"step": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    checkpoints.save(folder, ("latest",), {"x": jnp.arange(200_000) * 1.37}, {"step": 2})
+except checkpoints.CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_is_full_is_told_in_one_line_and_spares_the_last_checkpoint(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FILLS_UP, str(tmp_path)], capture_output=True, text=True)
+    lines = done.stdout.strip().splitlines()
+    assert done.returncode == 0 and len(lines) == 1, done.stderr
+    assert "step 2 could not be saved" in lines[0] and lines[0].endswith("latest")
+    found = checkpoints.find(tmp_path, "latest")
+    restored = checkpoints.restore(found, jax.eval_shape(lambda: {"x": jnp.ones(4)}))
+    assert checkpoints.metadata(found)["step"] == 1 and float(restored["x"].sum()) == 4.0
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
+
+
+def test_policies_do_not_take_the_place_of_whole_states(tmp_path):
+    checkpoints.save(tmp_path, ("latest",), state(1.0), {"step": 1})
+    checkpoints.save(tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(1)}, {"step": 1}, "policy")
+    assert sorted(os.listdir(tmp_path)) == [
+        "best_eval_phase_0", "latest", "policy_000000000001", "step_000000000001",
+    ]  # fmt: skip
+    like = jax.eval_shape(state)
+    assert bits(checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)) == bits(state(1.0))
+    checkpoints.save(tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(2)}, {"step": 3}, "policy")
+    checkpoints.forget_after(tmp_path, 2)
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
+
+
+def test_a_part_of_a_state_is_restored_by_its_place(tmp_path):
+    found = checkpoints.save(tmp_path, ("latest",), {"learners": {"a": {"w": jnp.arange(3)}}}, {"step": 1})
+    part = checkpoints.restore(found, {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}, "['learners']['a']")
+    assert part["w"].tolist() == [0, 1, 2]
 
 
 def test_rewinding_forgets_later_checkpoints(tmp_path):

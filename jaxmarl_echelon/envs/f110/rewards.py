@@ -4,7 +4,7 @@ A reward is a static choice of components; every number in it is an array, so th
 swept, annealed or zeroed without compiling again. Rewards are evaluated once per physics step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -61,14 +61,26 @@ class Reward:
         return values, memory
 
 
-def make_reward(components: Mapping[str, Mapping[str, float | bool] | None]) -> Reward:
+def make_reward(
+    components: Mapping[str, Mapping[str, float | bool] | None],
+    sets: Mapping[str, Sequence[str]] | None = None,
+) -> Reward:
     """Builds a reward from component names and the weights that differ from their defaults.
 
     Besides its own weights every component takes `weight`, a factor on all it pays (default 1).
 
+    Args:
+      components: name to weights.
+      sets: names for several components together, for ablations.
+
     Raises:
       ValueError: if a component or a weight is unknown, or a value has the wrong type.
     """
+    for name, parts in (sets or {}).items():
+        strangers = [part for part in parts if part not in COMPONENTS]
+        if strangers:
+            allowed = ", ".join(COMPONENTS)
+            raise ValueError(f"reward sets.{name}: {strangers[0]!r} is unknown; allowed: {allowed}")
     unknown = [name for name in components if name not in COMPONENTS]
     if unknown:
         raise ValueError(f"reward component {unknown[0]!r} is unknown; allowed: {', '.join(COMPONENTS)}")

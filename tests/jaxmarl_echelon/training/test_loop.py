@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training import loop, record
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
 
@@ -110,8 +110,8 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path):
     folder = checkpoints.find(tmp_path / "run", "best_eval")
     program = make_program(config)
     state = checkpoints.restore(folder, jax.eval_shape(program.init, jax.random.key(0)))
-    scalars, result = jax.jit(loop.evaluation_function(program, config))(state)
-    values = loop.evaluation_values(scalars, result, config.env.spec)
+    _, assessment = jax.jit(program.assess)(state, loop.evaluation_key(config.seed))
+    values = record.evaluation_values(assessment, config.env.spec)
     assert values == checkpoints.metadata(folder)["scores"]
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
 

@@ -1,11 +1,11 @@
-"""Rollouts for on-policy learners: T decisions in E environments as one scan."""
+"""Rollouts: T decisions in E environments as one scan, in which replay learners learn as they go."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Rollout
+from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.episodes import Finished
@@ -30,17 +30,24 @@ class Collector(NamedTuple):
     controllers: dict[str, Controller]
     horizon: int
 
+    def learning(self, when: str) -> dict[str, Agent]:
+        """The agents that learn from a "rollout" or in each "step"."""
+        return {role: agent for role, agent in self.agents.items() if agent.learns == when}
+
 
 class Collected(NamedTuple):
     """One rollout.
 
     Attributes:
-      rollouts: role name to its Rollout, axes `[T, E, A]`.
+      rollouts: role name to its Rollout, axes `[T, E, A]`, of the agents that learn from one.
+      metrics: role name to the metrics of the agents that learnt in each step, averaged over their
+        gradient steps; NaN while there was none.
       finished: results of the episodes that ended, `[T, E]`, masked.
       quarantined: int32, how often an environment was reset for a non-finite number.
     """
 
     rollouts: dict[str, Rollout]
+    metrics: dict[str, dict[str, jax.Array]]
     finished: Finished
     quarantined: jax.Array
 
@@ -54,50 +61,92 @@ def act(collector: Collector, run: RunState, key: jax.Array):
     view = View(run.episodes.env, run.episodes.params, run.episodes.time)
     memories, actions, extras = {}, {}, {}
     keys = jax.random.split(key, len(collector.controllers))
+    policies = run.policies
     for role_key, (role, controller) in zip(keys, sorted(collector.controllers.items()), strict=True):
         memories[role], actions[role], extras[role] = controller.act(
-            role_key, run.learners.get(role), run.memories[role], view, run.reset
+            role_key, policies.get(role), run.memories[role], view, run.reset
         )
     return memories, actions, extras
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
-    """Plays T decisions and records what each learner needs.
+    """Plays T decisions; records what rollout learners need and lets replay learners learn.
 
     Args:
-      run: the run; its episodes, memories and reset flags are advanced.
+      run: the run; its episodes, memories, reset flags and replay learners are advanced.
       key: typed random key.
-      draw: `(key) -> params`, draws a new episode's parameters.
+      draw: `(key) -> Drawn`, draws a new episode's parameters.
 
     Returns:
       the advanced run and the rollout.
     """
-    carries = {role: run.memories[role] for role in collector.agents}
+    recorded, learning = collector.learning("rollout"), collector.learning("step")
+    carries = {role: run.memories[role] for role in recorded}
 
     def step(run, step_key):
-        key_act, key_env = jax.random.split(step_key)
+        key_act, key_env, key_learn = jax.random.split(step_key, 3)
         memories, actions, extras = act(collector, run, key_act)
         episodes, transition = episodes_lib.step(
             collector.env, key_env, run.episodes, actions, draw, cut=run.stagger == 1
         )
         records = {
             role: _record(agent, run, role, extras[role], memories[role], transition)
-            for role, agent in collector.agents.items()
+            for role, agent in recorded.items()
         }
+        learners, metrics = dict(run.learners), {}
+        for k, (role, agent) in zip(
+            jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
+        ):
+            batch = _transition(collector.env, run, role, extras[role]["action"], transition)
+            learners[role], metrics[role] = agent.update(run.learners[role], k, batch)
         run = run.replace(
+            learners=learners,
             episodes=episodes,
             memories=memories,
             reset=transition.reset_next,
             stagger=jnp.maximum(run.stagger - 1, 0),
         )
-        return run, (records, transition.finished, jnp.sum(transition.quarantined))
+        return run, (records, metrics, transition.finished, jnp.sum(transition.quarantined))
 
-    run, (records, finished, quarantined) = jax.lax.scan(step, run, jax.random.split(key, collector.horizon))
+    keys = jax.random.split(key, collector.horizon)
+    run, (records, metrics, finished, quarantined) = jax.lax.scan(step, run, keys)
     rollouts = {
         role: Rollout(**record, carry=carries[role], last_value=_value(collector.agents[role], run, role))
         for role, record in records.items()
     }
-    return run, Collected(rollouts, finished, jnp.sum(quarantined))
+    learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
+    return run, Collected(rollouts, learnt, finished, jnp.sum(quarantined))
+
+
+def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Means of metrics `[T]` over the gradient steps that they stand for."""
+    weight = metrics["gradient_steps"]
+    total = jnp.sum(weight)
+
+    def mean(values):
+        summed = jnp.sum(jnp.where(weight > 0, values * weight, 0.0))
+        return jnp.where(total > 0, summed / jnp.maximum(total, 1.0), jnp.nan)
+
+    return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
+
+
+def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
+    before, after = run.episodes.time, transition.time
+    alive = transition.acted[role]
+    finished = transition.finished
+    success = jnp.zeros_like(finished.mask)
+    if env.spec.success is not None:
+        success = finished.mask & (finished.outcome == env.spec.outcomes.index(env.spec.success))
+    return Transition(
+        obs=before.obs[role],
+        action=action,
+        reward=after.reward[role],
+        discount=jnp.where(after.terminated[role], 0.0, 1.0),
+        next_obs=after.obs[role],
+        boundary=after.terminated[role] | after.truncated[role] | transition.reset_next[:, None],
+        success=jnp.broadcast_to(success[:, None], alive.shape),
+        alive=alive,
+    )
 
 
 def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -> dict:

@@ -1,0 +1,82 @@
+"""Tables for people at the end of a run or of an evaluation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def actors(rows: Mapping[str, Mapping[str, float]], episodes: int) -> Table:
+    """One line per actor: success with its interval, return, length and the outcomes that occurred."""
+    first = next(iter(rows.values()))
+    names = [name for name in first if name.startswith("eval_agg/outcome/")]
+    outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
+    result = Table(title=f"{episodes} episodes each, deterministic", title_justify="left")
+    result.add_column("actor", no_wrap=True)
+    scored = "eval_agg/success_rate" in first
+    for column in (["success [95 %]"] if scored else []) + ["return", "length"]:
+        result.add_column(column, justify="right", no_wrap=True)
+    for name in outcomes:
+        result.add_column(name.rpartition("/")[2].replace("_", " "), justify="right")
+    for actor, values in rows.items():
+        cells = [actor]
+        if scored:
+            cells.append(
+                interval(
+                    values["eval_agg/success_rate"],
+                    values["eval_agg/success_low"],
+                    values["eval_agg/success_high"],
+                )
+            )
+        cells += [f"{values['eval_agg/avg_reward']:.1f}", f"{values['eval_agg/avg_episode_length']:.0f}"]
+        result.add_row(*cells, *(f"{values[name]:.2f}" for name in outcomes))
+    return result
+
+
+def tasks(values: Mapping[str, float]) -> Table | None:
+    """Success per task (spawn point); None where the environment has no tasks."""
+    prefix = "eval_agg/task/"
+    found = {name.removeprefix(prefix): share for name, share in values.items() if name.startswith(prefix)}
+    if not found:
+        return None
+    result = Table(title="success by task", title_justify="left")
+    for name in found:
+        result.add_column(name, justify="right")
+    result.add_row(*(f"{share:.2f}" for share in found.values()))
+    return result
+
+
+def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
+    """One line per stage of a curriculum: success with its interval, and the outcomes."""
+    result = Table(title=f"{episodes} episodes per phase, deterministic", title_justify="left")
+    result.add_column("phase", no_wrap=True)
+    result.add_column("success [95 %]", justify="right", no_wrap=True)
+    outcomes = [name for name in rows[0]["outcomes"] if any(row["outcomes"][name] > 0 for row in rows)]
+    for name in outcomes:
+        result.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        shares = (f"{row['outcomes'][name]:.2f}" for name in outcomes)
+        result.add_row(row["name"], interval(row["success"], row["low"], row["high"]), *shares)
+    return result
+
+
+def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per variant of a group of runs."""
+    result = Table(title="last evaluations, deterministic", title_justify="left")
+    result.add_column("variant", no_wrap=True)
+    result.add_column("seeds", justify="right")
+    result.add_column(f"{rows[0]['measure'].replace('_', ' ')} [95 %]", justify="right", no_wrap=True)
+    result.add_column("best on the way", justify="right")
+    for row in rows:
+        result.add_row(
+            row["name"],
+            str(row["seeds"]),
+            interval(row["success"], row["low"], row["high"]),
+            f"{row['best']:.2f}",
+        )
+    return result
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A value with its interval."""
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"

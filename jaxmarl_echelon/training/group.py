@@ -1,0 +1,259 @@
+"""Several seeds and variants of a run as one vmapped program, with one record for each."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.tracking.base import RunInfo, Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.loop import Runner, StopSignal, evaluation_key
+from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.record import DivergedError, Progress, Record, by_namespace, versions
+
+
+class Member(NamedTuple):
+    """One run of a group.
+
+    Attributes:
+      name: its folder.
+      variant: what sets it apart besides the seed.
+      config: its own configuration, which differs from the group's in numbers only.
+      resolved: the same as plain data.
+    """
+
+    name: str
+    variant: str
+    config: RunConfig
+    resolved: dict[str, Any]
+
+
+def take(tree, index: int, axis: int = 0):
+    """One member's part of arrays stacked along `axis`."""
+    return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
+
+
+def courses(members: Sequence[Member]):
+    """The members' curriculum states before the first update, stacked `[M, ...]`.
+
+    Raises:
+      ValueError: where a variant changes more than numbers.
+    """
+    states = [member.config.curriculum(member.config.env).init() for member in members]
+    first = states[0]
+    for member, state in zip(members, states, strict=True):
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (first, state)]
+        if jax.tree.structure(first) != jax.tree.structure(state) or shapes[0] != shapes[1]:
+            raise ValueError(f"variants.{member.variant}: may change numbers of a task only, not its shape")
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+class Group(Runner):
+    """M runs that differ in their seeds and in their tasks' numbers, trained side by side."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        program: Program,
+        records: Sequence[Record],
+        resolved: dict[str, Any],
+        tracker: Tracker,
+        folder: Path,
+    ):
+        self.members, self.program, self.records, self.resolved = members, program, records, resolved
+        self.config, self.tracker, self.folder = members[0].config, tracker, folder
+        self.checkpoints = folder / "checkpoints"
+        self.diverged: set[str] = set()
+
+    @property
+    def progress(self) -> Progress:
+        return self.records[0].progress
+
+    def functions(self):
+        seeds = [member.config.seed for member in self.members]
+        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        scored = jnp.stack([evaluation_key(seed) for seed in seeds])
+
+        def assess(runs):
+            return jax.vmap(self.program.assess)(runs, scored)
+
+        return (
+            jax.vmap(self.program.init),
+            jax.vmap(self.program.update),
+            assess,
+            (keys, courses(self.members)),
+        )
+
+    def reports(self, reports, seconds):
+        results, updates = [], self.progress.updates + self.config.updates_per_chunk
+        for index, record in enumerate(self.records):
+            try:
+                results.append(record.reports(take(reports, index, 1), seconds))
+            except DivergedError as error:
+                if record.folder.name not in self.diverged:
+                    self.tracker.event(self.step, f"{record.folder.name}: {error}")
+                self.diverged.add(record.folder.name)
+                record.progress.updates = updates
+                results.append({})
+        if len(self.diverged) == len(self.members):
+            raise DivergedError("every run of the group has diverged")
+        values = mean_values(results)
+        if "time/steps_per_second" in values:
+            values["time/steps_per_second"] *= len(self.records)
+        for namespace, part in by_namespace(values).items():
+            self.tracker.log(namespace, self.step, part)
+        return results
+
+    def assessed(self, state, assessment, seconds):
+        values = []
+        for index, record in enumerate(self.records):
+            names = record.assessment(take(assessment, index), seconds)
+            self._save_member(state, index, names)
+            values.append(record.progress.last_eval)
+        pooled = mean_values(values)
+        if "eval_agg/success_rate" in pooled:
+            number = len(values) * self.config.eval_episodes
+            low, high = wilson(pooled["eval_agg/success_rate"] * number, number)
+            pooled |= {"eval_agg/success_low": low, "eval_agg/success_high": high}
+        for namespace, part in by_namespace(pooled).items():
+            self.tracker.log(namespace, self.step, part)
+        return []
+
+    def _save_member(self, state, index, names):
+        record = self.records[index]
+        if names and record.folder.name not in self.diverged:
+            record.save(take(state, index), names)
+
+    def training_scores(self, state, metrics):
+        for index, values in enumerate(metrics):
+            if values:
+                self._save_member(state, index, self.records[index].training_score(values))
+        return []
+
+    def save(self, state, names):
+        if not names:
+            return
+        facts = {
+            "step": self.step,
+            "group": {record.folder.name: vars(record.progress) for record in self.records},
+            "config": self.resolved,
+            "versions": versions(),
+        }
+        checkpoints.save(self.checkpoints, tuple(names), state, facts)
+        if self.progress.updates == self.config.updates:
+            for index in range(len(self.records)):
+                self._save_member(state, index, ["latest"])
+
+    def restore(self, checkpoint, like):
+        state = checkpoints.restore(checkpoint, like)
+        checkpoints.rewind(self.checkpoints, checkpoint)
+        for record in self.records:
+            checkpoints.forget_after(record.checkpoints, self.step)
+        return state
+
+    def summary(self, status):
+        return {
+            "status": status,
+            "env_steps": self.step,
+            "compile_seconds": round(self.compiled.seconds, 2),
+            "train_seconds": round(self.progress.seconds, 2),
+            "diverged": sorted(self.diverged),
+            "variants": variant_rows(self.members, self.records),
+            "members": {r.folder.name: r.summary(status, self.compiled.seconds) for r in self.records},
+        }
+
+
+def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over members of the numbers that they have in common, without those that are not known."""
+    found = [result for result in results if result]
+    means = {}
+    for name in found[0] if found else ():
+        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+        if values:
+            means[name] = float(np.mean(values))
+    return means
+
+
+def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One row per variant: the success (or return) of its last and of its best evaluations.
+
+    With one seed the interval is Wilson's over the evaluation's episodes, with several it is Student's
+    over the seeds.
+    """
+    rows = []
+    for variant in dict.fromkeys(member.variant for member in members):
+        mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
+        rate = "eval_agg/success_rate" in mine[0].progress.last_eval
+        name = "eval_agg/success_rate" if rate else "eval_agg/avg_reward"
+        last = [record.progress.last_eval[name] for record in mine]
+        episodes = mine[0].config.eval_episodes
+        if len(mine) > 1:
+            low, high = student(last)
+            low, high = (max(low, 0.0), min(high, 1.0)) if rate else (low, high)
+        elif rate:
+            low, high = wilson(last[0] * episodes, episodes)
+        else:
+            low = high = last[0]
+        rows.append(
+            {
+                "name": variant,
+                "measure": name.rpartition("/")[2],
+                "seeds": len(mine),
+                "success": float(np.mean(last)),
+                "low": low,
+                "high": high,
+                "best": float(np.mean([record.progress.best["best_eval"][0] for record in mine])),
+            }
+        )
+    return rows
+
+
+def train_group(
+    members: Sequence[Member],
+    resolved: dict[str, Any],
+    folder: Path,
+    tracker: Tracker,
+    resume: Path | None = None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    """Trains all members as one program; see `loop.train`.
+
+    Args:
+      members: the runs.
+      resolved: the group's configuration as plain data.
+      folder: the group's folder; each member has one of its own in it.
+      tracker: where means over the members go; each member's numbers go to CSV files in its folder.
+      resume: the group's checkpoint to continue from, or None.
+      stop_after: stop as if asked to after this many updates in all; for tests.
+
+    Returns:
+      the summary, with a row per variant.
+    """
+    program = make_program(members[0].config)
+    saved = checkpoints.metadata(resume)["group"] if resume else {}
+    records = []
+    for member in members:
+        place = folder / member.name
+        place.mkdir(parents=True, exist_ok=True)
+        progress = Progress(**saved[member.name]) if resume else Progress()
+        own = Tracker({"csv": CsvSink()})
+        records.append(Record(member.config, program, member.resolved, place, own, progress))
+    group = Group(members, program, records, resolved, tracker, folder)
+    total = group.config.updates * program.steps_per_update
+    step = group.step if resume else None
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step))
+    try:
+        for record in records:
+            record.open(resumed=resume is not None)
+        with StopSignal() as stop:
+            return group.run(resume, stop, stop_after)
+    finally:
+        for record in records:
+            record.tracker.close()
+        tracker.close()

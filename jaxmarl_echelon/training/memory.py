@@ -1,0 +1,49 @@
+"""Whether what a run keeps on the device fits there."""
+
+import os
+
+import jax
+
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.controllers import action_spec
+
+
+def replay_bytes(config: RunConfig) -> int:
+    """Bytes of the replay buffers of one run's learners."""
+    total = 0
+    for name, algo in config.algos.items():
+        role = config.env.spec.role(name)
+        if hasattr(algo, "memory"):
+            total += algo.memory(
+                role.observation.shape,
+                action_spec(role.action),
+                samples=config.num_envs * role.size,
+                episode_limit=config.env.spec.episode_limit,
+            )
+    return total
+
+
+def available_bytes() -> int | None:
+    """Memory of the device that is still free, in bytes; None where that is not known."""
+    device = jax.devices()[0]
+    facts = device.memory_stats() or {}
+    if "bytes_limit" in facts:
+        return facts["bytes_limit"] - facts.get("bytes_in_use", 0)
+    if device.platform == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def check_replay(config: RunConfig, runs: int = 1) -> int:
+    """Bytes of the replay buffers of `runs` runs side by side.
+
+    Raises:
+      ValueError: where they do not fit into the device's memory.
+    """
+    needed, free = runs * replay_bytes(config), available_bytes()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"algo.replay.capacity: the replay buffer needs {needed / 1e9:.2f} GB"
+            f"{f' for {runs} runs' if runs > 1 else ''}, {free / 1e9:.2f} GB are free"
+        )
+    return needed

@@ -1,0 +1,266 @@
+"""The book-keeping of one run on the host: what is logged, what is best, what a checkpoint says."""
+
+import math
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.tracking.base import RunInfo, Tracker
+from jaxmarl_echelon.tracking.statistics import wilson
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import Assessment, Program, Report
+
+
+@dataclass
+class Progress:
+    """Where a run stands on the host; kept in a checkpoint's metadata.
+
+    Attributes:
+      updates: updates done.
+      episodes: episodes finished in training.
+      seconds: wall-clock time spent in compiled chunks and evaluations.
+      stage: the curriculum's stage.
+      best: name of a best checkpoint to its score, a list compared in order.
+      last_eval: scalars of the last evaluation.
+    """
+
+    updates: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    stage: int = 0
+    best: dict[str, list[float]] = field(default_factory=dict)
+    last_eval: dict[str, float] = field(default_factory=dict)
+
+
+class DivergedError(RuntimeError):
+    """A learner's numbers are no longer finite."""
+
+
+class Record:
+    """One run's results on their way to its tracker and its checkpoints.
+
+    Args:
+      config: the run.
+      program: its program.
+      resolved: the composed configuration as plain data, kept in every checkpoint.
+      folder: the run's folder.
+      tracker: where numbers go.
+      progress: where the run stands.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        program: Program,
+        resolved: dict[str, Any],
+        folder: Path,
+        tracker: Tracker,
+        progress: Progress,
+    ):
+        self.config, self.program, self.resolved = config, program, resolved
+        self.folder, self.tracker, self.progress = folder, tracker, progress
+        self.checkpoints = folder / "checkpoints"
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.progress.updates * self.program.steps_per_update
+
+    def open(self, resumed: bool) -> None:
+        """Opens the tracker."""
+        self.tracker.open(
+            RunInfo(
+                folder=self.folder,
+                spec=self.program.env.spec,
+                total_steps=self.config.updates * self.program.steps_per_update,
+                config=self.resolved,
+                resume_step=self.step if resumed else None,
+            )
+        )
+
+    def reports(self, reports: Report, seconds: float) -> dict[str, float]:
+        """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
+
+        Raises:
+          DivergedError: where a loss is not finite.
+        """
+        self.progress.seconds += seconds
+        chunk = self.config.updates_per_chunk
+        for index in range(chunk):
+            self.progress.updates += 1
+            metrics = {name: float(values[index]) for name, values in reports.metrics.items()}
+            self._episodes({name: values[index] for name, values in reports.episodes.items()})
+            metrics["train/episodes"] = float(self.progress.episodes)
+            metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
+            metrics["time/train_seconds"] = self.progress.seconds
+            self._log(metrics | self._stage(metrics))
+            self._refuse_divergence(metrics)
+        return metrics
+
+    def _log(self, values: dict[str, float | str]) -> None:
+        for namespace, part in by_namespace(values).items():
+            self.tracker.log(namespace, self.step, part)
+
+    def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
+        """The name of the curriculum's stage; says so where it changed."""
+        stages = self.program.curriculum.stages
+        if not stages:
+            return {}
+        stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
+        if stage != before:
+            self.progress.stage = stage
+            success = metrics.get("train/success_rate", math.nan)
+            move = "phase" if stage > before else "back: phase"
+            text = f"{move} {before} -> {stage}: {stages[stage]} (success {100 * success:.0f} %)"
+            self.tracker.event(self.step, text)
+        return {"curriculum/phase_name": stages[stage]}
+
+    def _refuse_divergence(self, metrics: dict[str, float]) -> None:
+        for name in sorted(metrics):
+            prefix, _, loss = name.rpartition("/")
+            if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
+                continue
+            if not math.isfinite(metrics[name]):
+                raise DivergedError(
+                    f"{name} is not finite after {self.step} steps; last good checkpoint: "
+                    f"{self.checkpoints / 'latest'}"
+                )
+
+    def _episodes(self, table: dict[str, np.ndarray]) -> None:
+        number = int(table.pop("number"))
+        begin = self.step - self.program.steps_per_update
+        for row in range(min(number, len(table["length"]))):
+            values = {name: column[row].item() for name, column in table.items()}
+            step = begin + (values.pop("step") + 1) * self.config.num_envs
+            values |= self._names(values.pop("outcome"), values.pop("task"))
+            self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
+        self.progress.episodes += number
+
+    def _names(self, outcome: int, task: int) -> dict[str, str]:
+        spec = self.program.env.spec
+        return {
+            "outcome": spec.outcomes[outcome] if 0 <= outcome < len(spec.outcomes) else "",
+            "task": spec.tasks[task] if 0 <= task < len(spec.tasks) else "",
+        }
+
+    def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
+        """Logs an evaluation; returns the names of the best checkpoints that the state now deserves."""
+        self.progress.seconds += seconds
+        values = evaluation_values(assessment, self.program.env.spec)
+        self.progress.last_eval = values
+        self._log(values)
+        self._evaluation_episodes(assessment.result)
+        score = [values["eval_agg/avg_reward"]]
+        if "eval_agg/success_rate" in values:
+            score.insert(0, values["eval_agg/success_rate"])
+        names = self.improved("best_eval", score)
+        if self.program.curriculum.stages:
+            phase = [values["eval_agg/phase_success_rate"]]
+            names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
+        return names
+
+    def _evaluation_episodes(self, result) -> None:
+        returns = np.mean(result.episode_return[self.program.role], axis=-1)
+        success = self.program.env.spec.success
+        for index in range(len(returns)):
+            names = self._names(int(result.outcome[index]), int(result.task[index]))
+            values = {
+                "episode": index + 1,
+                **names,
+                "success": float(success is not None and names["outcome"] == success),
+                "reward": float(returns[index]),
+                "length": int(result.length[index]),
+            }
+            self.tracker.log("eval", self.step, values)
+
+    def training_score(self, metrics: dict[str, float]) -> list[str]:
+        """The names of the best checkpoints that training's own results ask for."""
+        for name in ("train/success_rate", "train/return"):
+            if name in metrics:
+                return self.improved("best_training", [metrics[name]]) if math.isfinite(metrics[name]) else []
+        return []
+
+    def improved(self, name: str, score: list[float]) -> list[str]:
+        """`[name]` where `score` is the best so far."""
+        if name in self.progress.best and score <= self.progress.best[name]:
+            return []
+        self.progress.best[name] = score
+        self.tracker.event(self.step, f"{name}: {score[0]:.3g}")
+        return [name]
+
+    def save(self, state, names: list[str]) -> None:
+        """Saves the state under the names; those of single phases hold the policy only."""
+        facts = {
+            "step": self.step,
+            "updates": self.progress.updates,
+            "episode": self.progress.episodes,
+            "phase": self.progress.stage,
+            "scores": self.progress.last_eval,
+            "progress": vars(self.progress),
+            "config": self.resolved,
+            "versions": versions(),
+        }
+        phases = tuple(name for name in names if name.startswith("best_eval_phase_"))
+        whole = tuple(name for name in names if name not in phases)
+        if whole:
+            checkpoints.save(self.checkpoints, whole, state, facts)
+        if phases:
+            policy = self.program.policy(state)
+            checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
+
+    def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
+        """What came out of the run."""
+        return {
+            "status": status,
+            "env_steps": self.step,
+            "updates": self.progress.updates,
+            "episodes": self.progress.episodes,
+            "compile_seconds": round(compile_seconds, 2),
+            "train_seconds": round(self.progress.seconds, 2),
+            "stage": self.progress.stage,
+            "last_eval": self.progress.last_eval,
+            "best": self.progress.best,
+            "versions": versions(),
+        }
+
+
+def evaluation_values(assessment: Assessment, spec) -> dict[str, float]:
+    """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate.
+
+    Tasks that did not occur are left out.
+    """
+    values = {name: float(value) for name, value in assessment.scalars.items()}
+    values = {k: v for k, v in values.items() if not (k.startswith("eval_agg/task/") and math.isnan(v))}
+    if spec.success is not None:
+        outcome = np.asarray(assessment.result.outcome)
+        wins = int(np.sum(outcome == spec.outcomes.index(spec.success)))
+        values["eval_agg/success_rate"] = wins / outcome.size
+        values["eval_agg/success_low"], values["eval_agg/success_high"] = wilson(wins, outcome.size)
+    return values
+
+
+def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:
+    """Splits `namespace/name` keys at their first slash."""
+    result: dict[str, dict[str, float | str]] = defaultdict(dict)
+    for name, value in metrics.items():
+        namespace, _, rest = name.partition("/")
+        result[namespace][rest] = value
+    return dict(result)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers of a run depend on."""
+    names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    found = {"python": sys.version.split()[0]}
+    for name in names:
+        try:
+            found[name] = packages.version(name)
+        except packages.PackageNotFoundError:
+            found[name] = "unknown"
+    return found

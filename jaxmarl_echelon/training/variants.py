@@ -1,0 +1,97 @@
+"""From `seeds`, `ablate` and `variants` of a configuration to the members of a group."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.group import Member
+
+BASELINE = "baseline"
+KEYS = ("seeds", "ablate", "variants")
+
+
+def is_group(config: DictConfig) -> bool:
+    """Whether a configuration asks for several runs in one program."""
+    return any(config.get(key) for key in KEYS)
+
+
+def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
+    """The runs of a group: every variant with every seed.
+
+    Args:
+      config: the composed configuration. `seeds` is a number of seeds, counted from `seed` on, or a list;
+        `ablate` names weights (`reward.NAME`) that are 0 in a run of their own each; `variants` maps
+        names to `{key: value}`. The baseline is always one of the variants.
+      choices: the groups' chosen options, kept with each member's configuration.
+
+    Raises:
+      ValueError: one line, for values that do not fit.
+    """
+    seeds = read_seeds(config)
+    result = []
+    for variant, changes in read_variants(config).items():
+        for seed in seeds:
+            own = OmegaConf.create(OmegaConf.to_container(config))
+            own.update({"seed": seed, "seeds": None, "ablate": None, "variants": None})
+            for key, value in changes.items():
+                OmegaConf.update(own, key, value)
+            name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
+            name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
+            resolved = OmegaConf.to_container(own) | {"choices": dict(choices)}
+            result.append(Member(name, variant, config_lib.read(own), resolved))
+    return result
+
+
+def read_seeds(config: DictConfig) -> list[int]:
+    """The seeds of a group; the run's own where `seeds` is not given."""
+    seeds = config.get("seeds")
+    if seeds is None:
+        return [config.seed]
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
+        return [config.seed + index for index in range(seeds)]
+    whole = OmegaConf.is_list(seeds) and seeds and all(isinstance(s, int) and s >= 0 for s in seeds)
+    if whole and len(set(seeds)) == len(seeds):
+        return list(seeds)
+    raise ValueError(f"seeds={seeds}: must be a whole number of at least 1, or a list of different seeds")
+
+
+def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """Variant names to the values they change, the baseline first."""
+    result: dict[str, dict[str, Any]] = {BASELINE: {}}
+    for name, changes in (config.get("variants") or {}).items():
+        if not re.fullmatch(r"[\w.-]+", str(name)) or name == BASELINE or not OmegaConf.is_dict(changes):
+            raise ValueError(f"variants.{name}={changes}: must be a name and a mapping of keys to values")
+        for key in changes:
+            if OmegaConf.select(config, str(key)) is None:
+                raise ValueError(f"variants.{name}: {key} is no key of this run's configuration")
+        result[str(name)] = dict(changes)
+    for name in read_ablations(config.get("ablate")):
+        result[f"without_{name}"] = {
+            f"reward.components.{part}.weight": 0.0 for part in rewarded_parts(config, name)
+        }
+    return result
+
+
+def read_ablations(value) -> list[str]:
+    """Names out of `reward.a,reward.b`, in a string or a list."""
+    if value is None:
+        return []
+    names = [str(name).strip() for name in (value.split(",") if isinstance(value, str) else value)]
+    for name in names:
+        if not name.startswith("reward.") or name.count(".") != 1:
+            raise ValueError(f"ablate={name}: must be reward.COMPONENT, or several separated by commas")
+    return [name.removeprefix("reward.") for name in names]
+
+
+def rewarded_parts(config: DictConfig, name: str) -> tuple[str, ...]:
+    """The reward components that `name` stands for: itself, or the members of a set of that name."""
+    reward = config.get("reward") or {}
+    components, sets = reward.get("components") or {}, reward.get("sets") or {}
+    parts = [name] if name in components else [p for p in sets.get(name, ()) if p in components]
+    if not parts:
+        known = ", ".join(f"reward.{part}" for part in [*components, *sets])
+        raise ValueError(f"ablate=reward.{name}: no such part of this reward; allowed: {known or 'none'}")
+    return tuple(parts)

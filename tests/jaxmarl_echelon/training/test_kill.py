@@ -1,0 +1,86 @@
+"""A run that is killed at any moment leaves checkpoints that can be read and continued."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxmarl_echelon import checkpoints
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+import probes
+from algos.ppo import PPOConfig
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.command_line import use_compilation_cache
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+use_compilation_cache()
+folder = Path(sys.argv[1])
+config = RunConfig(
+    env=probes.TimeLimit(horizon=5),
+    algo=PPOConfig(horizon=4, epochs=1, num_minibatches=1, widths=(64, 64)),
+    curriculum=fixed,
+    total_env_steps=10**9,
+    num_envs=8,
+    eval_every=1,
+    eval_episodes=4,
+    checkpoint_every=1,
+    window=8,
+    episode_rows=8,
+)
+begun = (folder / "checkpoints" / "latest").exists()
+resume = checkpoints.find(folder, "latest") if begun else None
+print("ready", flush=True)
+loop.train(config, make_program(config), {"seed": 0}, folder, Tracker({}), resume)
+"""
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments(tmp_path, repository):
+    moments = random.Random(0)
+    environment = os.environ | {"PYTHONPATH": str(repository / "tests")}
+    steps = [0]
+    for _ in range(10):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path)],
+            cwd=repository,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline().strip() == "ready"
+        _wait_for_a_later_checkpoint(tmp_path, steps[-1], process)
+        time.sleep(moments.uniform(0.0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = checkpoints.find(tmp_path, "latest")
+        facts = checkpoints.metadata(found)
+        saved = checkpoints.restore(found, {"updates": jax.ShapeDtypeStruct((), "int32")}, prefix=".")
+        assert int(saved["updates"]) == facts["updates"]
+        steps.append(facts["step"])
+    assert all(later > earlier for earlier, later in zip(steps, steps[1:], strict=False))
+
+
+def _wait_for_a_later_checkpoint(folder: Path, step: int, process) -> None:
+    for _ in range(1200):
+        assert process.poll() is None, "the run ended by itself"
+        try:
+            if checkpoints.metadata(checkpoints.find(folder, "latest"))["step"] > step:
+                return
+        except checkpoints.CheckpointError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint within a minute")

@@ -1,0 +1,110 @@
+"""Several learners at once, and roles whose policies are frozen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from omegaconf import OmegaConf
+
+from algos.ppo import PPOConfig
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.command_line import compose_config, plain
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.controllers import to_space
+from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.types import View
+
+SMALL = (
+    "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "total_env_steps=64", "eval_episodes=2",
+    "algo.horizon=8", "algo.num_minibatches=2", "algo.widths=[16]", "episode_rows=8", "window=8",
+)  # fmt: skip
+
+
+def read(*overrides):
+    config, choices = compose_config(plain([*SMALL, *overrides]))
+    return config, choices, config_lib.read(config)
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+    """A checkpoint of a run whose two cars both learnt."""
+    config, choices, run = read("controllers.defender=learner")
+    program = make_program(run)
+    state = jax.jit(program.init)(jax.random.key(5))
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    resolved = OmegaConf.to_container(config) | {"choices": choices}
+    checkpoints.save(folder, ("best_eval",), state, {"step": 0, "config": resolved})
+    return folder.parent, state
+
+
+def test_both_cars_learn_each_with_settings_of_its_own():
+    _, _, run = read("controllers.defender=learner", "algos.defender.gamma=0.5", "algos.defender.widths=[8]")
+    assert run.algos["attacker"].gamma != run.algos["defender"].gamma == 0.5
+    program = make_program(run)
+    state = jax.jit(program.init)(jax.random.key(0))
+    after, report = jax.jit(program.update)(state)
+    for role in ("attacker", "defender"):
+        moved = jax.tree.map(
+            lambda a, b: bool(jnp.any(a != b)), state.learners[role].params, after.learners[role].params
+        )
+        assert any(jax.tree.leaves(moved)), role
+        assert f"losses/{role}/policy_loss" in report.metrics and f"train/return/{role}" in report.metrics
+    assert float(after.learners["defender"].hyper["gamma"]) == 0.5
+
+
+def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
+    folder, state = saved_run
+    _, _, run = read(f"controllers.defender=frozen:{folder}")
+    program = make_program(run)
+    before = jax.jit(program.init)(jax.random.key(0))
+    assert list(before.learners) == ["attacker"]
+    for a, b in zip(
+        jax.tree.leaves(before.frozen["defender"].params),
+        jax.tree.leaves(state.learners["defender"].params),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    after, report = jax.jit(program.update)(before)
+    jax.tree.map(
+        np.testing.assert_array_equal, before.frozen["defender"].params, after.frozen["defender"].params
+    )
+    assert "losses/policy_loss" in report.metrics
+
+    view = View(before.episodes.env, before.episodes.params, before.episodes.time)
+    _, action, _ = program.controllers["defender"].act(
+        jax.random.key(0), before.frozen["defender"], (), view, before.reset
+    )
+    theirs = make_program(read("controllers.defender=learner")[2]).agents["defender"]
+    wanted, _ = theirs.greedy(
+        state.learners["defender"], before.episodes.time.obs["defender"], (), None, None
+    )
+    np.testing.assert_allclose(action, to_space(program.env.spec.role("defender").action, wanted))
+
+
+def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
+    folder, _ = saved_run
+    cases = {
+        f"controllers.defender=frozen:{tmp_path}/nowhere": "no such folder",
+        f"controllers.defender=frozen:{folder} env.lidar_beams=9": "its observations (19,)",
+    }
+    for typed, message in cases.items():
+        _, _, run = read(*typed.split(" "))
+        with pytest.raises(ValueError) as caught:
+            make_program(run)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_of_a_role_that_does_not_learn_are_refused():
+    with pytest.raises(ValueError, match="algos.defender: learns nothing here; learners: attacker"):
+        read("algos.defender.gamma=0.5")
+    with pytest.raises(ValueError, match="need rollouts of one length"):
+        read("controllers.defender=learner", "algos.defender.horizon=16", "algos.defender.num_minibatches=2")
+
+
+def test_probe_learners_need_no_settings_of_their_own():
+    env = probes.ConstantReward()
+    config = config_lib.RunConfig(
+        env=env, algo=PPOConfig(horizon=4), curriculum=lambda env: None, total_env_steps=4, num_envs=4
+    )
+    assert config.algos == {probes.ROLE: config.algo} and config.horizon == 4
