@@ -24,7 +24,7 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
-from jaxmarl_echelon.training import on_policy
+from jaxmarl_echelon.training import rollout as rollout_lib
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_controllers, make_program
 from physics.lidar import Lidar, scan
@@ -49,8 +49,11 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
 
+    def draw(key):
+        return episodes.Drawn(params, jnp.int32(0))
+
     def advance(running, key):
-        return episodes.step(env, key, running, actions, lambda k: episodes.Drawn(params, jnp.int32(0)))[0], None
+        return episodes.step(env, key, running, actions, draw)[0], None
 
     def run(running, key):
         key = jax.random.fold_in(key, jax.lax.axis_index("env"))
@@ -59,7 +62,7 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
     shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
     run = jax.shard_map(run, mesh=mesh, in_specs=(shard, all_of_it), out_specs=shard, check_vma=False)
-    start = jax.jit(lambda key: episodes.start(env, key, lambda k: params, num_envs))
+    start = jax.jit(lambda key: episodes.start(env, key, draw, num_envs))
     running = jax.device_put(start(jax.random.key(0)), jax.sharding.NamedSharding(mesh, shard))
     key = jax.device_put(jax.random.key(1), jax.sharding.NamedSharding(mesh, all_of_it))
     return jax.jit(run), (running, key)
@@ -185,10 +188,10 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
 
 def rollout(config: RunConfig, program):
     """A compiled function that only plays: acting, simulating and recording of one update."""
-    acting = make_controllers(config, program.agents, greedy=False)
-    collector = on_policy.Collector(config.env, program.agents, acting, config.algo.horizon)
-    params = config.env.default_params()
-    return jax.jit(lambda run: on_policy.collect(collector, run, run.key, lambda key: params))
+    acting = make_controllers(config, program.agents, {}, greedy=False)
+    collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon)
+    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    return jax.jit(lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn))
 
 
 def main() -> None:

@@ -1,0 +1,214 @@
+"""Gradient updates per second of every algorithm, ours and those of Stable-Baselines3, in one run.
+
+    python benchmarks/updates.py [--peer-python PATH] [--algos tqc,sac] [--seconds 5]
+
+119 observed and 2 acted numbers, networks of 256x256; batches of 256 (PPO 64, A2C 256). `--peer-python` is
+a Python that has stable-baselines3 and sb3-contrib; without it this one is tried. Compilation is apart.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from machine import matmul_rate, seconds_per_call
+from rich.console import Console
+from rich.table import Table
+
+from algos.a2c import A2CConfig
+from algos.ppo import PPOConfig
+from algos.sac import SACConfig
+from algos.td3 import TD3Config
+from algos.tqc import TQCConfig
+from algos.types import ActionSpec, Rollout, Transition
+
+OBSERVATION, ACTION, BATCH, ROWS = 119, 2, 256, 16
+GRADIENT_STEPS = 16
+REPLAY = {"sac": SACConfig, "td3": TD3Config, "tqc": TQCConfig}
+PEER = {
+    "sac": {"policy_kwargs": {"net_arch": [256, 256]}},
+    "td3": {"policy_kwargs": {"net_arch": [256, 256]}},
+    "tqc": {
+        "policy_kwargs": {"net_arch": [256, 256], "n_critics": 5, "n_quantiles": 25},
+        "top_quantiles_to_drop_per_net": 2,
+    },
+    "ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "policy_kwargs": {"net_arch": [256, 256]}},
+    "a2c": {"n_steps": 256, "policy_kwargs": {"net_arch": [256, 256]}},
+}
+
+
+def replay_updates(name: str):
+    """A compiled call of gradient steps on a filled replay, its arguments, and the steps per call."""
+    config = REPLAY[name](
+        batch_size=BATCH,
+        learning_starts=2 * BATCH,
+        updates_per_step=GRADIENT_STEPS,
+        replay={"capacity": 1 << 16},
+        normalize_observation=False,
+    )
+    agent = config.make(
+        (OBSERVATION,),
+        ActionSpec("continuous", (ACTION,)),
+        samples=ROWS,
+        updates=1,
+        episode_limit=750,
+        goal=None,
+    )
+
+    def transition(key):
+        seen, following = jax.random.normal(key, (2, ROWS, 1, OBSERVATION))
+        flag = jnp.zeros((ROWS, 1), bool)
+        return Transition(
+            obs=seen,
+            action=jax.random.uniform(key, (ROWS, 1, ACTION), minval=-1.0),
+            reward=jax.random.normal(key, (ROWS, 1)),
+            discount=jnp.ones((ROWS, 1)),
+            next_obs=following,
+            boundary=flag,
+            success=flag,
+            alive=~flag,
+        )
+
+    def run(state, key):
+        def step(state, key):
+            return agent.update(state, key, transition(key))[0], None
+
+        return jax.lax.scan(step, state, jax.random.split(key, 4))[0]
+
+    state = jax.jit(agent.init)(jax.random.key(0))
+    warm = jax.jit(run)
+    for index in range(2 * BATCH // ROWS // 4 + 1):
+        state = warm(state, jax.random.key(index))
+    return warm, (state, jax.random.key(1)), 4 * GRADIENT_STEPS
+
+
+def rollout_updates(name: str):
+    """The same for a learner of rollouts: 16 agents, 128 or 16 decisions."""
+    if name == "ppo":
+        config = PPOConfig(horizon=128, epochs=10, num_minibatches=32, normalize_observation=False)
+    else:
+        config = A2CConfig(horizon=16, normalize_observation=False)
+    steps = config.epochs * config.num_minibatches if name == "ppo" else 1
+    agent = config.make(
+        (OBSERVATION,),
+        ActionSpec("continuous", (ACTION,)),
+        samples=ROWS,
+        updates=1,
+        episode_limit=750,
+        goal=None,
+    )
+    shape = (config.horizon, ROWS, 1)
+    key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
+    rollout = Rollout(
+        obs=jax.random.normal(key, (*shape, OBSERVATION)),
+        action=jax.random.normal(key, (*shape, ACTION)),
+        log_prob=zeros - 2.0,
+        value=zeros,
+        reward=jax.random.normal(key, shape),
+        reset=no,
+        discount=zeros + 1.0,
+        boundary=no,
+        bootstrap=zeros,
+        alive=~no,
+        mask=None,
+        carry=(),
+        last_value=jnp.zeros(shape[1:]),
+    )
+    state = jax.jit(agent.init)(key)
+    return jax.jit(lambda state: agent.update(state, key, rollout)[0]), (state,), steps
+
+
+def dense(sizes: tuple[int, ...]) -> int:
+    """Multiply-adds of one sample through fully connected layers."""
+    return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+
+
+def needed_flops(name: str) -> float:
+    """Floating-point operations that the matrix products of one gradient step need.
+
+    A pass forward counts once; a gradient of parameters adds two more, less the first layer's input;
+    a gradient of inputs alone adds one.
+    """
+    hidden = (256, 256)
+    outputs = {"sac": 2 * ACTION, "tqc": 2 * ACTION, "td3": ACTION}.get(name, ACTION)
+    actor = dense((OBSERVATION, *hidden, outputs))
+    first = OBSERVATION * 256
+    if name in ("ppo", "a2c"):
+        critic = dense((OBSERVATION, *hidden, 1))
+        batch = 64 if name == "ppo" else BATCH
+        return 2.0 * batch * (3 * (actor + critic) - 2 * first)
+    critics, quantiles = {"sac": (2, 1), "td3": (2, 1), "tqc": (5, 25)}[name]
+    entry = OBSERVATION + ACTION
+    critic = critics * dense((entry, *hidden, quantiles))
+    learnt = 4 * critic - critics * entry * 256 + actor
+    acting = 3 * actor - first + 2 * critic
+    if name == "td3":
+        acting = (3 * actor - first + critic) / 2
+    return 2.0 * BATCH * (learnt + acting)
+
+
+def peer(python: str, name: str, seconds: float) -> float | None:
+    """Updates per second of the other library; None where it is not installed."""
+    job = {
+        "algo": name,
+        "observation": OBSERVATION,
+        "action": ACTION,
+        "batch": BATCH,
+        "seconds": seconds,
+        "threads": os.cpu_count(),
+        "settings": PEER[name],
+    }
+    script = str(Path(__file__).with_name("peers.py"))
+    done = subprocess.run([python, script, "updates", json.dumps(job)], capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])["rate"]
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--algos", default="tqc,sac,td3,ppo,a2c")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    arguments = parser.parse_args()
+    matmul = matmul_rate()
+    table = Table(title=f"gradient updates per second; matrix products at {matmul / 1e9:.0f} GFLOP/s")
+    for column in (
+        "algorithm",
+        "ours",
+        "peer",
+        "ratio",
+        "GFLOP per update",
+        "of the matmul rate",
+        "compile s",
+    ):
+        table.add_column(column, justify="right")
+    for name in arguments.algos.split(","):
+        call, values, steps = (replay_updates if name in REPLAY else rollout_updates)(name)
+        begin = time.perf_counter()
+        call.lower(*values).compile()
+        compiled = time.perf_counter() - begin
+        ours = steps / seconds_per_call(call, *values, budget=arguments.seconds)
+        theirs = peer(arguments.peer_python, name, arguments.seconds)
+        work = needed_flops(name)
+        table.add_row(
+            name,
+            f"{ours:.0f}",
+            "-" if theirs is None else f"{theirs:.0f}",
+            "-" if theirs is None else f"{ours / theirs:.1f}",
+            f"{work / 1e9:.2f}",
+            f"{100 * ours * work / matmul:.0f} %",
+            f"{compiled:.1f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
