@@ -86,7 +86,7 @@ class ConsoleSink(Sink):
 
 
 def train_line(view: RunView, now: float) -> str:
-    """One line on where a run stands: progress, speed, time left, newest results, losses."""
+    """One line on where a run stands: progress, speed, time left, newest results, phase, losses."""
     pace = view.pace
     parts = [
         f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
@@ -95,6 +95,9 @@ def train_line(view: RunView, now: float) -> str:
     ]
     if "train/success_rate" in view.latest:
         parts.append(f"success {percent(view.value('train/success_rate'))}")
+    parts += _phase(view)
+    if "eval_agg/success_rate" in view.latest:
+        parts.append(f"eval {percent(view.value('eval_agg/success_rate'))}")
     parts += [
         f"return{role.replace('/', ' ')} {number(value)}" for role, value in view.section("train/return")
     ]
@@ -106,12 +109,15 @@ def train_line(view: RunView, now: float) -> str:
 
 
 def evaluation_line(view: RunView, step: int, values: Values) -> str:
-    """One line on an evaluation: success with its interval, return, length, outcomes."""
+    """One line on an evaluation: success with its interval, phase, return, length, outcomes."""
     parts = [f"eval   {count(step):>7}"]
     if "success_rate" in values:
         low, high = (100 * float(values.get(f"success_{end}", math.nan)) for end in ("low", "high"))
         interval = f" [{low:.1f}, {high:.1f}]" if math.isfinite(low + high) else ""
         parts.append(f"success {percent(values['success_rate'])}{interval}")
+    parts += _phase(view)
+    if "phase_success_rate" in values:
+        parts.append(f"phase success {percent(values['phase_success_rate'])}")
     for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
         if key in values:
             parts.append(f"{label} {number(values[key])}")
@@ -119,3 +125,8 @@ def evaluation_line(view: RunView, step: int, values: Values) -> str:
     outcomes = [(k[len(prefix) :], v) for k, v in values.items() if k.startswith(prefix) and v > 0]
     parts += [f"{name} {percent(value)}" for name, value in outcomes if name != view.success]
     return "  ".join(parts)
+
+
+def _phase(view: RunView) -> list[str]:
+    found = " ".join(filter(None, view.phase))
+    return [f"phase {found}"] if found else []

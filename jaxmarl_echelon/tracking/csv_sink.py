@@ -135,7 +135,7 @@ def _writer(file):
 def _cell(value: float | int | str) -> str:
     if isinstance(value, str):
         return value
-    return str(int(value)) if isinstance(value, (bool, int, np.integer)) else repr(float(value))
+    return str(int(value)) if isinstance(value, (bool, int, np.bool_, np.integer)) else repr(float(value))
 
 
 def _float(cell: str) -> float:

@@ -38,6 +38,11 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if math.isfinite(value) else "-"
 
 
+def short_percent(value: float, digits: int = 1) -> str:
+    """A fraction as `70 %` or `66.7 %`: decimals, at most `digits`, only where it has some."""
+    return f"{round(100 * value, digits):.6g} %" if math.isfinite(value) else "-"
+
+
 def clock(seconds: float) -> str:
     """Seconds as `m:ss` or `h:mm:ss`; `-` where unknown."""
     if not math.isfinite(seconds):

@@ -1,7 +1,11 @@
 """Pictures of a finished or running run, from its CSV files."""
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,16 +16,20 @@ from jaxmarl_echelon.tracking.csv_sink import read_columns
 from jaxmarl_echelon.tracking.view import prominence
 
 TRAINING, EVALUATION = "#7a9cc6", "#c0392b"
+PHASE, BACK = "#8a8a8a", "#d98880"
 MOST_LOSSES = 6
+MOST_NAMES = 12
 
 Columns = dict[str, np.ndarray]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str = "") -> None:
     """Draws success and return against environment steps, and the losses below.
 
     Training is drawn as a faint line per update and a strong moving mean, evaluations as points
-    with the interval of their success rate. Panels without data are left empty.
+    with the interval of their success rate. A thin line with the new phase's number stands where
+    a curriculum went to another phase, red where it went back. Panels without data are left empty.
 
     Args:
       path: the PNG file to write.
@@ -31,10 +39,7 @@ def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str 
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
     losses = sorted((name for name in metrics if name.startswith("losses/")), key=prominence)[:MOST_LOSSES]
-    figure = Figure(figsize=(10, 4.2 + (2.2 if losses else 0)), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    if title:
-        figure.suptitle(title)
+    figure = _figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
     success, reward = upper.subplots(1, 2)
     _curve(success, metrics, "train/success_rate", "success rate")
@@ -44,11 +49,57 @@ def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str 
     _curve(reward, metrics, "train/return", "return")
     _evaluations(reward, evaluations, "avg_reward")
     for axes in (success, reward):
+        _phases(axes, metrics)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, loc="best")
+            axes.legend(framealpha=0.8, edgecolor="none", loc="best")
     if losses:
         for axes, name in zip(np.atleast_1d(lower.subplots(1, len(losses))), losses, strict=True):
             _curve(axes, metrics, name, name.removeprefix("losses/"), small=True)
+    figure.savefig(path)
+
+
+def ladder_plot(path: Path, rows: Rows, *, title: str = "") -> None:
+    """Draws a success rate per phase as horizontal bars with intervals, the first phase on top.
+
+    Args:
+      path: the PNG file to write.
+      rows: per phase `name`, `success` (a fraction) and, as far as known, `low` and `high`, the
+        ends of its interval.
+      title: text above the figure.
+    """
+    figure = _figure(8.0, _bars_height(len(rows)), title)
+    _success_bars(figure.subplots(), rows, [TRAINING] * len(rows))
+    figure.savefig(path)
+
+
+def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "success rate") -> None:
+    """Draws the variants of a sweep: success with intervals and, where given, their courses.
+
+    Args:
+      path: the PNG file to write.
+      rows: per variant `name`, `success` (a fraction), as far as known `low` and `high`, the ends
+        of its interval, and, if its course is to be drawn, `steps` `[n]` and `curves`
+        `[members, n]`, one curve per seed: each is drawn faintly, their mean strongly, in
+        the colour of the variant's bar.
+      title: text above the figure.
+      label: what the curves show.
+    """
+    courses = [row for row in rows if len(row.get("curves", ()))]
+    height = _bars_height(len(rows))
+    figure = _figure(12.0 if courses else 8.0, max(height, 4.2) if courses else height, title)
+    colours = _colours(len(rows))
+    if not courses:
+        _success_bars(figure.subplots(), rows, colours)
+        figure.savefig(path)
+        return
+    left, right = figure.subplots(1, 2, width_ratios=(4, 5))
+    _success_bars(left, rows, colours)
+    _style(right, label)
+    for row, colour in zip(rows, colours, strict=True):
+        if len(row.get("curves", ())):
+            _course(right, np.asarray(row["steps"], float), np.atleast_2d(row["curves"]), row["name"], colour)
+    if len(courses) <= MOST_NAMES:
+        right.legend(frameon=False, fontsize=8, loc="best")
     figure.savefig(path)
 
 
@@ -64,7 +115,15 @@ def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
     return np.where(number > 0, typical + total / np.maximum(number, 1), np.nan)
 
 
-def _curve(axes: Axes, metrics: Columns, name: str, label: str, small: bool = False) -> None:
+def _figure(width: float, height: float, title: str) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _style(axes: Axes, label: str, small: bool = False) -> None:
     axes.set_title(label, fontsize=9 if small else 11, loc="left")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -73,6 +132,10 @@ def _curve(axes: Axes, metrics: Columns, name: str, label: str, small: bool = Fa
     axes.tick_params(labelsize=7 if small else 9)
     if not small:
         axes.set_xlabel("environment steps")
+
+
+def _curve(axes: Axes, metrics: Columns, name: str, label: str, small: bool = False) -> None:
+    _style(axes, label, small)
     if name not in metrics:
         return
     known = np.isfinite(metrics[name])
@@ -93,3 +156,66 @@ def _evaluations(axes: Axes, table: Columns, name: str, bounds: tuple[str, str] 
         spread = np.maximum(np.stack([values - low, high - values]), 0.0)
     style = {"fmt": "o-", "markersize": 4, "linewidth": 1.0, "capsize": 2.5}
     axes.errorbar(steps, values, yerr=spread, color=EVALUATION, label="evaluation", **style)
+
+
+def _phases(axes: Axes, metrics: Columns) -> None:
+    """Marks phase transitions; numbers that would overlap are left out, the lines are not."""
+    stages = metrics.get("curriculum/current_stage", np.empty(0))
+    known = np.isfinite(stages)
+    steps, stages = metrics.get("step", stages)[known], stages[known]
+    changes = np.flatnonzero(np.diff(stages)) + 1
+    if not len(changes):
+        return
+    axes.set_title(axes.get_title(loc="left"), fontsize=11, loc="left", pad=14)
+    least, labelled = 0.025 * (metrics["step"].max() - metrics["step"].min()), -math.inf
+    for step, stage, before in zip(steps[changes], stages[changes], stages[changes - 1], strict=True):
+        colour = BACK if stage < before else PHASE
+        axes.axvline(step, color=colour, linewidth=0.7, alpha=0.8, zorder=0.5)
+        if step - labelled >= least:
+            place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+            axes.annotate(f"{stage:.0f}", (step, 1.0), color=colour, fontsize=6.5, **place)
+            labelled = step
+
+
+def _bars_height(rows: int) -> float:
+    return 1.1 + 0.27 * max(rows, 1)
+
+
+def _success_bars(axes: Axes, rows: Rows, colours: Sequence) -> None:
+    success = np.array([float(row["success"]) for row in rows])
+    ends = [np.array([float(row.get(end, math.nan)) for row in rows]) for end in ("low", "high")]
+    places = np.arange(len(rows))
+    axes.barh(places, np.nan_to_num(success), color=colours, height=0.72)
+    known = np.isfinite(success) & np.isfinite(ends[0]) & np.isfinite(ends[1])
+    spread = np.maximum(np.stack([success - ends[0], ends[1] - success]), 0.0)[:, known]
+    style = {"fmt": "none", "ecolor": "#303030", "elinewidth": 1.0, "capsize": 2.5}
+    axes.errorbar(success[known], places[known], xerr=spread, **style)
+    for place, value, top in zip(places, success, ends[1], strict=True):
+        text = f"{100 * value:.1f} %" if math.isfinite(value) else "-"
+        right = np.nanmax([value, top]) if math.isfinite(value) else 0.0
+        axes.text(right + 0.015, place, text, va="center", fontsize=8)
+    axes.set_yticks(places, [str(row["name"]) for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0.0, 1.12)
+    axes.set_xticks(np.linspace(0.0, 1.0, 6))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_xlabel("success rate")
+    axes.grid(axis="x", alpha=0.25)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _colours(number: int) -> list:
+    names = "tab10" if number <= 10 else "tab20"
+    if number <= 20:
+        return [matplotlib.colormaps[names](i) for i in range(number)]
+    return list(matplotlib.colormaps["viridis"](np.linspace(0.0, 0.95, number)))
+
+
+def _course(axes: Axes, steps: np.ndarray, curves: np.ndarray, name: str, colour) -> None:
+    for curve in curves:
+        axes.plot(steps, curve, color=colour, alpha=0.25, linewidth=0.8)
+    known = np.isfinite(curves)
+    mean = np.where(known, curves, 0.0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+    axes.plot(steps, mean, color=colour, linewidth=1.8, label=name)

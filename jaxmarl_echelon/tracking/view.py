@@ -6,6 +6,7 @@ from collections import deque
 from jaxmarl_echelon.tracking.base import RunInfo, Values
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
+RECENT = 40
 HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "learning_rate")
 
 
@@ -14,17 +15,24 @@ def prominence(name: str) -> int:
     return next((rank for rank, end in enumerate(HEADLINES) if name.endswith(end)), len(HEADLINES))
 
 
+def with_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
+    """Values whose key starts with `prefix`, without it."""
+    return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
+
+
 class RunView:
-    """Collects results in bounded memory. Single episodes are passed over.
+    """Collects results in bounded memory. Of single episodes only outcomes of training are kept.
 
     Args:
       run: the run.
       now: time at its start, in seconds of any steady clock.
 
     Attributes:
-      latest: newest value of every `namespace/key`; a NaN does not replace a known value.
+      latest: newest value of every `namespace/key`; a NaN does not replace a known value,
+        but in losses and curriculum.
       trends: courses of the `train/` and `eval_agg/` keys.
       evaluations: newest evaluations, oldest first, as (step, values).
+      recent: outcomes of the newest episodes of training, newest last.
       best: (step, success rate) of the best evaluation, if there is one.
       events: newest events as (step, text).
     """
@@ -37,12 +45,15 @@ class RunView:
         self.latest: dict[str, float | int | str] = {}
         self.trends: dict[str, Trend] = {}
         self.evaluations: deque[tuple[int, Values]] = deque(maxlen=32)
+        self.recent: deque[str] = deque(maxlen=RECENT)
         self.best: tuple[int, float] | None = None
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
         """Takes values as a sink does; `now` is the time of the call."""
         if namespace in ("episodes", "eval"):
+            if namespace == "episodes" and values.get("outcome"):
+                self.recent.append(str(values["outcome"]))
             return
         for key, value in values.items():
             self._remember(namespace, key, value)
@@ -62,7 +73,7 @@ class RunView:
 
     def section(self, prefix: str) -> list[tuple[str, float | int | str]]:
         """Newest values whose full key starts with `prefix`, without it, as first seen."""
-        return [(key[len(prefix) :], value) for key, value in self.latest.items() if key.startswith(prefix)]
+        return with_prefix(self.latest, prefix)
 
     def losses(self) -> list[tuple[str, float | int | str]]:
         """Newest losses, the most telling first."""
@@ -70,8 +81,28 @@ class RunView:
 
     def outcomes(self) -> list[tuple[str, float]]:
         """Outcome names and their fractions in training; success first, then in the task's order."""
+        return self.ordered(self.section("train/outcome/"))
+
+    def ordered(self, outcomes: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        """Outcomes with the success first and the others in the task's order."""
         order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)} | {self.success: -1}
-        return sorted(self.section("train/outcome/"), key=lambda item: order.get(item[0], len(order)))
+        return sorted(outcomes, key=lambda item: order.get(item[0], len(order)))
+
+    @property
+    def phases(self) -> float:
+        """Number of phases of the curriculum; NaN where unknown."""
+        totals = (self.value(f"curriculum/total_{name}") for name in ("phases", "stages"))
+        return next(filter(math.isfinite, totals), math.nan)
+
+    @property
+    def phase(self) -> tuple[str, str]:
+        """Number ("3/26", "3") and name of the curriculum's phase; empty where unknown."""
+        stage, total = self.value("curriculum/current_stage"), self.phases
+        number = f"{stage:.0f}" if math.isfinite(stage) else ""
+        if number and math.isfinite(total):
+            number += f"/{total:.0f}"
+        name = self.latest.get("curriculum/phase_name", "")
+        return number, name if isinstance(name, str) else ""
 
     @property
     def success(self) -> str | None:
@@ -89,8 +120,9 @@ class RunView:
         if isinstance(value, str):
             self.latest[name] = value
             return
-        # A diverged loss must be seen; a rate of no episodes is only not known yet.
-        if math.isfinite(value) or name not in self.latest or namespace == "losses":
+        # A diverged loss must be seen, and a criterion of the last phase must not outlive it;
+        # a rate of no episodes is only not known yet.
+        if math.isfinite(value) or name not in self.latest or namespace in ("losses", "curriculum"):
             self.latest[name] = value
         if namespace in ("train", "eval_agg"):
             self.trends.setdefault(name, Trend()).add(float(value))

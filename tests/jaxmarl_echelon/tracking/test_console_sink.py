@@ -67,3 +67,24 @@ def test_a_run_without_results_says_so_little(tmp_path, closed):
     sink.open(run_info(tmp_path))
     sink.close()
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_lines_say_where_a_curriculum_stands(tmp_path):
+    stream = io.StringIO()
+    sink = ConsoleSink(0, stream)
+    sink.open(run_info(tmp_path))
+    phase = {"current_stage": 3.0, "total_phases": 26.0, "phase_name": "1_lock300"}
+    sink.write("curriculum", 1000, phase)
+    sink.write("eval_agg", 1000, {"success_rate": 0.5, "phase_success_rate": 0.75, "task/left": 0.25})
+    sink.write("eval", 1000, {"episode": 1, "task": "left", "outcome": "timeout", "success": False})
+    sink.write("train", 2000, {"success_rate": 0.25, "return": 1.5})
+    sink.flush()
+    sink.event(2000, "phase 3 -> 4: 1_lock200 (success 74 %)")
+    sink.write("curriculum", 2000, {"current_stage": float("nan"), "total_phases": float("nan")})
+    sink.write("train", 3000, {"success_rate": 0.25})
+    sink.close()
+    shown = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert shown[1] == "eval 1.00 k success 50.0 % phase 3/26 1_lock300 phase success 75.0 %"
+    assert shown[2].endswith("success 25.0 % phase 3/26 1_lock300 eval 50.0 % return 1.500")
+    assert shown[3] == "event 2.00 k phase 3 -> 4: 1_lock200 (success 74 %)"
+    assert "phase 1_lock300 eval 50.0 %" in shown[4]

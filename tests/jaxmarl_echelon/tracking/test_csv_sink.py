@@ -1,6 +1,7 @@
 import csv
 import math
 
+import numpy as np
 import pytest
 from tracking_runs import run_info, write_updates
 
@@ -112,3 +113,44 @@ def test_numbers_survive_the_file_exactly(tmp_path):
     assert columns["a"].tolist() == [0.1 + 0.2, math.inf]
     assert math.isnan(columns["b"][0])
     assert read_columns(tmp_path / "missing.csv") == {}
+
+
+def test_evaluated_episodes_and_their_summary_go_to_two_files(tmp_path):
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    episode = {"task": "approach, left", "outcome": "timeout", "reward": -1.5, "length": 600}
+    sink.write("eval", 4000, {"episode": 1, **episode, "success": np.bool_(False)})
+    sink.write("eval", 4000, {"episode": 2, **episode, "success": True})
+    sink.write("eval_agg", 4000, {"success_rate": 0.5, "task/left": math.nan})
+    sink.write("eval_agg", 8000, {"success_rate": 0.5, "task/left": 1.0, "phase_success_rate": 0.25})
+    sink.close()
+    assert (tmp_path / "eval_episodes.csv").read_text() == (
+        "step,episode,task,outcome,reward,length,success\n"
+        '4000,1,"approach, left",timeout,-1.5,600,0\n'
+        '4000,2,"approach, left",timeout,-1.5,600,1\n'
+    )
+    assert (tmp_path / "eval.csv").read_text() == (
+        "step,success_rate,task/left,phase_success_rate\n4000,0.5,nan,\n8000,0.5,1.0,0.25\n"
+    )
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["1_lock300", "pinch, left", 'the "hard" one', "two\nlines", ""])
+def test_texts_in_the_metrics_survive_growing_and_resuming(tmp_path, name):
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    sink.write("train", 1000, {"return": 1.0})
+    sink.write("curriculum", 1000, {"phase_name": name, "current_stage": 0.0})
+    sink.write("train", 2000, {"return": 2.0})
+    sink.close()
+    sink = CsvSink()
+    sink.open(run_info(tmp_path, resume_step=1000))
+    sink.write("losses", 1000, {"value": 0.5})
+    sink.write("curriculum", 2000, {"phase_name": "next", "current_stage": 1.0})
+    sink.close()
+    metrics = rows(tmp_path / "metrics.csv")
+    assert [row["curriculum/phase_name"] for row in metrics] == [name, "next"]
+    assert [row["losses/value"] for row in metrics] == ["0.5", ""]
+    columns = read_columns(tmp_path / "metrics.csv")
+    assert columns["curriculum/current_stage"].tolist() == [0.0, 1.0]
+    assert np.isnan(columns["curriculum/phase_name"]).all()

@@ -30,6 +30,12 @@ def test_offline_writes_the_run_without_network(tmp_path, no_network, capfd):
     identity = (tmp_path / ID_FILE).read_text()
     write_updates(sink, 1, 4)
     sink.write("episodes", 4000, {"outcome": "timeout"})
+    sink.write("eval", 4000, {"episode": 1, "task": "left", "outcome": "timeout", "success": True})
+    sink.write("eval_agg", 4000, {"success_rate": 0.5, "task/approach_0.3L": float("nan")})
+    sink.write(
+        "curriculum", 4000, {"phase_name": "1_lock300", "current_stage": 3.0, "patience": float("nan")}
+    )
+    sink.event(4000, "phase 2 -> 3: 1_lock300")
     sink.close()
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     assert folder.name.endswith(identity)
@@ -37,7 +43,10 @@ def test_offline_writes_the_run_without_network(tmp_path, no_network, capfd):
     # The one evaluation belongs to the last step, which only closing the run commits.
     written = wait_for(record, b"eval_agg/avg_reward")
     assert b"train/return" in written
+    for text in (b"curriculum/phase_name", b"1_lock300", b"eval_agg/task/approach_0.3L"):
+        assert text in written
     assert b"episodes/outcome" not in written
+    assert b"eval/outcome" not in written
     assert capfd.readouterr().out == ""
 
 

@@ -1,0 +1,162 @@
+"""Where a run stands in its curriculum, and what the next phase still takes."""
+
+import math
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jaxmarl_echelon.tracking.formats import count, number, short_percent
+from jaxmarl_echelon.tracking.panels import parts
+from jaxmarl_echelon.tracking.panels.parts import ACCENT
+from jaxmarl_echelon.tracking.view import RunView
+
+SHOWN = frozenset({
+    "current_stage", "phase_name", "rolling_success", "episodes_in_stage", "phase_success_rate",
+    "avg_reward", "criteria_success_rate", "criteria_min_episodes", "criteria_avg_reward",
+    "criteria_eval_success_rate", "criteria_eval_required_runs", "eval_success_streak", "patience",
+    "total_phases", "progress", "advances", "forced_advances", "regressions",
+    # Other names of the above, and what a curriculum of stages calls them.
+    "phase_idx", "stage", "total_stages", "stage_success_rate", "enable_rate",
+})  # fmt: skip
+TRANSITIONS = (
+    ("advances", "advances", "bold"),
+    ("forced_advances", "forced", "bold yellow"),
+    ("regressions", "regressions", "bold red"),
+)
+MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("", "")}
+
+
+class Criterion(NamedTuple):
+    """A condition for leaving the phase.
+
+    Attributes:
+      name: what is measured.
+      value: its present value, as text.
+      limit: what it has to reach, as text; empty where nothing is asked of it.
+      met: whether it is; None where nothing is asked of it.
+      mark: what stands behind it; by default what `met` says.
+    """
+
+    name: str
+    value: str
+    limit: str = ""
+    met: bool | None = None
+    mark: tuple[str, str] | None = None
+
+
+def curriculum(view: RunView, width: int, height: int) -> Panel:
+    """Phase, way through all phases, a line per criterion, and how phases were left so far.
+
+    Where not everything fits, criteria that are not met come first.
+    """
+    conditions = criteria(view)
+    head = _head(view, width)
+    room = height - len(head)
+    if len(conditions) > room:
+        conditions.sort(key=lambda item: (False, True, None).index(item.met))
+        conditions = conditions[: max(room, 0)]
+    room -= len(conditions)
+    lines: list[RenderableType] = list(head)
+    way, transitions = _way(view), _transitions(view, width)
+    if math.isfinite(way) and room > 0:
+        lines.append(parts.meter(way))
+        room -= 1
+    if conditions:
+        lines.append(_table(conditions))
+    if transitions is not None and room > 0:
+        lines.append(transitions)
+        room -= 1
+    facts = _facts(view)
+    if facts and room > 0:
+        lines.append(parts.numbers(facts, room))
+    return parts.panel("curriculum", Group(*lines) if lines else Text("not known yet", style="dim"))
+
+
+def criteria(view: RunView) -> list[Criterion]:
+    """What leaving the present phase takes, as far as it is known."""
+
+    def value(*names: str) -> float:
+        known = (view.value(f"curriculum/{name}") for name in names)
+        return next(filter(math.isfinite, known), math.nan)
+
+    episodes = value("episodes_in_stage")
+    success = value("phase_success_rate", "rolling_success", "stage_success_rate")
+    runs, rate = value("criteria_eval_required_runs"), value("criteria_eval_success_rate")
+    found = [
+        _criterion("success", success, value("criteria_success_rate", "enable_rate"), short_percent),
+        _criterion("reward", value("avg_reward"), value("criteria_avg_reward"), number),
+        _criterion("episodes", episodes, value("criteria_min_episodes"), count),
+    ]
+    if runs > 0:
+        name = f"eval ≥{short_percent(rate)}" if math.isfinite(rate) else "evaluation"
+        found.append(_criterion(name, value("eval_success_streak"), runs, count))
+    if value("patience") > 0:
+        patience = _criterion("patience", episodes, value("patience"), count)
+        # Nothing is won when it runs out: the phase is then left by force.
+        mark = ("!", "bold yellow") if patience.met else ("", "")
+        found.append(patience._replace(met=None, mark=mark))
+    return [item for item in found if item is not None]
+
+
+def _criterion(name: str, value: float, limit: float, text) -> Criterion | None:
+    shown = text(value) if math.isfinite(value) else "-"
+    if math.isfinite(limit):
+        return Criterion(name, shown, f"/ {text(limit)}", value >= limit)
+    return Criterion(name, shown) if math.isfinite(value) else None
+
+
+def _head(view: RunView, width: int) -> list[Text]:
+    position, name = view.phase
+    if not position and not name:
+        return []
+    title = Text.assemble(
+        ("phase ", "dim"), (position, f"bold {ACCENT}"), "  " if position else "", (name, "bold")
+    )
+    title.truncate(width, overflow="ellipsis")
+    return [title]
+
+
+def _way(view: RunView) -> float:
+    """Share of the phases that lie behind; NaN where unknown."""
+    done = view.value("curriculum/progress")
+    if math.isfinite(done) or not view.phases > 0:
+        return done
+    return view.value("curriculum/current_stage") / view.phases
+
+
+def _table(conditions: list[Criterion]) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    table.add_column(style="dim", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(width=1, no_wrap=True)
+    for item in conditions:
+        mark = MARKS[item.met] if item.mark is None else item.mark
+        table.add_row(item.name, item.value, item.limit, Text(*mark))
+    return table
+
+
+def _transitions(view: RunView, width: int) -> Text | None:
+    found = []
+    for key, label, style in TRANSITIONS:
+        times = view.value(f"curriculum/{key}")
+        if math.isfinite(times):
+            found.append(Text.assemble((f"{label} ", "dim"), (count(times), style if times else "bold")))
+    if sum(text.cell_len + 2 for text in found) - 2 > width:
+        # Advances show in the phase's number as well.
+        found = found[1:]
+    line = Text("  ", no_wrap=True).join(found)
+    return line if found else None
+
+
+def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
+    """Shares of the outcomes in this phase, then whatever else the curriculum says."""
+    rates = {f"{name}_rate": name for name in view.run.spec.outcomes}
+    given = {name: value for name, value in view.section("curriculum/") if name not in SHOWN}
+    shares = [
+        (name, short_percent(view.value(f"curriculum/{key}"))) for key, name in rates.items() if key in given
+    ]
+    return [*shares, *((name, value) for name, value in given.items() if name not in rates)]

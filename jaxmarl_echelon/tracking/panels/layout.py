@@ -1,0 +1,130 @@
+"""Which panels stand where on a terminal of a given size; the header and the bottom row."""
+
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jaxmarl_echelon.tracking.formats import clock, count
+from jaxmarl_echelon.tracking.panels.curriculum import curriculum
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, meter, numbers, panel
+from jaxmarl_echelon.tracking.panels.results import evaluation, training
+from jaxmarl_echelon.tracking.view import RunView
+
+HEADER_HEIGHT = 5
+MIDDLE_LEAST = 10
+BOTTOM_LEAST = 5
+PANEL_WIDTH = 33
+MIDDLE_PANEL_WIDTH = 32
+TRANSITION = re.compile(r"phase (\d+) -> (\d+)")
+
+
+def frame(view: RunView, width: int, height: int, now: float, running: bool = True) -> Layout:
+    """Composes the dashboard for a terminal of `width` times `height` cells.
+
+    Rows of panels that do not fit are left out, the lowest first. A curriculum stands beside
+    training and evaluation where three panels fit, and in the bottom row elsewhere.
+    """
+    rows = [Layout(header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
+    left = height - HEADER_HEIGHT
+    beside = bool(view.section("curriculum/")) and width >= 3 * MIDDLE_PANEL_WIDTH
+    if left >= BOTTOM_LEAST:
+        middle = _middle_height(view, left)
+        drawn = [training, evaluation, *([curriculum] if beside else [])]
+        inner = width // len(drawn) - 4
+        rows.append(_row("middle", [draw(view, inner, middle - 2) for draw in drawn], middle))
+        left -= middle
+    if left >= BOTTOM_LEAST:
+        rows.append(_row("bottom", bottom(view, width, left - 2, not beside), left))
+    picture = Layout()
+    picture.split_column(*rows)
+    return picture
+
+
+def header(view: RunView, width: int, now: float, running: bool) -> Panel:
+    """Run, progress bar, speed and times."""
+    pace = view.pace
+    compiling = view.first_update is None and "time/compile_seconds" not in view.latest
+    state = Text("compiling" if compiling else "running", style="bold yellow" if compiling else "bold green")
+    if not running:
+        state = Text("ended", style="bold")
+    title = Text(" · ").join(
+        Text(part, style="bold" if i < 2 else "") for i, part in enumerate(view.run.title)
+    )
+    title.truncate(width - 22, overflow="ellipsis")
+    lines = Group(
+        ends(title, Text.assemble(state, "  ", clock(now - view.started))),
+        meter(pace.fraction, pulse=running and compiling),
+        _facts(view, now, width),
+    )
+    return Panel(lines, title="[bold]jaxmarl_echelon[/]", border_style=ACCENT, box=box.ROUNDED)
+
+
+def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
+    """Panels of the last row, as many as fit: what is known of curriculum, losses, pool
+    and reward components (largest first), then events."""
+    rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
+    room = max(width // PANEL_WIDTH, 1) - 1
+    found = [("losses", view.losses()), ("pool", view.section("pool/")), ("reward", rewards)]
+    panels = [panel(title, numbers(values, height)) for title, values in found if values]
+    if with_curriculum and view.section("curriculum/") and room:
+        panels.insert(0, curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))
+    return [*panels[:room], events(view, height)]
+
+
+def events(view: RunView, height: int) -> Panel:
+    """The newest events, newest first."""
+    if not view.events:
+        return panel("events", Text("none yet", style="dim"))
+    shown = [(count(step), text) for step, text in list(view.events)[::-1][: max(height, 0)]]
+    table = Table.grid(expand=True, padding=(0, 1))
+    table.add_column(style="dim", justify="right", no_wrap=True)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    for step, text in shown:
+        table.add_row(step, Text(text, style=event_style(text)))
+    return panel("events", table)
+
+
+def event_style(text: str) -> str:
+    """How an event is drawn: ways back red, forced advances yellow, new bests green."""
+    transition = TRANSITION.search(text)
+    if "regress" in text or (transition and int(transition[2]) < int(transition[1])):
+        return "red"
+    if "forced" in text:
+        return "yellow"
+    if re.search(r"\bbest_", text):
+        return "green"
+    return f"bold {ACCENT}" if transition else ""
+
+
+def _middle_height(view: RunView, left: int) -> int:
+    if left < MIDDLE_LEAST + BOTTOM_LEAST:
+        return left
+    tasks = view.section("eval_agg/task/")
+    wanted = 9 + len(view.outcomes()) + len(tasks)
+    # The two rows below the least bottom row are worth more to it than to the middle.
+    most = max(MIDDLE_LEAST + 2, left * 3 // 5)
+    return max(min(wanted, most, left - BOTTOM_LEAST), MIDDLE_LEAST)
+
+
+def _facts(view: RunView, now: float, width: int) -> Table:
+    pace = view.pace
+    steps = Text.assemble((count(pace.step), "bold"), f" / {count(pace.total)} steps")
+    speed = Text.assemble((count(view.speed), "bold"), " steps/s")
+    times = [("compile", view.value("time/compile_seconds"))]
+    if view.first_update is not None and width > 66:
+        times.append(("run", now - view.first_update))
+    times.append(("ETA", pace.remaining(now)))
+    right = Text(" · ").join(Text.assemble((f"{name} ", "dim"), clock(value)) for name, value in times)
+    return ends(Text.assemble(steps, ("  ·  " if width > 80 else " · "), speed), right)
+
+
+def _row(name: str, panels: Sequence[Panel], size: int) -> Layout:
+    row = Layout(name=name, size=size)
+    row.split_row(*panels)
+    return row

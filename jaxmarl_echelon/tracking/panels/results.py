@@ -1,0 +1,129 @@
+"""How training and evaluation go."""
+
+import math
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jaxmarl_echelon.tracking.base import Values
+from jaxmarl_echelon.tracking.formats import count, number, sparkline
+from jaxmarl_echelon.tracking.panels import parts
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, share
+from jaxmarl_echelon.tracking.view import RunView, with_prefix
+
+COLUMNS = ("steps", "success", "95 %", "return", "length", "± std")
+LEAST_EVALUATIONS = 2
+
+
+def training(view: RunView, width: int, height: int) -> Panel:
+    """Newest results of training, their courses, the last episodes, and a bar per outcome."""
+    table = Table.grid(expand=True, padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", min_width=7, no_wrap=True)
+    table.add_column(ratio=1, no_wrap=True)
+    room = max(width - 18, 4)
+    if "train/success_rate" in view.latest:
+        spark = Text(sparkline(view.trend("train/success_rate", room), 0.0, 1.0), style="green")
+        table.add_row("success", share(view.value("train/success_rate"), good=True), spark)
+    returns = [(f"train/return{role}", f"return{role}") for role, _ in view.section("train/return")]
+    for key, label in (*returns, ("train/episode_length", "length")):
+        if key in view.latest:
+            spark = Text(sparkline(view.trend(key, room)), style=ACCENT)
+            table.add_row(label, Text(number(view.value(key)), style="bold"), spark)
+    lines: list[RenderableType] = [table] if table.row_count else []
+    if view.recent:
+        lines.append(recent_outcomes(view, width))
+    if not lines:
+        return parts.panel("training", Text("no episode has ended yet", style="dim"))
+    outcomes = view.outcomes()
+    left = height - table.row_count - (1 if view.recent else 0)
+    if outcomes and left > len(outcomes):
+        lines.append(Text(""))
+        left -= 1
+    lines.append(parts.outcome_bars(outcomes[: max(left, 0)], view.success, width))
+    return parts.panel("training", Group(*lines))
+
+
+def recent_outcomes(view: RunView, width: int) -> Text:
+    """The outcomes of the newest episodes in their colours, newest at the right; successes stand taller."""
+    line = Text("recent  ", style="dim", no_wrap=True)
+    for outcome in list(view.recent)[-max(width - len(line), 1) :]:
+        tall = view.success is None or outcome == view.success
+        line.append("▇" if tall else "▃", style=f"not dim {parts.outcome_colour(outcome)}")
+    return line
+
+
+def evaluation(view: RunView, width: int, height: int) -> Panel:
+    """The last evaluations, newest first; of the last one, as room allows, outcomes and tasks.
+
+    Where there is no room for a bar per outcome they share one. Where there is none for all
+    tasks the ones with least success are shown.
+    """
+    if not view.evaluations:
+        return parts.panel("evaluation", Text("none yet", style="dim"))
+    last = view.evaluations[-1][1]
+    lines = _headlines(view, last, width)
+    least = min(LEAST_EVALUATIONS, len(view.evaluations))
+    room = height - len(lines) - 1 - least
+    details: list[RenderableType] = []
+    outcomes, tasks = view.ordered(with_prefix(last, "outcome/")), with_prefix(last, "task/")
+    if outcomes and room >= len(outcomes) + len(tasks):
+        details.append(parts.outcome_bars(outcomes, view.success, width))
+        room -= len(outcomes)
+    elif outcomes and room > 0:
+        details.append(parts.stacked(outcomes, width))
+        room -= 1
+    if tasks and room > 0:
+        hardest = sorted(tasks, key=lambda item: item[1] if math.isfinite(item[1]) else 2.0)
+        if room > len(tasks) and details:
+            details.append(Text(""))
+            room -= 1
+        details.append(parts.success_bars(tasks if len(tasks) <= room else hardest[:room], width))
+        room -= min(len(tasks), room)
+    table = _evaluations(view, width, least + max(room, 0))
+    return parts.panel("evaluation", Group(*lines, table, *details))
+
+
+def _headlines(view: RunView, last: Values, width: int) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if view.best is not None:
+        best = Text.assemble(
+            ("best ", "dim"), share(view.best[1], good=True), (f" at {count(view.best[0])}", "dim")
+        )
+        points = view.trend("eval_agg/success_rate", max(width - best.cell_len - 2, 1))
+        lines.append(parts.ends(best, Text(sparkline(points, 0.0, 1.0), style="green")))
+    if "phase_success_rate" in last:
+        phase = Text.assemble(("this phase ", "dim"), share(last["phase_success_rate"], good=True))
+        episodes = float(last.get("num_episodes", math.nan))
+        number_of = f"{count(episodes)} episodes" if math.isfinite(episodes) else ""
+        lines.append(parts.ends(phase, Text(number_of, style="dim")))
+    return lines
+
+
+def _evaluations(view: RunView, width: int, rows: int) -> Table:
+    columns = next((n for n, least in ((6, 52), (5, 42), (4, 28), (3, 22)) if width >= least), 2)
+    gap = 1 if width < 33 else 2
+    table = Table(box=None, expand=True, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    for title in COLUMNS[:columns]:
+        table.add_column(title, justify="right", no_wrap=True)
+    for step, values in list(view.evaluations)[::-1][:rows]:
+        table.add_row(*_evaluation_cells(step, values)[:columns])
+    return table
+
+
+def _evaluation_cells(step: int, values: Values) -> list[RenderableType]:
+    def value(key: str) -> float:
+        return float(values.get(key, math.nan))
+
+    low, high = 100 * value("success_low"), 100 * value("success_high")
+    return [
+        count(step),
+        share(value("success_rate"), good=True),
+        Text(f"{low:.0f}–{high:.0f}" if math.isfinite(low + high) else "-", style="dim"),
+        *(
+            number(value(key)) if math.isfinite(value(key)) else "-"
+            for key in ("avg_reward", "avg_episode_length", "std_reward")
+        ),
+    ]
