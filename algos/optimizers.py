@@ -1,4 +1,4 @@
-"""Adam with traced hyper-parameters, gradient clipping and annealing."""
+"""Adam and RMSprop with traced hyper-parameters, gradient clipping and annealing."""
 
 from typing import Any
 
@@ -78,6 +78,58 @@ def adam(
         lambda p, m, v: p - step_size * m / (jnp.sqrt(v) + eps * root), params, mean, square
     )
     return params, AdamState(mean, square, jnp.where(apply, count, state.count))
+
+
+@struct.dataclass
+class RMSpropState:
+    """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
+
+    square: PyTree
+
+
+def init_rmsprop(params: PyTree) -> RMSpropState:
+    """State before the first step."""
+    return RMSpropState(jax.tree.map(jnp.zeros_like, params))
+
+
+def rmsprop(
+    grads: PyTree,
+    state: RMSpropState,
+    params: PyTree,
+    *,
+    learning_rate: jax.Array | float,
+    decay: jax.Array | float = 0.99,
+    eps: jax.Array | float = 1e-5,
+    scale: jax.Array | float = 1.0,
+    apply: jax.Array | bool = True,
+) -> tuple[PyTree, RMSpropState]:
+    """One step of RMSprop (Tieleman and Hinton 2012), without momentum or bias correction.
+
+    Args:
+      grads: gradients, shaped like `params`.
+      state: the state so far.
+      params: the parameters.
+      learning_rate: length of a step along a gradient of constant size; may be traced.
+      decay: weight of the past in the running mean; may be traced.
+      eps: added to the root of the running mean; may be traced.
+      scale: factor on the gradients, from `clip_scale`.
+      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+
+    Returns:
+      `(params, state)` after the step.
+    """
+    square = jax.tree.map(
+        lambda v, g: jnp.where(apply, decay * v + (1.0 - decay) * jnp.square(scale * g), v),
+        state.square,
+        grads,
+    )
+    params = jax.tree.map(
+        lambda p, g, v: p - jnp.where(apply, learning_rate * scale * g / (jnp.sqrt(v) + eps), 0.0),
+        params,
+        grads,
+        square,
+    )
+    return params, RMSpropState(square)
 
 
 def global_norm(tree: PyTree) -> jax.Array:

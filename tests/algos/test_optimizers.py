@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from algos.optimizers import adam, anneal, clip_scale, global_norm, init_adam
+from algos.optimizers import adam, anneal, clip_scale, global_norm, init_adam, init_rmsprop, rmsprop
 
 PARAMS = {"a": jnp.array([1.0, -2.0, 0.5]), "b": jnp.array([[0.1], [3.0]])}
 
@@ -13,7 +13,7 @@ def gradients(i):
     return jax.tree.map(lambda x: jnp.sin(x * (i + 1)) * 10.0 ** (-i), PARAMS)
 
 
-def test_steps_equal_optax():
+def test_adam_equals_optax():
     transform = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.01, b1=0.8, b2=0.99, eps=1e-5))
     reference, reference_state = PARAMS, transform.init(PARAMS)
     params, state = PARAMS, init_adam(PARAMS)
@@ -29,10 +29,36 @@ def test_steps_equal_optax():
     assert state.count == 5
 
 
-def test_a_step_that_is_not_applied_changes_nothing():
-    params, state = adam(gradients(0), init_adam(PARAMS), PARAMS, learning_rate=0.1)
+def test_rmsprop_equals_optax():
+    transform = optax.chain(
+        optax.clip_by_global_norm(0.5), optax.rmsprop(0.01, decay=0.9, eps=1e-3, eps_in_sqrt=False)
+    )
+    reference, reference_state = PARAMS, transform.init(PARAMS)
+    params, state = PARAMS, init_rmsprop(PARAMS)
+    for i in range(5):
+        grads = gradients(i)
+        updates, reference_state = transform.update(grads, reference_state)
+        reference = optax.apply_updates(reference, updates)
+        scale = clip_scale(global_norm(grads), 0.5)
+        params, state = rmsprop(grads, state, params, learning_rate=0.01, decay=0.9, eps=1e-3, scale=scale)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), params, reference)
+
+
+def test_the_first_step_of_rmsprop():
+    """By hand: the running mean is (1 - decay) g^2, so the step is rate * g / (sqrt(1 - decay) |g| + eps)."""
+    params = {"x": jnp.array([1.0, 1.0])}
+    moved, state = rmsprop(
+        {"x": jnp.array([3.0, -4.0])}, init_rmsprop(params), params, learning_rate=0.1, decay=0.75, eps=0.5
+    )
+    np.testing.assert_allclose(state.square["x"], [2.25, 4.0])
+    np.testing.assert_allclose(moved["x"], [1.0 - 0.1 * 3.0 / 2.0, 1.0 + 0.1 * 4.0 / 2.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("init", "step"), [(init_adam, adam), (init_rmsprop, rmsprop)])
+def test_a_step_that_is_not_applied_changes_nothing(init, step):
+    params, state = step(gradients(0), init(PARAMS), PARAMS, learning_rate=0.1)
     poisoned = jax.tree.map(lambda x: x * jnp.nan, PARAMS)
-    same = adam(poisoned, state, params, learning_rate=0.1, apply=jnp.array(False))
+    same = step(poisoned, state, params, learning_rate=0.1, apply=jnp.array(False))
     jax.tree.map(np.testing.assert_array_equal, (params, state), same)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from algos.networks import make_actor_critic
-from algos.ppo import Batch, PPOConfig, make_ppo, ppo_loss, surrogate_loss, value_loss
+from algos.on_policy import Batch
+from algos.ppo import PPOConfig, ppo_loss, surrogate_loss, value_loss
 from algos.types import ActionSpec, Rollout
 
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -14,7 +15,7 @@ SMALL = {"horizon": T, "widths": (16,), "epochs": 2, "num_minibatches": 4}
 
 
 def make(action=CONTINUOUS, **settings):
-    agent = make_ppo(PPOConfig(**SMALL | settings), (F,), action, samples=E * A)
+    agent = PPOConfig(**SMALL | settings).make((F,), action, samples=E * A)
     return agent, agent.init(jax.random.key(0))
 
 
@@ -290,13 +291,19 @@ def test_settings_that_do_not_fit_together():
         make(num_minibatches=5)
     with pytest.raises(ValueError, match="total_updates=None: must be given"):
         make(clip_schedule="linear")
-    with pytest.raises(ValueError, match="normalize_reward=True: make_ppo needs samples"):
-        make_ppo(PPOConfig(normalize_reward=True), (F,), CONTINUOUS)
-    agent = make_ppo(PPOConfig(**SMALL | {"num_minibatches": 5}), (F,), CONTINUOUS)
+    with pytest.raises(ValueError, match="normalize_reward=True: needs samples"):
+        PPOConfig(normalize_reward=True).make((F,), CONTINUOUS)
+    agent = PPOConfig(**SMALL | {"num_minibatches": 5}).make((F,), CONTINUOUS)
     state = agent.init(jax.random.key(0))
     with pytest.raises(ValueError, match="num_minibatches=5"):
         agent.update(state, jax.random.key(0), rollout_of(agent, state))
-    assert PPOConfig().make((F,), CONTINUOUS, 4, 10).init(jax.random.key(0)).hyper["total_updates"] == 10
+    assert (
+        PPOConfig()
+        .make((F,), CONTINUOUS, samples=4, updates=10)
+        .init(jax.random.key(0))
+        .hyper["total_updates"]
+        == 10
+    )
 
 
 def test_settings_from_lists_are_hashable():

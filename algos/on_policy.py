@@ -1,0 +1,335 @@
+"""What learners of whole rollouts share: settings, state, advantages and the agent around them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.checks import require_choice, require_count, require_range
+from algos.networks import ActorCriticConfig, Policy, flatten, make_actor_critic
+from algos.normalize import (
+    Moments,
+    RewardScale,
+    explained_variance,
+    init_moments,
+    init_reward_scale,
+    masked_mean,
+    merge_moments,
+    normalize,
+    scale_reward,
+    standardize,
+    update_reward_scale,
+)
+from algos.optimizers import SCHEDULES, anneal
+from algos.returns import gae
+from algos.types import ActionSpec, Agent, Rollout
+
+PyTree = Any
+Metrics = dict[str, jax.Array]
+Hyper = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(ActorCriticConfig):
+    """Settings that all learners of rollouts have, besides those of their networks.
+
+    The numbers named in `TRACED` (and `total_updates`) only start the learner: they live in
+    `state.hyper`, where they can be changed, restored or vmapped over without recompiling.
+
+    Attributes:
+      horizon: decisions T per rollout.
+      learning_rate, entropy_coefficient: with their schedules ("constant", "linear", "cosine") and
+        the values `*_end` reached after `total_updates`.
+      total_updates: length of the schedules; None for the length of the run.
+      gamma, gae_lambda: discount and trace decay per decision.
+      value_coefficient: weight of the value loss.
+      max_grad_norm: bound on the global gradient norm; None for none.
+      normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
+      normalize_observation, normalize_reward: running normalisation.
+      reward_scale: constant factor on rewards, after their normalisation.
+      adam_eps, adam_beta1, adam_beta2: of Adam.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "learning_rate": (0.0, 1.0),
+        "learning_rate_end": (0.0, 1.0),
+        "gamma": (0.0, 1.0),
+        "gae_lambda": (0.0, 1.0),
+        "entropy_coefficient": (0.0, math.inf),
+        "entropy_coefficient_end": (0.0, math.inf),
+        "value_coefficient": (0.0, math.inf),
+        "max_grad_norm": (1e-6, math.inf),
+        "reward_scale": (1e-9, math.inf),
+        "adam_eps": (1e-12, 1.0),
+        "adam_beta1": (0.0, 1.0 - 1e-7),
+        "adam_beta2": (0.0, 1.0 - 1e-7),
+    }
+    ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm",)
+    COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
+    ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
+
+    horizon: int = 128
+    learning_rate: float = 3e-4
+    learning_rate_end: float = 0.0
+    learning_rate_schedule: str = "constant"
+    entropy_coefficient: float = 0.0
+    entropy_coefficient_end: float = 0.0
+    entropy_coefficient_schedule: str = "constant"
+    total_updates: int | None = None
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    value_coefficient: float = 0.5
+    max_grad_norm: float | None = 0.5
+    normalize_advantage: str = "none"
+    normalize_observation: bool = True
+    normalize_reward: bool = False
+    reward_scale: float = 1.0
+    adam_eps: float = 1e-5
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+
+    def __post_init__(self):
+        super().__post_init__()
+        for key in self.COUNTS:
+            require_count(key, getattr(self, key))
+        if self.total_updates is not None:
+            require_count("total_updates", self.total_updates)
+        for key, (low, high) in self.TRACED.items():
+            if getattr(self, key) is not None or key not in self.OPTIONAL:
+                require_range(key, getattr(self, key), low, high)
+        for key in self.ANNEALED:
+            require_choice(f"{key}_schedule", getattr(self, f"{key}_schedule"), SCHEDULES)
+        require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
+
+    def method(self, policy: Policy) -> "Method":
+        """How this learner learns with these networks."""
+        raise NotImplementedError
+
+    def make(
+        self,
+        observation_shape: tuple[int, ...],
+        action: ActionSpec,
+        *,
+        samples: int | None = None,
+        updates: int | None = None,
+        **run,
+    ) -> Agent:
+        """Builds the agent as a bundle of pure functions.
+
+        Args:
+          observation_shape: shape of one observation; it is flattened for the networks.
+          action: the action space.
+          samples: agents side by side, E * A; needed only to normalise rewards.
+          updates: length of the run, for schedules without a length of their own.
+          run: what else is known of the run; not needed here.
+
+        Raises:
+          ValueError: for settings that do not fit together.
+        """
+        del run
+        policy = make_actor_critic(self, math.prod(observation_shape), action)
+        return make_agent(self, policy, self.method(policy), observation_shape, samples, updates)
+
+
+@struct.dataclass
+class OnPolicyState:
+    """Everything a learner of rollouts learns and remembers.
+
+    Attributes:
+      params: parameters of the networks.
+      optimizer: state of the optimiser.
+      observations: moments of the flat observations, or None.
+      rewards: scale of the rewards, or None.
+      hyper: traced hyper-parameters by name.
+      updates: int32 scalar, updates done.
+    """
+
+    params: PyTree
+    optimizer: PyTree
+    observations: Moments | None
+    rewards: RewardScale | None
+    hyper: Hyper
+    updates: jax.Array
+
+
+class Batch(NamedTuple):
+    """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros."""
+
+    obs: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    alive: jax.Array
+    mask: jax.Array | None
+
+
+class Method(NamedTuple):
+    """What sets one learner of rollouts apart from another.
+
+    Attributes:
+      init: `(params) -> optimizer`, its state before the first step.
+      learn: `(state, key, batch, hyper) -> (params, optimizer, metrics)`, all that a rollout teaches.
+    """
+
+    init: Callable
+    learn: Callable
+
+
+def make_agent(
+    config: OnPolicyConfig,
+    policy: Policy,
+    method: Method,
+    observation_shape: tuple[int, ...],
+    samples: int | None,
+    updates: int | None,
+) -> Agent:
+    """Puts networks and a method together; see `OnPolicyConfig.make`."""
+    if config.normalize_reward and samples is None:
+        raise ValueError("normalize_reward=True: needs samples, the number of agents side by side")
+    total_updates = config.total_updates or updates
+    schedules = [getattr(config, f"{key}_schedule") for key in config.ANNEALED]
+    if total_updates is None and set(schedules) != {"constant"}:
+        raise ValueError("total_updates=None: must be given with a schedule that is not constant")
+
+    def init(key):
+        params = policy.init(key)
+        hyper = {key: math.inf if (x := getattr(config, key)) is None else x for key in config.TRACED}
+        hyper["total_updates"] = total_updates or 1
+        size = math.prod(observation_shape)
+        return OnPolicyState(
+            params=params,
+            optimizer=method.init(params),
+            observations=init_moments((size,)) if config.normalize_observation else None,
+            rewards=init_reward_scale(samples) if config.normalize_reward else None,
+            hyper={key: jnp.asarray(x, jnp.float32) for key, x in hyper.items()},
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def evaluate(state, obs, mask):
+        flat = flatten(obs, observation_shape)
+        return policy.apply(state.params, observe(state, flat), mask)
+
+    def act(state, key, obs, carry, reset, mask):
+        distribution, value = evaluate(state, obs, mask)
+        action = distribution.sample(key)
+        return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
+
+    def update(state, key, rollout):
+        flat = rollout.replace(obs=flatten(rollout.obs, observation_shape))
+        return learn_from(config, method, state, key, flat)
+
+    return Agent(
+        init=init,
+        initial_carry=lambda batch_shape: (),
+        act=act,
+        greedy=lambda state, obs, carry, reset, mask: (evaluate(state, obs, mask)[0].mode(), carry),
+        value=lambda state, obs, carry, reset, mask: evaluate(state, obs, mask)[1],
+        update=update,
+    )
+
+
+def observe(state: OnPolicyState, flat: jax.Array) -> jax.Array:
+    """What the networks see of flat observations `[..., F]`: normalised, if the learner does that."""
+    return flat if state.observations is None else normalize(state.observations, flat)
+
+
+def learn_from(
+    config: OnPolicyConfig, method: Method, state: OnPolicyState, key: jax.Array, rollout: Rollout
+) -> tuple[OnPolicyState, Metrics]:
+    """Learns from one rollout with flat observations; returns `(state, metrics)`.
+
+    The statistics of observations are updated last, so that rollout and learning see the same
+    normalisation and the first gradient is that of the policy which acted.
+    """
+    hyper = annealed(config, state.hyper, state.updates)
+    if state.rewards is not None:
+        rewards = update_reward_scale(
+            state.rewards, rollout.reward, rollout.boundary, rollout.alive, hyper["gamma"]
+        )
+        state = state.replace(rewards=rewards)
+    batch = prepare(config, state, rollout, hyper)
+    params, optimizer, metrics = method.learn(state, key, batch, hyper)
+    observations = state.observations
+    if observations is not None:
+        observations = merge_moments(observations, rollout.obs, rollout.alive)
+    metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
+    metrics |= {name: hyper[name] for name in config.ANNEALED}
+    state = state.replace(
+        params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
+    )
+    return state, metrics
+
+
+def annealed(config: OnPolicyConfig, hyper: Hyper, updates: jax.Array) -> Hyper:
+    """The hyper-parameters of this update: those with a schedule at their current value."""
+    progress = updates / hyper["total_updates"]
+    current = {
+        key: anneal(getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress)
+        for key in config.ANNEALED
+    }
+    return hyper | current
+
+
+def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
+    """Advantages, targets and normalised observations of a rollout, flattened to `[T * E * A]`.
+
+    Everything that is not alive is replaced here, before any arithmetic of the losses.
+    """
+    alive = rollout.alive
+    reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
+    advantage, target = gae(
+        reward * hyper["reward_scale"],
+        rollout.value,
+        rollout.last_value,
+        rollout.discount,
+        rollout.boundary,
+        rollout.bootstrap,
+        hyper["gamma"],
+        hyper["gae_lambda"],
+        alive=alive,
+    )
+    if config.normalize_advantage == "batch":
+        advantage = standardize(advantage, alive)
+
+    def clean(x, fill=0):
+        return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, fill)
+
+    batch = Batch(
+        obs=clean(observe(state, rollout.obs)),
+        action=clean(rollout.action),
+        log_prob=clean(rollout.log_prob),
+        value=clean(rollout.value),
+        advantage=clean(advantage),
+        target=clean(target),
+        alive=alive,
+        mask=None if rollout.mask is None else clean(rollout.mask, True),
+    )
+    return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
+
+
+def total_loss(
+    policy_loss: jax.Array, value_loss: jax.Array, distribution: Any, alive: jax.Array, hyper: Hyper
+) -> tuple[jax.Array, Metrics]:
+    """Policy loss, weighted value loss and entropy bonus, averaged over the alive samples.
+
+    Args:
+      policy_loss, value_loss: `[N]`.
+      distribution: of the actions, `[N]`.
+      alive: `[N]` bool.
+      hyper: `value_coefficient`, `entropy_coefficient`.
+
+    Returns:
+      the loss and unreduced `[N]` quantities for metrics.
+    """
+    samples = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": distribution.entropy()}
+    if (std := distribution.std) is not None:
+        samples["action_std"] = jnp.broadcast_to(std.mean(-1), policy_loss.shape)
+    total = policy_loss + hyper["value_coefficient"] * value_loss
+    return masked_mean(total - hyper["entropy_coefficient"] * samples["entropy"], alive), samples
