@@ -26,6 +26,7 @@ class Progress:
       episodes: episodes finished in training.
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
+      forced: how often the curriculum advanced because its patience was at an end.
       best: name of a best checkpoint to its score, a list compared in order.
       last_eval: scalars of the last evaluation.
     """
@@ -34,6 +35,7 @@ class Progress:
     episodes: int = 0
     seconds: float = 0.0
     stage: int = 0
+    forced: int = 0
     best: dict[str, list[float]] = field(default_factory=dict)
     last_eval: dict[str, float] = field(default_factory=dict)
 
@@ -116,7 +118,10 @@ class Record:
         if stage != before:
             self.progress.stage = stage
             success = metrics.get("train/success_rate", math.nan)
-            move = "phase" if stage > before else "back: phase"
+            forced = int(metrics.get("curriculum/forced_advances", 0.0))
+            onward = "forced: phase" if forced > self.progress.forced else "phase"
+            self.progress.forced = forced
+            move = onward if stage > before else "back: phase"
             text = f"{move} {before} -> {stage}: {stages[stage]} (success {100 * success:.0f} %)"
             self.tracker.event(self.step, text)
         return {"curriculum/phase_name": stages[stage]}
