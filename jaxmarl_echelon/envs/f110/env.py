@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
+from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
 from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
 from jaxmarl_echelon.envs.f110.render import Viewer
@@ -21,22 +21,14 @@ from jaxmarl_echelon.envs.f110.simulation import (
     poses_of,
     velocities_of,
 )
-from jaxmarl_echelon.envs.f110.spawns import (
-    SpawnTable,
-    draw_spawn,
-    nth_positive,
-    read_points,
-    spawn_table,
-    spawn_weights,
-)
+from jaxmarl_echelon.envs.f110.spawns import SpawnTable, draw_spawn, nth_positive, read_points, spawn_table
+from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.spaces import Box
 from physics.boxes import boundary_intervals
 from physics.mapbank import distance_at, map_bank
 from physics.single_track import INTEGRATORS
 
-ROLES = ("attacker", "defender")
-TIMEOUTS = ("terminal", "truncation")
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
@@ -64,7 +56,7 @@ class F110:
         maps: Sequence,
         reward: Reward,
         spawns: SpawnTable,
-        tasks: Sequence[str],
+        limits: tasks.Limits,
         params: F110Params,
         *,
         scales: ObservationScales,
@@ -76,7 +68,7 @@ class F110:
         self.simulation, self.maps, self.reward = simulation, maps, reward
         self.spawns, self.scales, self.observe_time = spawns, scales, observe_time
         self.finish_lines = finish_lines
-        self._params = params
+        self._params, self._limits, self._ftg_options = params, limits, ftg_options
         self._pays_track = bool(ON_TRACK & set(reward.names))
         reach = simulation.dt * int(params.max_steps) * float(params.car.v_max)
         length = np.asarray(simulation.bank.centerline_length)
@@ -84,7 +76,8 @@ class F110:
         self._window = track_position.search_window(
             simulation.bank, simulation.dt * simulation.repeat * float(params.car.v_max)
         )
-        self.spec = _spec(simulation, reward, tasks, params, observe_time, speed_limits)
+        names = tuple(point.name for point in limits.points)
+        self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
         self.scripts = controllers.scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
         self.controllers = {"attacker": "learner", "defender": "ftg"}
@@ -93,6 +86,10 @@ class F110:
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
         return self._params
+
+    def task_params(self, given: Mapping) -> F110Params:
+        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
+        return tasks.change(tasks.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options)
 
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
@@ -329,31 +326,27 @@ def make(
         wall_contact=settings.choice("wall_contact", wall_contact, WALL_CONTACTS),
         outline=boundary_intervals(*size, min(grid.resolution for grid in maps)),
     )
-    limit = float(vehicle.v_min), float(vehicle.v_max)
-    jitter = [settings.number("spawn_jitter", value, 0.0) for value in spawn_jitter]
+    limits = tasks.Limits.of(vehicle, maps, points)
+    limit = limits.speed
+    given = {
+        "spawns": spawns, "spawn_jitter": spawn_jitter, "spawn_speed": spawn_speed,
+        "lock_steps": lock_steps, "locked": locked, "map_weights": map_weights,
+        "lidar_noise": lidar_noise, "max_steps": max_steps, "timeout": timeout,
+        "idle_speed": idle_speed, "idle_decisions": idle_decisions,
+    }  # fmt: skip
     params = F110Params(
         car=vehicle,
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
-        spawn_weights=jnp.asarray(spawn_weights(spawns, points)),
-        spawn_jitter=jnp.asarray(jitter, jnp.float32),
-        speed_range=jnp.asarray(settings.interval("spawn_speed", spawn_speed, *limit), jnp.float32),
-        lock_steps=jnp.int32(settings.whole("lock_steps", lock_steps, 0)),
-        locked=jnp.asarray([role in settings.choices("locked", locked, ROLES) for role in ROLES]),
-        map_weights=jnp.asarray(settings.map_weights(map_weights, len(maps))),
-        lidar_noise=jnp.float32(settings.number("lidar_noise", lidar_noise, 0.0)),
-        max_steps=jnp.int32(settings.whole("max_steps", max_steps, 1)),
-        timeout_terminal=jnp.bool_(settings.choice("timeout", timeout, TIMEOUTS) == "terminal"),
-        idle_speed=jnp.float32(settings.number("idle_speed", idle_speed, 0.0)),
-        idle_decisions=jnp.int32(settings.whole("idle_decisions", idle_decisions, 0)),
+        **tasks.read(tasks.GAPLOCK, given, limits),
     )
     return F110(
         simulation,
         maps,
         reward,
         spawn_table(maps, points, size, base_poses or {}),
-        tuple(point.name for point in points),
+        limits,
         params,
         scales=ObservationScales(
             settings.number("lidar_range", lidar_range, 1e-3),
@@ -367,7 +360,7 @@ def make(
     )
 
 
-def _spec(simulation, reward, tasks, params, observe_time, speed_limits) -> EnvSpec:
+def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
     beams = simulation.lidar.beams
     low = (0.0,) * beams + (-1.0,) * 10 + (0.0,) * (2 if observe_time else 1)
     steer = float(params.car.s_min), float(params.car.s_max)
@@ -388,7 +381,7 @@ def _spec(simulation, reward, tasks, params, observe_time, speed_limits) -> EnvS
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
         outcomes=OUTCOMES,
         success=SUCCESS,
-        tasks=tuple(tasks),
+        tasks=names,
         components=reward.names,
     )
 

@@ -141,6 +141,9 @@ def check_ftg(params: FTGParams) -> None:
     positive = ("max_distance", "max_steer", "steering_speed_scale", "wheelbase")
     for field in fields(FTGParams):
         name, value = field.name, np.asarray(getattr(params, field.name))
+        if value.dtype.kind not in ("b" if name == "farthest" else "iuf"):
+            kind = "true or false" if name == "farthest" else "a number"
+            raise ValueError(f"ftg {name} is {getattr(params, name)!r}; it must be {kind}")
         if not np.all(np.isfinite(value)):
             raise ValueError(f"ftg {name} is {value}; it must be finite")
         if name in shares and not np.all((value >= 0.0) & (value <= 1.0)):

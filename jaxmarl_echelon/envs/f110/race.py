@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, track_position
+from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
 from jaxmarl_echelon.envs.f110.render import Viewer
@@ -54,6 +54,7 @@ class F110Race:
         simulation: Simulation,
         maps: Sequence,
         reward: Reward,
+        limits: tasks.Limits,
         params: RaceParams,
         *,
         scales: RacingScales,
@@ -64,7 +65,7 @@ class F110Race:
     ):
         self.simulation, self.maps, self.reward = simulation, maps, reward
         self.scales, self.lookahead, self.neighbours = scales, tuple(lookahead), neighbours
-        self._params = params
+        self._params, self._limits, self._ftg_options = params, limits, ftg_options
         distance = simulation.dt * simulation.repeat * float(params.car.v_max)
         self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
@@ -76,6 +77,10 @@ class F110Race:
     def default_params(self) -> RaceParams:
         """Returns the parameters that the configuration asks for."""
         return self._params
+
+    def task_params(self, given: Mapping) -> RaceParams:
+        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
+        return tasks.change(tasks.RACE, self._params, given, self._limits, self.reward, self._ftg_options)
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
         """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
@@ -281,7 +286,6 @@ def make(
         if grid.centerline is None or not grid.centerline.closed:
             raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
     vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
-    limit = float(vehicle.v_min), float(vehicle.v_max)
     ftg_params, ftg_options = settings.read_ftg(ftg, sensor.fov)
     outline = boundary_intervals(
         float(vehicle.length), float(vehicle.width), min(grid.resolution for grid in maps)
@@ -298,24 +302,25 @@ def make(
         shared_fate=False,
         outline=outline,
     )
+    limits = tasks.Limits.of(vehicle, maps)
+    limit = limits.speed
+    given = {
+        "map_weights": map_weights, "lidar_noise": lidar_noise, "max_steps": max_steps,
+        "start_speed": start_speed, "grid_gap": grid_gap, "grid_offset": grid_offset,
+        "target_laps": target_laps, "crashed": crashed,
+    }  # fmt: skip
     params = RaceParams(
         car=vehicle,
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
-        map_weights=jnp.asarray(settings.map_weights(map_weights, len(maps))),
-        lidar_noise=jnp.float32(settings.number("lidar_noise", lidar_noise, 0.0)),
-        speed_range=jnp.asarray(settings.interval("start_speed", start_speed, *limit), jnp.float32),
-        grid_gap=jnp.float32(settings.number("grid_gap", grid_gap, float(vehicle.length))),
-        grid_offset=jnp.float32(settings.number("grid_offset", grid_offset, 0.0)),
-        max_steps=jnp.int32(settings.whole("max_steps", max_steps, 1)),
-        target_laps=jnp.int32(settings.whole("target_laps", target_laps, 0)),
-        obstacles=jnp.bool_(settings.choice("crashed", crashed, ("obstacle", "removed")) == "obstacle"),
+        **tasks.read(tasks.RACE, given, limits),
     )
     return F110Race(
         simulation,
         maps,
         reward,
+        limits,
         params,
         scales=RacingScales(
             lidar_range=settings.number("lidar_range", lidar_range, 1e-3),

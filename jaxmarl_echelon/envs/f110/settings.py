@@ -17,6 +17,9 @@ from physics.single_track import CarParams, ControlGains
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
 GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
 
+_GAINS = {field.name for field in dataclasses.fields(FTGParams)}
+_OPTIONS = {field.name for field in dataclasses.fields(FTGOptions)}
+
 
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
     """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
@@ -43,7 +46,9 @@ def choice(name: str, value, allowed: Sequence[str]) -> str:
 
 def choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
     """Returns one name or several as a tuple; raises ValueError unless each is one of `allowed`."""
-    given = (value,) if isinstance(value, str) else tuple(value or ())
+    given = (value,) if isinstance(value, str) else value or ()
+    if not isinstance(given, Sequence):
+        raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
     return tuple(choice(name, one, allowed) for one in given)
 
 
@@ -54,10 +59,33 @@ def switch(name: str, value) -> bool:
     return value
 
 
+def mapping(name: str, value) -> Mapping:
+    """Returns a mapping, empty for None; raises ValueError for anything else."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"env.{name}={value!r}: must be a mapping")
+    return value or {}
+
+
+def numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, ...]:
+    """Reads `count` numbers of at least `low`; raises ValueError for anything else."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence) or len(value) != count:
+        raise ValueError(f"env.{name}={value!r}: must be {count} numbers")
+    return tuple(number(name, one, low) for one in value)
+
+
+def spawns(value) -> str | Sequence | Mapping:
+    """Returns what `spawns.spawn_weights` can read; raises ValueError for anything else."""
+    if not isinstance(value, str | Sequence | Mapping):
+        raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
+    for name, weight in value.items() if isinstance(value, Mapping) else ():
+        number(f"spawns.{name}", weight, 0.0)
+    return value
+
+
 def interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tuple[float, float]:
     """Reads one number, or two in order, as a closed interval within [low, high]."""
-    ends = [value, value] if isinstance(value, Real) else list(value)
-    if len(ends) != 2:
+    ends = [value, value] if isinstance(value, Real) else value
+    if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
         raise ValueError(f"env.{name}={value!r}: must be one number or [low, high]")
     first, second = (number(name, end, low, high) for end in ends)
     if first > second:
@@ -78,6 +106,8 @@ def read_maps(spec: str | Sequence[str]) -> tuple[OccupancyMap, ...]:
 
 def map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
     """Returns how often each map is drawn, float32 `[M]`; equal by default."""
+    if weights is not None and (isinstance(weights, str) or not isinstance(weights, Sequence)):
+        raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
     values = [number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]
     if len(values) != maps or sum(values) <= 0:
         raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
@@ -116,22 +146,39 @@ def read_lidar(beams, fov, max_range) -> Lidar:
 def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOptions]:
     """Splits the follow-the-gap settings into gains and static options.
 
-    A `target_mode` of "farthest" sets the gain of that name too, so that curricula may change it.
+    A `target_mode` of "farthest" becomes the gain of that name, so that curricula may change it.
     """
-    given = dict(settings or {})
-    gains = {field.name for field in dataclasses.fields(FTGParams)}
-    options = {field.name for field in dataclasses.fields(FTGOptions)}
+    given = dict(mapping("ftg", settings))
     for name in given:
-        choice("ftg", name, sorted(gains | options))
-    static = {name: value for name, value in given.items() if name in options}
+        choice("ftg", name, sorted(_GAINS | _OPTIONS))
+    static = {name: value for name, value in given.items() if name in _OPTIONS}
     try:
-        made = FTGOptions(**{"fov": fov} | static)
-        numbers = {name: value for name, value in given.items() if name in gains}
-        params = FTGParams(**{"farthest": made.target_mode == "farthest"} | numbers)
-        check_ftg(params)
+        options = FTGOptions(**{"fov": fov} | static)
     except ValueError as error:
         raise ValueError(f"env.ftg: {error}") from None
-    return _as_arrays(params), made
+    farthest = options.target_mode == "farthest"
+    if farthest:
+        options = dataclasses.replace(options, target_mode="center")
+    gains = {name: value for name, value in given.items() if name in _GAINS}
+    return _gains(FTGParams(farthest=farthest), gains), options
+
+
+def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None) -> FTGParams:
+    """Changes some gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
+
+    Raises:
+      ValueError: one line, for an unknown or static setting or a gain that is out of bounds.
+    """
+    given = dict(mapping("ftg", settings))
+    for name in given:
+        if name in _OPTIONS - {"target_mode"}:
+            raise ValueError(f"env.ftg.{name}={given[name]!r}: is fixed for the whole run")
+        choice("ftg", name, sorted(_GAINS | {"target_mode"}))
+    if "target_mode" in given:
+        allowed = (options.target_mode, "farthest")
+        mode = choice("ftg.target_mode", given.pop("target_mode"), allowed)
+        given = {"farthest": mode == "farthest"} | given
+    return _gains(params, given)
 
 
 def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
@@ -144,6 +191,15 @@ def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np
                 raise ValueError(f"env.finish_lines.{grid.name}={lines[grid.name]}: needs [[x, y], [x, y]]")
             table[index] = ends
     return table
+
+
+def _gains(params: FTGParams, changes: Mapping) -> FTGParams:
+    changed = dataclasses.replace(params, **changes)
+    try:
+        check_ftg(changed)
+    except ValueError as error:
+        raise ValueError(f"env.ftg: {error}") from None
+    return _as_arrays(changed)
 
 
 def _as_arrays(params: FTGParams) -> FTGParams:

@@ -1,0 +1,205 @@
+"""Phases that follow each other as soon as a learner masters them."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_echelon.curricula import stages
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.curricula.criteria import NEVER, Criteria, read_criteria
+from jaxmarl_echelon.curricula.stages import TOLERANCE, Episode, Rules
+from jaxmarl_echelon.envs.base import EnvSpec
+
+
+@struct.dataclass
+class Course:
+    """Where a phased curriculum stands.
+
+    Attributes:
+      stage: int32, the present phase.
+      episodes: int32, its own episodes since it was entered.
+      success, reward, outcome: rings `[W]` of the newest of them.
+      below: int32, episodes in a row at which the condition for going back held.
+      eval_streak: int32, evaluations in a row that reached the gate's success rate.
+      eval_success: float32, success rate of the phase's last evaluation; -1 before the first.
+      advances, forced, regressions: int32 counts of moves; forced ones are among the advances.
+    """
+
+    stage: jax.Array
+    episodes: jax.Array
+    success: jax.Array
+    reward: jax.Array
+    outcome: jax.Array
+    below: jax.Array
+    eval_streak: jax.Array
+    eval_success: jax.Array
+    advances: jax.Array
+    forced: jax.Array
+    regressions: jax.Array
+
+
+def phased(
+    env,
+    phases: Sequence[Mapping],
+    common: Mapping | None = None,
+    evaluation: Mapping | None = None,
+    role: str | None = None,
+) -> Curriculum:
+    """A curriculum of phases with criteria for going on and for going back.
+
+    A phase is a mapping `{name, settings, criteria, mixture}`. `settings` are those of the
+    environment's `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode belongs
+    to the first phase with probability p, to the previous one with probability q (from the third
+    phase on), and to the present one otherwise. Only episodes of the present phase count below, and
+    all counting begins anew with every move. `criteria`, checked after every episode:
+
+    * On to the next phase once there were `min_episodes`, and over the last `window_size` of them
+      the success rate is at least `success_rate`, the mean return at least `avg_reward`, the share
+      of each outcome in `max_rates` at most the one given there; with an `eval_success_rate`, the last
+      `eval_required_runs` evaluations of the phase must have reached it, too.
+    * On to the next phase in any case after `patience` episodes, gate or not.
+    * Back to the previous phase if after `regress_min_episodes` the success rate over the last
+      `regress_window_size` (both as for going on by default) was below `regress_success_rate` at
+      `regress_patience` episodes in a row.
+
+    None stands for "not asked for", and `criteria.DEFAULTS` hold where a phase says nothing. The last phase
+    is never left for a next one.
+
+    Args:
+      env: the environment.
+      phases: the phases in order.
+      common: what holds for all phases that do not say otherwise, with the keys of a phase.
+      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+      role: the role whose returns count; None for the first that is learnt by default.
+
+    Raises:
+      ValueError: one line with the phase's name, for what is unknown, out of range or contradictory.
+    """
+    table = stages.read_stages(env, "curriculum.phases", phases, common, ("criteria", "mixture"))
+    criteria = read_criteria(table, env.spec)
+    rules = Rules(
+        init=partial(_init, criteria),
+        probabilities=partial(_probabilities, criteria),
+        step=partial(_step, criteria),
+        metrics=partial(_metrics, criteria, env.spec),
+        evaluated=partial(_evaluated, criteria),
+    )
+    return stages.staged(env, table, rules, evaluation, role)
+
+
+def _init(criteria: Criteria) -> Course:
+    size = max(criteria.window_size.max(), criteria.regress_window_size.max())
+    zero = jnp.int32(0)
+    return Course(
+        stage=zero,
+        episodes=zero,
+        success=jnp.zeros(size, jnp.float32),
+        reward=jnp.zeros(size, jnp.float32),
+        outcome=jnp.zeros(size, jnp.int32),
+        below=zero,
+        eval_streak=zero,
+        eval_success=jnp.float32(-1.0),
+        advances=zero,
+        forced=zero,
+        regressions=zero,
+    )
+
+
+def _probabilities(criteria: Criteria, course: Course) -> jax.Array:
+    now = _now(criteria, course)
+    stage = course.stage
+    foundation = jnp.where(stage > 0, now.foundation, 0.0)
+    previous = jnp.where(stage > 1, now.previous, 0.0)
+    one = partial(jax.nn.one_hot, num_classes=len(criteria.foundation))
+    own = 1.0 - foundation - previous
+    return foundation * one(0) + previous * one(stage - 1) + own * one(stage)
+
+
+def _step(criteria: Criteria, course: Course, episode: Episode) -> Course:
+    now = _now(criteria, course)
+    episodes = course.episodes + 1
+    course = course.replace(
+        episodes=episodes,
+        success=stages.push(course.success, episodes, episode.success),
+        reward=stages.push(course.reward, episodes, episode.reward),
+        outcome=stages.push(course.outcome, episodes, episode.outcome),
+    )
+    last = course.stage == len(criteria.patience) - 1
+    passed = ~last & _passed(now, course)
+    forced = ~last & ~passed & (episodes >= now.patience)
+    lately = stages.newest(course.success.size, episodes, now.regress_window_size)
+    poor = stages.share(lately, course.success) < now.regress_success_rate - TOLERANCE
+    below = jnp.where(poor & (episodes >= now.regress_min_episodes), course.below + 1, 0)
+    failed = ~passed & ~forced & (course.stage > 0) & (below >= now.regress_patience)
+    moved = passed | forced | failed
+    return course.replace(
+        stage=course.stage + passed + forced - failed,
+        episodes=jnp.where(moved, 0, episodes),
+        below=jnp.where(moved, 0, below),
+        eval_streak=jnp.where(moved, 0, course.eval_streak),
+        eval_success=jnp.where(moved, -1.0, course.eval_success),
+        advances=course.advances + passed + forced,
+        forced=course.forced + forced,
+        regressions=course.regressions + failed,
+    )
+
+
+def _passed(now: Criteria, course: Course) -> jax.Array:
+    lately = stages.newest(course.success.size, course.episodes, now.window_size)
+    rates = _outcome_rates(course, lately, now.max_rates.shape[-1])
+    return (
+        (course.episodes >= now.min_episodes)
+        & (stages.share(lately, course.success) >= now.success_rate - TOLERANCE)
+        & (stages.share(lately, course.reward) >= now.avg_reward)
+        & jnp.all(rates <= now.max_rates + TOLERANCE)
+        & (course.eval_streak >= now.eval_required_runs)
+    )
+
+
+def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Array:
+    """Share of each outcome, `[O]`."""
+    return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
+
+
+def _evaluated(criteria: Criteria, course: Course, success: jax.Array) -> Course:
+    rate = jnp.mean(success.astype(jnp.float32))
+    reached = rate >= _now(criteria, course).eval_success_rate - TOLERANCE
+    return course.replace(eval_streak=jnp.where(reached, course.eval_streak + 1, 0), eval_success=rate)
+
+
+def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax.Array]:
+    now, phases = _now(criteria, course), len(criteria.patience)
+    lately = stages.newest(course.success.size, course.episodes, now.window_size)
+    success = stages.share(lately, course.success)
+    gated = now.eval_required_runs > 0
+    values = {
+        "current_stage": course.stage,
+        "phase_idx": course.stage,
+        "total_phases": jnp.int32(phases),
+        "progress": course.stage / max(phases - 1, 1),
+        "episodes_in_stage": course.episodes,
+        "rolling_success": success,
+        "phase_success_rate": success,
+        "avg_reward": stages.share(lately, course.reward),
+        "eval_success_streak": course.eval_streak,
+        "eval_success_rate": jnp.where(course.eval_success < 0.0, jnp.nan, course.eval_success),
+        "criteria_success_rate": now.success_rate,
+        "criteria_min_episodes": now.min_episodes,
+        "criteria_eval_success_rate": jnp.where(gated, now.eval_success_rate, jnp.nan),
+        "criteria_eval_required_runs": now.eval_required_runs,
+        "patience": jnp.where(now.patience == NEVER, jnp.nan, now.patience.astype(jnp.float32)),
+        "advances": course.advances,
+        "forced_advances": course.forced,
+        "regressions": course.regressions,
+    }
+    rates = _outcome_rates(course, lately, len(spec.outcomes))
+    values |= {f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name != spec.success}
+    return {f"curriculum/{name}": value for name, value in values.items()}
+
+
+def _now(criteria: Criteria, course: Course) -> Criteria:
+    """The present phase's criteria."""
+    return Criteria(*(jnp.asarray(values)[course.stage] for values in criteria))

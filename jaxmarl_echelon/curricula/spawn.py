@@ -1,0 +1,266 @@
+"""Stages of harder and harder starts, left for the next and the previous one on a running success rate."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.curricula import stages as stages_lib
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, TOLERANCE, Episode, Rules, Stage
+
+RULES = ("enable_rate", "disable_rate", "enable_patience", "disable_patience")
+
+
+class Rates(NamedTuple):
+    """Numbers of the rules; those of stages are `[S]`.
+
+    Attributes:
+      enable_rate, enable_patience: of entering a stage from the one before it.
+      disable_rate, disable_patience: of leaving a stage for the one before it.
+      window: episodes in the plain mean.
+      activation_samples: episodes of a stage before it may be left for the next.
+      min_episode: episodes of the run before any stage may be left for the next.
+      cooldown: episodes after a move in which there is no other.
+      ema_alpha: weight of the newest episode in the success rate; 0 for a plain mean.
+      blend_previous_prob, blend_decay_episodes: how often, and for how long, the stage before a
+        move is still drawn.
+    """
+
+    enable_rate: np.ndarray
+    enable_patience: np.ndarray
+    disable_rate: np.ndarray
+    disable_patience: np.ndarray
+    window: int
+    activation_samples: int
+    min_episode: int
+    cooldown: int
+    ema_alpha: float
+    blend_previous_prob: float
+    blend_decay_episodes: int
+
+
+@struct.dataclass
+class Course:
+    """Where a spawn curriculum stands.
+
+    Attributes:
+      stage: int32, the present stage.
+      came_from: int32, the stage before the last move; the first one before any.
+      total: int32, episodes that counted since the run began.
+      episodes: int32, those since the stage was entered.
+      success: ring `[W]` of the newest of them.
+      rate: float32, the stage's success rate.
+      above, below: int32, episodes in a row at which it was high enough for the next stage, and
+        too low for this one.
+      cooldown: int32, episodes left in which there is no move.
+      advances, regressions: int32 counts of moves.
+    """
+
+    stage: jax.Array
+    came_from: jax.Array
+    total: jax.Array
+    episodes: jax.Array
+    success: jax.Array
+    rate: jax.Array
+    above: jax.Array
+    below: jax.Array
+    cooldown: jax.Array
+    advances: jax.Array
+    regressions: jax.Array
+
+
+def spawn(
+    env,
+    stages: Sequence[Mapping],
+    common: Mapping | None = None,
+    evaluation: Mapping | None = None,
+    window: int = 200,
+    activation_samples: int | None = None,
+    min_episode: int = 100,
+    enable_patience: int = 5,
+    disable_patience: int = 3,
+    cooldown: int = 20,
+    ema_alpha: float = 0.2,
+    blend_previous_prob: float = 0.3,
+    blend_decay_episodes: int = 50,
+) -> Curriculum:
+    """A curriculum of stages with a success rate at which each is entered and one at which it is left.
+
+    A stage is a mapping `{name, settings, enable_rate, disable_rate}`, where it needs one with its
+    own `enable_patience` and `disable_patience`. `settings` are those of the environment's
+    `task_params`: spawn points, speeds, speed lock, gains of the other driver. Only episodes of the
+    present stage count, and all but `min_episode` begins anew with every move. After each of them:
+
+    * On to the next stage once there were `min_episode` episodes in the run and
+      `activation_samples` in the stage, if the success rate has been at least the next stage's
+      `enable_rate` at `enable_patience` episodes in a row.
+    * Back to the previous stage if it has been below the stage's own `disable_rate` at
+      `disable_patience` episodes in a row.
+    * Neither within `cooldown` episodes after a move.
+
+    The success rate is an exponential mean that starts at the stage's first result, or the mean
+    over `window` episodes. After a move the stage that was left is still drawn, with a probability
+    that falls from `blend_previous_prob` to 0 in `blend_decay_episodes` episodes of the new one.
+
+    Args:
+      env: the environment.
+      stages: the stages in order.
+      common: what holds for all stages that do not say otherwise, with the keys of a stage.
+      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+      activation_samples: None for `window`.
+      window, min_episode, enable_patience, disable_patience, cooldown, ema_alpha,
+        blend_previous_prob, blend_decay_episodes: see above.
+
+    Raises:
+      ValueError: one line, with the stage's name where there is one, for what is unknown, out of
+        range or contradictory.
+    """
+    table = stages_lib.read_stages(env, "curriculum.stages", stages, common, RULES)
+    window = _count("window", window, 1, LONGEST_WINDOW)
+    activation_samples = window if activation_samples is None else activation_samples
+    counts = {
+        "window": window,
+        "activation_samples": _count("activation_samples", activation_samples, 1, window),
+        "min_episode": _count("min_episode", min_episode, 0),
+        "cooldown": _count("cooldown", cooldown, 0),
+        "blend_decay_episodes": _count("blend_decay_episodes", blend_decay_episodes, 0),
+    }
+    shares = {"ema_alpha": ema_alpha, "blend_previous_prob": blend_previous_prob}
+    for name, value in shares.items():
+        stages_lib.number(f"curriculum.{name}", value, 0.0, 1.0)
+    defaults = {
+        "enable_rate": 0.7,
+        "disable_rate": 0.0,
+        "enable_patience": enable_patience,
+        "disable_patience": disable_patience,
+    }
+    rates = Rates(**_read_rates(table, defaults), **counts, **shares)
+    rules = Rules(
+        init=partial(_init, rates),
+        probabilities=partial(_probabilities, rates),
+        step=partial(_step, rates),
+        metrics=partial(_metrics, rates),
+    )
+    return stages_lib.staged(env, table, rules, evaluation)
+
+
+def _init(rates: Rates) -> Course:
+    zero = jnp.int32(0)
+    return Course(
+        stage=zero,
+        came_from=zero,
+        total=zero,
+        episodes=zero,
+        success=jnp.zeros(rates.window, jnp.float32),
+        rate=jnp.float32(0.0),
+        above=zero,
+        below=zero,
+        cooldown=zero,
+        advances=zero,
+        regressions=zero,
+    )
+
+
+def _blend(rates: Rates, course: Course) -> jax.Array:
+    """Probability of the stage before the last move."""
+    left = 1.0 - course.episodes / max(rates.blend_decay_episodes, 1)
+    return jnp.where(rates.blend_decay_episodes > 0, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
+
+
+def _probabilities(rates: Rates, course: Course) -> jax.Array:
+    blend = _blend(rates, course)
+    one = partial(jax.nn.one_hot, num_classes=len(rates.enable_rate))
+    return blend * one(course.came_from) + (1.0 - blend) * one(course.stage)
+
+
+def _step(rates: Rates, course: Course, episode: Episode) -> Course:
+    stage, episodes, total = course.stage, course.episodes + 1, course.total + 1
+    ring = stages_lib.push(course.success, episodes, episode.success)
+    rate = _success_rate(rates, course, ring, episodes, episode.success)
+    enable_rate, enable_patience = _next(rates, stage)
+    above = jnp.where(rate >= enable_rate - TOLERANCE, course.above + 1, 0)
+    low = rate < jnp.asarray(rates.disable_rate)[stage] - TOLERANCE
+    below = jnp.where(low, course.below + 1, 0)
+    free = course.cooldown == 0
+    ripe = (total >= rates.min_episode) & (episodes >= rates.activation_samples)
+    passed = free & ripe & (above >= enable_patience)
+    failed = ~passed & free & (stage > 0) & (below >= jnp.asarray(rates.disable_patience)[stage])
+    moved = passed | failed
+    return Course(
+        stage=stage + passed - failed,
+        came_from=jnp.where(moved, stage, course.came_from),
+        total=total,
+        episodes=jnp.where(moved, 0, episodes),
+        success=ring,
+        rate=rate,
+        above=jnp.where(moved, 0, above),
+        below=jnp.where(moved, 0, below),
+        cooldown=jnp.where(moved, rates.cooldown, jnp.maximum(course.cooldown - 1, 0)),
+        advances=course.advances + passed,
+        regressions=course.regressions + failed,
+    )
+
+
+def _success_rate(rates: Rates, course: Course, ring, episodes, success) -> jax.Array:
+    if rates.ema_alpha == 0.0:
+        return stages_lib.share(stages_lib.newest(rates.window, episodes, rates.window), ring)
+    success = success.astype(jnp.float32)
+    mean = course.rate + rates.ema_alpha * (success - course.rate)
+    return jnp.where(episodes == 1, success, mean)
+
+
+def _next(rates: Rates, stage: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rate and patience of the stage after `stage`; a rate that is out of reach after the last one."""
+    rate = np.append(rates.enable_rate[1:], np.float32(np.inf))
+    patience = np.append(rates.enable_patience[1:], np.int32(1))
+    return jnp.asarray(rate)[stage], jnp.asarray(patience)[stage]
+
+
+def _metrics(rates: Rates, course: Course) -> dict[str, jax.Array]:
+    stages = len(rates.enable_rate)
+    known = course.episodes > 0
+    rate = jnp.where(known, course.rate, jnp.nan)
+    enable_rate = _next(rates, course.stage)[0]
+    values = {
+        "current_stage": course.stage,
+        "stage": course.stage,
+        "total_stages": jnp.int32(stages),
+        "progress": course.stage / max(stages - 1, 1),
+        "episodes_in_stage": course.episodes,
+        "rolling_success": rate,
+        "stage_success_rate": rate,
+        "enable_rate": jnp.where(jnp.isfinite(enable_rate), enable_rate, jnp.nan),
+        "disable_rate": jnp.asarray(rates.disable_rate)[course.stage],
+        "cooldown": course.cooldown,
+        "blend_probability": _blend(rates, course),
+        "advances": course.advances,
+        "regressions": course.regressions,
+    }
+    return {f"curriculum/{name}": value for name, value in values.items()}
+
+
+def _count(name: str, value, low: int, high: int = 2**31 - 1) -> int:
+    return stages_lib.whole(f"curriculum.{name}", value, low, high)
+
+
+def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarray]:
+    """Reads the stages' own numbers, `[S]` each."""
+    rows = []
+    for stage in table:
+        given = defaults | {key: value for key, value in stage.rules.items() if value is not None}
+        for key in ("enable_rate", "disable_rate"):
+            stages_lib.number(f"{stage.where}: {key}", given[key], 0.0, 1.0)
+        for key in ("enable_patience", "disable_patience"):
+            stages_lib.whole(f"{stage.where}: {key}", given[key], 1)
+        rows.append(given)
+    for stage, row, following in zip(table, rows, rows[1:], strict=False):
+        if row["disable_rate"] >= following["enable_rate"]:
+            above = f"must be below the next stage's enable_rate={following['enable_rate']}"
+            raise ValueError(f"{stage.where}: disable_rate={row['disable_rate']}: {above}")
+    kinds = {"enable_rate": np.float32, "disable_rate": np.float32}
+    return {key: np.array([row[key] for row in rows], kinds.get(key, np.int32)) for key in RULES}

@@ -1,0 +1,279 @@
+"""What curricula of stages share: a table of tasks, draws from it, and episodes one by one.
+
+A curriculum of stages moves along a table. When it moves is decided after every single episode,
+in the order in which episodes ended, however many environments run side by side.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.episodes import Drawn, Finished
+
+# Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
+TOLERANCE = 1e-6
+LONGEST_WINDOW = 10_000
+
+
+class Stage(NamedTuple):
+    """One entry of a table of stages, as read: `where` names it in messages, `rules` is all but settings."""
+
+    name: str
+    where: str
+    params: PyTree
+    rules: dict[str, Any]
+
+
+class Episode(NamedTuple):
+    """A finished episode, or many with leading axes.
+
+    Attributes:
+      stage: int32, the stage it belonged to.
+      success: bool.
+      reward: float32, return of the role whose progress the curriculum follows, mean over its agents.
+      outcome: int32 outcome code.
+    """
+
+    stage: jax.Array
+    success: jax.Array
+    reward: jax.Array
+    outcome: jax.Array
+
+
+class Rules(NamedTuple):
+    """How a curriculum moves along its stages; `course` is its state, with an int32 `stage`.
+
+    Attributes:
+      init: `() -> course`.
+      probabilities: `(course) -> [S]`, how often each stage is drawn.
+      step: `(course, Episode) -> course`, for one finished episode of the present stage.
+      metrics: `(course) -> dict` of `curriculum/...` scalars.
+      evaluated: `(course, success [N]) -> course`.
+    """
+
+    init: Callable
+    probabilities: Callable
+    step: Callable
+    metrics: Callable
+    evaluated: Callable = lambda course, success: course
+
+
+@struct.dataclass
+class Staged:
+    """A curriculum of S stages on its way.
+
+    Attributes:
+      params: parameters `[S, ...]` of the stages' tasks.
+      course: where it stands.
+    """
+
+    params: PyTree
+    course: PyTree
+
+
+def read_stages(
+    env, where: str, stages: Sequence[Mapping], common: Mapping | None, rules: Sequence[str]
+) -> list[Stage]:
+    """Reads a table of stages, `{name, settings, ...}` each, on the host.
+
+    Args:
+      env: the environment; its `task_params` reads `settings`.
+      where: the table's key in the configuration.
+      stages: the table.
+      common: what holds for every stage that does not say otherwise; mappings are merged key by key.
+      rules: keys of a stage besides `name` and `settings`.
+
+    Raises:
+      ValueError: one line, for an empty table, a missing or repeated name, an unknown key, or a
+        setting that the environment refuses.
+    """
+    if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence) or not stages:
+        raise ValueError(f"{where}={stages!r}: must be a list of at least one stage")
+    table, names = [], set()
+    for index, given in enumerate(stages):
+        name = given.get("name") if isinstance(given, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{where}.{index}={given!r}: must be a mapping with a name")
+        if name in names:
+            raise ValueError(f"{where}.{index}.name={name}: another stage has this name")
+        names.add(name)
+        here = f"{where}.{index} ({name})"
+        entry = merged(mapping("curriculum.common", common), given)
+        known(f"{here}: ", entry, ("name", "settings", *rules))
+        params = task(env, mapping(f"{here}: settings", entry.get("settings")), here)
+        table.append(Stage(name, here, params, {key: entry.get(key) for key in rules}))
+    return table
+
+
+def staged(
+    env, table: Sequence[Stage], rules: Rules, evaluation: Mapping | None, role: str | None = None
+) -> Curriculum:
+    """Makes a curriculum of a table of stages and the rules for moving along it.
+
+    Only episodes that belong to the present stage reach `rules.step`: easier stages that are mixed
+    in, and episodes begun before the last move, would hide how the present one goes.
+
+    Args:
+      env: the environment; its spec must name an outcome that counts as success.
+      table: the stages.
+      rules: see `Rules`.
+      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+      role: the role whose returns count; None for the first that is learnt by default.
+
+    Raises:
+      ValueError: one line, if nothing counts as success, or for an unknown role or evaluation setting.
+    """
+    spec = env.spec
+    if spec.success is None:
+        raise ValueError(f"curriculum: {spec.name} reports no success, so that no stage could be passed")
+    role = _followed(env, role)
+    scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
+    stacked = jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *(s.params for s in table)
+    )
+
+    def init(change=None):
+        params = jax.tree.map(jnp.asarray, stacked)
+        return Staged(params if change is None else jax.vmap(change)(params), rules.init())
+
+    def draw(key, state):
+        logits = jnp.log(rules.probabilities(state.course))
+        stage = jax.random.categorical(key, logits).astype(jnp.int32)
+        return Drawn(at_stage(state.params, stage), stage)
+
+    def update(state, finished):
+        episodes = read_episodes(finished, spec, role)
+        return state.replace(course=follow(rules.step, state.course, episodes, finished.mask))
+
+    return Curriculum(
+        init=init,
+        draw=draw,
+        update=update,
+        metrics=lambda state: rules.metrics(state.course),
+        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        stages=tuple(stage.name for stage in table),
+        stage=lambda state: state.course.stage,
+        stage_params=lambda state, index: at_stage(state.params, index),
+        evaluated=lambda state, success: state.replace(course=rules.evaluated(state.course, success)),
+    )
+
+
+def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
+    """The parameters of one stage, from those `[S, ...]` of all."""
+    return jax.tree.map(lambda x: x[stage], params)
+
+
+def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
+    """What curricula look at in finished episodes `[T, E]`."""
+    return Episode(
+        stage=finished.stage,
+        success=finished.outcome == spec.outcomes.index(spec.success),
+        reward=jnp.mean(finished.episode_return[role], axis=-1),
+        outcome=finished.outcome,
+    )
+
+
+def follow(step: Callable, course: PyTree, episodes: Episode, mask: jax.Array) -> PyTree:
+    """Calls `step(course, episode)` for one finished episode of the present stage after the other.
+
+    They come in time order, those that ended at the same time by environment. Episodes of other
+    stages than `course.stage`, as it is when their turn comes, are left out. The cost follows the
+    number of finished episodes.
+
+    Args:
+      step: `(course, Episode) -> course`, with scalars.
+      course: has an int32 `stage`.
+      episodes: `[T, E]`.
+      mask: `[T, E]` bool; an episode ended there.
+    """
+    mask = mask.reshape(-1)
+    count = jnp.sum(mask)
+    order = jnp.nonzero(mask, size=mask.size, fill_value=0)[0]
+    episodes = jax.tree.map(lambda x: x.reshape(-1), episodes)
+
+    def advance(carry):
+        number, course = carry
+        episode = jax.tree.map(lambda x: x[order[number]], episodes)
+        own = episode.stage == course.stage
+        moved = step(course, episode)
+        return number + 1, jax.tree.map(lambda new, old: jnp.where(own, new, old), moved, course)
+
+    return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), course))[1]
+
+
+def push(ring: jax.Array, count: jax.Array, value: jax.Array) -> jax.Array:
+    """Writes the newest of `count` values (this one included) into a ring `[W]`."""
+    return ring.at[(count - 1) % ring.shape[0]].set(value.astype(ring.dtype))
+
+
+def newest(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
+    """Marks the `length` newest of `count` values in a ring; bool `[size]`."""
+    age = (count - 1 - jnp.arange(size)) % size
+    return age < jnp.minimum(jnp.minimum(count, length), size)
+
+
+def share(marked: jax.Array, values: jax.Array) -> jax.Array:
+    """Mean of `values [..., W]` over the `marked [W]`; NaN where nothing is marked."""
+    total = jnp.sum(jnp.where(marked, values, 0.0), axis=-1)
+    number = jnp.sum(marked)
+    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+
+
+def merged(base: Mapping, over: Mapping) -> dict:
+    """`over` on top of `base`; where both have a mapping the two are merged the same way."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def known(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
+    """Raises ValueError in one line for a key that is not allowed."""
+    for key, value in given.items():
+        if key not in allowed:
+            raise ValueError(f"{prefix}{key}={value!r}: unknown; allowed: {', '.join(allowed)}")
+
+
+def mapping(name: str, value) -> Mapping:
+    """Returns a mapping, empty for None; raises ValueError in one line for anything else."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{name}={value!r}: must be a mapping")
+    return value or {}
+
+
+def number(name: str, value, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns a finite number within [low, high]; raises ValueError in one line for anything else."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not math.isfinite(value) or not low <= value <= high:
+        bounds = f"a number in [{low:g}, {high:g}]" if math.isfinite(low) else "a finite number"
+        raise ValueError(f"{name}={value!r}: must be {bounds}")
+    return float(value)
+
+
+def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
+    """Returns a whole number within [low, high]; raises ValueError in one line for anything else."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not low <= value <= high or value != int(value):
+        bounds = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
+        raise ValueError(f"{name}={value!r}: must be a whole number {bounds}")
+    return int(value)
+
+
+def _followed(env, role: str | None) -> str:
+    names = [one.name for one in env.spec.roles]
+    drivers = getattr(env, "controllers", {})
+    if role is None:
+        return next((name for name in names if drivers.get(name) == "learner"), names[0])
+    if role not in names:
+        raise ValueError(f"curriculum.role={role}: no such role; allowed: {', '.join(names)}")
+    return role

@@ -1,0 +1,165 @@
+"""Settings of a task: what of an environment's parameters a configuration or a curriculum may set.
+
+`make` reads them for the whole run and `task_params` for a stage, through the same table and so
+with the same checks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.f110 import settings
+from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions
+from jaxmarl_echelon.envs.f110.rewards import Reward, make_reward
+from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
+from physics.single_track import CarParams
+
+ROLES = ("attacker", "defender")
+TIMEOUTS = ("terminal", "truncation")
+CRASHED = ("obstacle", "removed")
+
+
+class Limits(NamedTuple):
+    """What settings are checked against.
+
+    Attributes:
+      speed: lowest and highest speed of a car, m/s.
+      length: of a car, m.
+      maps: number of maps.
+      points: the spawn points, in order.
+      max_steps: the longest time limit, physics steps.
+    """
+
+    speed: tuple[float, float]
+    length: float
+    maps: int
+    points: Sequence[SpawnPoint]
+    max_steps: int = 2**31 - 1
+
+    @classmethod
+    def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
+        """The limits of an environment that is being built."""
+        return cls((float(car.v_min), float(car.v_max)), float(car.length), len(maps), points)
+
+
+Readers = Mapping[str, tuple[str, Callable[[Any, Limits], jax.Array]]]
+
+
+def _number(name: str, low: float) -> tuple[str, Callable]:
+    return name, lambda value, _: jnp.float32(settings.number(name, value, low))
+
+
+def _whole(name: str, low: int) -> tuple[str, Callable]:
+    return name, lambda value, _: jnp.int32(settings.whole(name, value, low))
+
+
+def _speeds(name: str) -> tuple[str, Callable]:
+    return "speed_range", lambda value, limits: jnp.asarray(
+        settings.interval(name, value, *limits.speed), jnp.float32
+    )
+
+
+def _locked(value, _: Limits) -> jax.Array:
+    chosen = settings.choices("locked", value, ROLES)
+    return jnp.asarray([role in chosen for role in ROLES])
+
+
+def _map_weights(value, limits: Limits) -> jax.Array:
+    return jnp.asarray(settings.map_weights(value, limits.maps))
+
+
+def _max_steps(value, limits: Limits) -> jax.Array:
+    return jnp.int32(settings.whole("max_steps", value, 1, limits.max_steps))
+
+
+_SHARED: Readers = {
+    "map_weights": ("map_weights", _map_weights),
+    "lidar_noise": _number("lidar_noise", 0.0),
+    "max_steps": ("max_steps", _max_steps),
+}
+# Setting -> (field of F110Params, reader), and the same for RaceParams.
+GAPLOCK: Readers = _SHARED | {
+    "spawns": (
+        "spawn_weights",
+        lambda value, limits: jnp.asarray(spawn_weights(settings.spawns(value), limits.points)),
+    ),
+    "spawn_jitter": (
+        "spawn_jitter",
+        lambda value, _: jnp.asarray(settings.numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
+    ),
+    "spawn_speed": _speeds("spawn_speed"),
+    "lock_steps": _whole("lock_steps", 0),
+    "locked": ("locked", _locked),
+    "timeout": (
+        "timeout_terminal",
+        lambda value, _: jnp.bool_(settings.choice("timeout", value, TIMEOUTS) == "terminal"),
+    ),
+    "idle_speed": _number("idle_speed", 0.0),
+    "idle_decisions": _whole("idle_decisions", 0),
+}
+RACE: Readers = _SHARED | {
+    "start_speed": _speeds("start_speed"),
+    "grid_gap": (
+        "grid_gap",
+        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length)),
+    ),
+    "grid_offset": _number("grid_offset", 0.0),
+    "target_laps": _whole("target_laps", 0),
+    "crashed": (
+        "obstacles",
+        lambda value, _: jnp.bool_(settings.choice("crashed", value, CRASHED) == "obstacle"),
+    ),
+}
+
+
+def read(readers: Readers, given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
+    """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
+    return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
+
+
+def change(
+    readers: Readers, params, given: Mapping[str, Any], limits: Limits, reward: Reward, options: FTGOptions
+):
+    """Changes some settings of an environment's parameters, on the host.
+
+    Args:
+      readers: GAPLOCK or RACE.
+      params: the environment's default parameters, whose time limit is the longest one allowed.
+      given: settings as in the environment's configuration: those that `readers` name, `ftg`
+        (gains, and a `target_mode`), `reward` (`{component: {weight name: value}}`).
+      limits: what values are checked against.
+      reward: the reward that `params.reward` belongs to.
+      options: the static part of the follow-the-gap driver.
+
+    Returns:
+      the changed parameters, with the same shapes and dtypes.
+
+    Raises:
+      ValueError: one line, for a setting that is unknown, that would need another program, or
+        that has a value which `make` would refuse.
+    """
+    plain = dict(given)
+    gains = plain.pop("ftg", None)
+    weights = plain.pop("reward", None)
+    for key in plain:
+        if key not in readers:
+            allowed = ", ".join((*readers, "ftg", "reward"))
+            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+    limits = limits._replace(max_steps=int(params.max_steps))
+    return params.replace(
+        **read(readers, plain, limits),
+        ftg=settings.change_ftg(params.ftg, options, gains),
+        reward=_change_reward(params.reward, reward, weights),
+    )
+
+
+def _change_reward(params: Mapping, reward: Reward, given: Mapping | None) -> dict:
+    changed = dict(params)
+    for name, weights in settings.mapping("reward", given).items():
+        settings.choice("reward", name, reward.names)
+        weights = settings.mapping(f"reward.{name}", weights)
+        read = make_reward({name: weights}).params()[name]
+        changed[name] = changed[name] | {key: read[key] for key in weights}
+    return changed

@@ -1,0 +1,87 @@
+"""An environment that is all settings, and made-up episodes, for the tests of curricula of stages."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.spaces import Box
+
+OUTCOMES = ("won", "crashed", "late")
+
+
+class Settings:
+    """Offers what curricula ask of an environment; its one setting is `level`."""
+
+    def __init__(self, components=("score",), success="won"):
+        box = Box((1,), -1.0, 1.0)
+        roles = (Role("guard", 1, box, box), Role("runner", 2, box, box))
+        self.spec = EnvSpec("settings", 1, roles, 0.1, 10, OUTCOMES, success, (), components)
+        self.controllers = {"guard": "script", "runner": "learner"}
+
+    def default_params(self):
+        return {"level": jnp.float32(-1.0), "pair": jnp.zeros(2, jnp.int32)}
+
+    def task_params(self, given):
+        for key in given:
+            if key != "level":
+                raise ValueError(f"env.{key}: unknown; allowed: level")
+        return self.default_params() | {"level": jnp.float32(given.get("level", -1.0))}
+
+
+def table(count, **rules):
+    """Stages `s0`, `s1`, ... with levels 0, 1, ..."""
+    return [{"name": f"s{i}", "settings": {"level": float(i)}, **rules} for i in range(count)]
+
+
+def finished(mask, stage, outcome, reward):
+    """Results `[T, E]`; the return of each of two runners is `reward`, that of the guard far off."""
+    mask = np.asarray(mask)
+    reward = np.where(mask, reward, 0).astype(np.float32)
+    return Finished(
+        mask=jnp.asarray(mask),
+        episode_return={
+            "guard": jnp.full((*mask.shape, 1), 1e6, jnp.float32),
+            "runner": jnp.stack([jnp.asarray(reward) - 1.0, jnp.asarray(reward) + 1.0], axis=-1),
+        },
+        length=jnp.asarray(mask, jnp.int32),
+        outcome=jnp.asarray(np.where(mask, outcome, -1), jnp.int32),
+        task=jnp.full(mask.shape, -1, jnp.int32),
+        stage=jnp.asarray(np.where(mask, stage, 0), jnp.int32),
+        components={},
+    )
+
+
+def stream(rng, stages, present, skill, shape=(6, 5)):
+    """A random rollout: most episodes belong to `present`, some to any stage; `skill` succeed."""
+    mask = rng.random(shape) < 0.5
+    stage = np.where(rng.random(shape) < 0.75, present, rng.integers(0, stages, shape))
+    won = rng.random(shape) < skill
+    outcome = np.where(won, 0, rng.integers(1, len(OUTCOMES), shape))
+    return finished(mask, stage, outcome, rng.integers(-3, 10, shape))
+
+
+def in_order(rollout):
+    """The finished episodes of a rollout as `(stage, outcome, reward)`, in time order."""
+    mask, stage, outcome = (np.asarray(x) for x in (rollout.mask, rollout.stage, rollout.outcome))
+    reward = np.asarray(rollout.episode_return["runner"]).mean(axis=-1)
+    steps, envs = mask.shape
+    return [
+        (int(stage[t, e]), int(outcome[t, e]), float(reward[t, e]))
+        for t in range(steps)
+        for e in range(envs)
+        if mask[t, e]
+    ]
+
+
+def single(stage, outcome, reward=0.0):
+    """A rollout in which one episode ended."""
+    return finished([[True]], [[stage]], [[outcome]], [[reward]])
+
+
+def play(curriculum, state, outcomes, stage=None, update=None):
+    """Ends episodes one rollout each, of the present stage unless another is given."""
+    for outcome in outcomes:
+        own = int(curriculum.stage(state)) if stage is None else stage
+        state = (update or curriculum.update)(state, single(own, outcome))
+    return state
