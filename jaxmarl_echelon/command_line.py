@@ -26,6 +26,9 @@ OPEN = (
     "variants.",
     "curriculum.evaluation=",
     "curriculum.evaluation.",
+    "curriculum.common.",
+    "curriculum.phases.",
+    "curriculum.stages.",
     "reward.components.",
     "env.spawn_points.",
     "env.finish_lines.",
@@ -102,7 +105,7 @@ def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]
                 del config["hydra"]
             OmegaConf.resolve(config)
             return config, chosen
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, TypeError) as error:
         raise UsageError(_explain(error, overrides)) from error
 
 

@@ -15,8 +15,8 @@ class Curriculum(NamedTuple):
     """A curriculum as pure functions; its state lives in the run and is saved with it.
 
     Attributes:
-      init: `(change=None) -> state`; `change` maps the parameters of every task the curriculum
-        trains on, so that variants of a run differ in nothing but arrays.
+      init: `() -> state`; it holds the parameters of every task the curriculum trains on, so that
+        variants of a run differ in nothing but arrays.
       draw: `(key, state) -> Drawn`, one environment's next episode and the stage it belongs to.
       update: `(state, finished) -> state`, after each rollout, with masked results `[T, E]`.
       metrics: `(state) -> dict` of `curriculum/...` scalars.
@@ -50,9 +50,8 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
     """
     scored = task(env, evaluation, "curriculum.evaluation")
 
-    def init(change=None):
-        params = jax.tree.map(jnp.asarray, env.default_params())
-        return params if change is None else change(params)
+    def init():
+        return jax.tree.map(jnp.asarray, env.default_params())
 
     return Curriculum(
         init=init,

@@ -141,9 +141,8 @@ def staged(
         lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *(s.params for s in table)
     )
 
-    def init(change=None):
-        params = jax.tree.map(jnp.asarray, stacked)
-        return Staged(params if change is None else jax.vmap(change)(params), rules.init())
+    def init():
+        return Staged(jax.tree.map(jnp.asarray, stacked), rules.init())
 
     def draw(key, state):
         logits = jnp.log(rules.probabilities(state.course))

@@ -116,19 +116,18 @@ def test_draws_follow_the_probabilities_and_carry_their_stage():
     assert shares[1] == 0.0
 
 
-def test_a_change_reaches_every_stage_and_not_the_evaluation():
+def test_variants_of_the_state_run_side_by_side_and_share_the_evaluation():
     made = curriculum(runs.Settings(), read(), evaluation={"level": 7.0})
 
     def run(amount):
-        state = made.init(lambda params: params | {"level": params["level"] + amount})
+        state = made.init()
+        state = state.replace(params=state.params | {"level": state.params["level"] + amount})
         own = [made.stage_params(state, index)["level"] for index in range(3)]
         return jnp.stack(own), made.evaluation(state)["level"]
 
     levels, scored = jax.vmap(run)(jnp.array([10.0, 20.0]))
     np.testing.assert_array_equal(levels, [[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])
     np.testing.assert_array_equal(scored, [7.0, 7.0])
-    constant = made.init(lambda params: params | {"level": jnp.float32(5.0)})
-    np.testing.assert_array_equal(constant.params["level"], [5.0] * 3)
 
 
 def test_names_and_the_evaluation_by_default():
