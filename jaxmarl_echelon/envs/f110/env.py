@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
+from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
 from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
 from jaxmarl_echelon.envs.f110.render import Viewer
@@ -301,7 +302,8 @@ def make(
     timeout: str = "terminal",
     idle_speed: float = 0.05,
     idle_decisions: int = 0,
-) -> F110:
+    goal: Mapping | None = None,
+) -> F110 | F110Goals:
     """Builds the adversarial environment; `conf/env/f110.yaml` explains each setting.
 
     Raises:
@@ -341,7 +343,7 @@ def make(
         reward=reward.params(),
         **tasks.read(tasks.GAPLOCK, given, limits),
     )
-    return F110(
+    env = F110(
         simulation,
         maps,
         reward,
@@ -358,6 +360,7 @@ def make(
         ftg_options=ftg_options,
         speed_limits=(settings.interval("attacker_speed", attacker_speed or limit, *limit), limit),
     )
+    return env if goal is None else F110Goals(env, goal)
 
 
 def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
