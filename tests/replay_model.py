@@ -1,0 +1,178 @@
+"""A replay of Python lists, slow and plain, and random experience to fill it and the real one with."""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.types import Goal, Transition
+
+FEATURES = 6
+NUMBER, ROW, DESIRED, ACHIEVED, NEXT_NUMBER = range(5)
+
+
+class Step(NamedTuple):
+    """One stored transition; `number` is unique, `episode` unique in its row."""
+
+    number: float
+    episode: int
+    obs: np.ndarray
+    action: np.ndarray
+    reward: float
+    discount: float
+    next_obs: np.ndarray
+    last: bool
+
+
+def goal() -> Goal:
+    """Goals of one number: what was reached is written in every next observation."""
+    return Goal(
+        achieved=lambda obs: obs[..., ACHIEVED : ACHIEVED + 1],
+        desired=lambda obs: obs[..., DESIRED : DESIRED + 1],
+        replace=lambda obs, goal: obs.at[..., DESIRED].set(goal[..., 0]),
+        reward=goal_reward,
+    )
+
+
+def goal_reward(achieved, desired):
+    """Something that tells every pair of goals apart and is not symmetric."""
+    return 0.25 * achieved[..., 0] - 0.125 * desired[..., 0]
+
+
+def experience(
+    seed: int, steps: int, rows: int, *, alive=0.8, end=0.15, terminal=0.5, success=0.5
+) -> Transition:
+    """`[T, N]` random transitions; every step has a number, and rows that are not alive hold rubbish."""
+    rng = np.random.default_rng(seed)
+    shape = (steps, rows)
+    number = np.arange(1, steps * rows + 1, dtype=np.float32).reshape(shape)
+    obs = np.zeros((*shape, FEATURES), np.float32)
+    obs[..., NUMBER], obs[..., ROW] = number, np.arange(rows)
+    obs[..., DESIRED] = rng.integers(0, 1000, shape)
+    next_obs = obs.copy()
+    next_obs[..., NUMBER] = 0.0
+    next_obs[..., NEXT_NUMBER], next_obs[..., ACHIEVED] = number, number + 5000
+    boundary = rng.random(shape) < end
+    terminated = boundary & (rng.random(shape) < terminal)
+    living = rng.random(shape) < alive
+    keep = living[..., None]
+    return Transition(
+        obs=jnp.asarray(np.where(keep, obs, np.nan)),
+        action=jnp.asarray(np.stack([number, -number], -1)),
+        reward=jnp.asarray(np.where(living, rng.integers(-8, 9, shape), np.nan), jnp.float32),
+        discount=jnp.asarray(np.where(living, 1.0 - terminated, np.nan), jnp.float32),
+        next_obs=jnp.asarray(np.where(keep, next_obs, np.nan)),
+        boundary=jnp.asarray(boundary),
+        success=jnp.asarray(boundary & (rng.random(shape) < success)),
+        alive=jnp.asarray(living),
+    )
+
+
+class Model:
+    """What a replay with `slots` transitions per row must hold, oldest first.
+
+    Attributes:
+      rows: per row a list of steps.
+      successes: the last `success_capacity` steps of successful episodes.
+    """
+
+    def __init__(self, rows: int, slots: int, *, success_capacity: int = 0, longest: int = 0):
+        self.rows = [[] for _ in range(rows)]
+        self.successes = []
+        self.slots, self.success_capacity, self.longest = slots, success_capacity, longest
+        self.episodes = [0] * rows
+
+    def add(self, transition: Transition) -> None:
+        for row, steps in enumerate(self.rows):
+            values = jax.tree.map(lambda x, row=row: np.asarray(x)[row], transition)
+            if not values.alive:
+                if steps:
+                    steps[-1] = steps[-1]._replace(last=True)
+                continue
+            if not steps or steps[-1].last:
+                self.episodes[row] += 1
+            step = Step(
+                values.obs[NUMBER],
+                self.episodes[row],
+                values.obs,
+                values.action,
+                values.reward,
+                values.discount,
+                values.next_obs,
+                bool(values.boundary or values.discount == 0),
+            )
+            steps.append(step)
+            del steps[: -self.slots]
+            if values.success and self.success_capacity:
+                episode = [step for step in steps if step.episode == self.episodes[row]]
+                self.successes += episode[-self.longest :]
+                del self.successes[: -self.success_capacity]
+
+    def find(self, number: float) -> tuple[list[Step], int]:
+        """The row that holds a transition, and where in it."""
+        for steps in self.rows:
+            for place, step in enumerate(steps):
+                if step.number == number:
+                    return steps, place
+        raise AssertionError(f"transition {number} is not held")
+
+
+def window(steps: list[Step], place: int, n_step: int) -> list[Step]:
+    """The steps that a sample beginning at `place` spans."""
+    spanned = []
+    for step in steps[place : place + n_step]:
+        spanned.append(step)
+        if step.last:
+            break
+    return spanned
+
+
+def returns(spanned: list[Step], gamma: float, rewards=None) -> tuple[float, float]:
+    """Discounted reward sum, and discount of the value after it."""
+    total, factor = 0.0, 1.0
+    for step, reward in zip(spanned, rewards or [step.reward for step in spanned], strict=True):
+        total += factor * reward
+        factor *= gamma * step.discount
+    return total, factor
+
+
+@cache
+def player(replay):
+    """`(state, transitions) -> state`, compiled once for every replay and number of steps."""
+    return jax.jit(lambda state, steps: jax.lax.scan(lambda s, t: (replay.add(s, t), None), state, steps)[0])
+
+
+def play(replay, state, transitions: Transition):
+    """The state after all `[T, N]` transitions were added in one scan."""
+    return player(replay)(state, transitions)
+
+
+def cut(transitions: Transition, begin: int, end: int) -> Transition:
+    """The transitions of the times from `begin` to before `end`."""
+    return jax.tree.map(lambda x: x[begin:end], transitions)
+
+
+def fill(model: Model, transitions: Transition) -> Model:
+    """The model after all `[T, N]` transitions were added."""
+    host = jax.tree.map(np.asarray, transitions)
+    for time in range(host.reward.shape[0]):
+        model.add(jax.tree.map(lambda x, time=time: x[time], host))
+    return model
+
+
+def contents(ring, row: int) -> dict[str, np.ndarray]:
+    """What a ring holds of one row, oldest first."""
+    count, cursor, slots = int(ring.count[row]), int(ring.cursor[row]), ring.last.shape[1]
+    slot = (cursor - count + np.arange(count)) % slots
+    names = ("obs", "action", "reward", "discount", "next_obs", "last")
+    return {name: np.asarray(getattr(ring, name))[row, slot] for name in names}
+
+
+def assert_holds(held: dict[str, np.ndarray], steps: list[Step]) -> None:
+    """Demands that the contents of a ring's row are these steps."""
+    assert len(held["reward"]) == len(steps)
+    for name, values in held.items():
+        if steps:
+            np.testing.assert_array_equal(values, np.stack([getattr(step, name) for step in steps]), name)
