@@ -183,8 +183,8 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[dict[str, Any]]:
     """One row per variant: the success (or return) of its last and of its best evaluations.
 
-    With one seed the interval is Wilson's over the evaluation's episodes, with several it is Student's
-    over the seeds.
+    The interval covers Student's over the seeds (where there are several) and, for success rates,
+    Wilson's over all episodes: seeds that all score 0 do not make 0 certain.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -193,13 +193,11 @@ def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[d
         name = "eval_agg/success_rate" if rate else "eval_agg/avg_reward"
         last = [record.progress.last_eval[name] for record in mine]
         episodes = mine[0].config.eval_episodes
-        if len(mine) > 1:
-            low, high = student(last)
-            low, high = (max(low, 0.0), min(high, 1.0)) if rate else (low, high)
-        elif rate:
-            low, high = wilson(last[0] * episodes, episodes)
-        else:
-            low = high = last[0]
+        low, high = student(last) if len(mine) > 1 else (last[0], last[0])
+        if rate:
+            number = episodes * len(mine)
+            least, most = wilson(sum(last) * episodes, number)
+            low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
         rows.append(
             {
                 "name": variant,
