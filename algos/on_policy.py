@@ -232,6 +232,7 @@ def make_agent(
         greedy=lambda state, obs, carry, reset, mask: (evaluate(state, obs, mask)[0].mode(), carry),
         value=lambda state, obs, carry, reset, mask: evaluate(state, obs, mask)[1],
         update=update,
+        policy_state=lambda state: state.replace(optimizer=None, rewards=None),
     )
 
 
