@@ -78,6 +78,17 @@ class SquashedGaussian:
         """Draws one action `[..., D]`."""
         return jnp.clip(jnp.tanh(Gaussian(self.mean, self.log_std).sample(key)), -SQUASH_LIMIT, SQUASH_LIMIT)
 
+    def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draws one action `[..., D]`; returns it with its log-density `[...]`.
+
+        Both are differentiable in the mean and the deviation. The density is taken from the value
+        before squashing, so it and its gradient stay exact where the action is saturated.
+        """
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        raw = self.mean + self.std * noise
+        density = -(0.5 * jnp.square(noise) + self.log_std + HALF_LOG_TAU) - _log_tanh_slope(raw)
+        return jnp.clip(jnp.tanh(raw), -SQUASH_LIMIT, SQUASH_LIMIT), density.sum(-1)
+
     def mode(self) -> jax.Array:
         """The squashed mean `[..., D]`, which is the median of each dimension."""
         return jnp.tanh(self.mean)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
 
 from algos.checks import require_choice, require_range
 from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
@@ -19,6 +20,20 @@ HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 0.01
 LOG_STD_RANGE = (-5.0, 2.0)
+
+
+def orthogonal(gain: float) -> Callable:
+    """Initialiser of kernels with orthogonal rows or columns of length `gain`.
+
+    Batched over seeds or critics it draws one kernel after the other, because XLA's CPU backend can
+    deadlock over batched QR decompositions that run side by side.
+    """
+    init = nn.initializers.orthogonal(gain)
+
+    def one_by_one(key, shape, dtype=jnp.float32):
+        return sequential_vmap(lambda key: init(key, shape, dtype))(key)
+
+    return one_by_one
 
 
 class Linear(nn.Module):
@@ -35,7 +50,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", nn.initializers.orthogonal(self.gain), (self.size, x.shape[-1]))
+        kernel = self.param("kernel", orthogonal(self.gain), (self.size, x.shape[-1]))
         bias = self.param("bias", self.bias_init, (self.size,))
         product = jax.lax.dot_general(
             x.astype(self.dtype), kernel.astype(self.dtype), (((x.ndim - 1,), (1,)), ((), ()))
@@ -59,7 +74,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, width in enumerate(self.widths):
-            kernel_init = nn.initializers.orthogonal(HIDDEN_GAIN)
+            kernel_init = orthogonal(HIDDEN_GAIN)
             layer = nn.Dense(width, kernel_init=kernel_init, dtype=self.dtype, name=f"layer_{i}")
             x = ACTIVATIONS[self.activation](layer(x))
         return x
@@ -107,6 +122,84 @@ class ValueHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         return Linear(1, VALUE_GAIN, dtype=self.dtype, name="out")(x)[..., 0]
+
+
+class Actor(nn.Module):
+    """Policy of one observation: hidden layers and a policy head.
+
+    Attributes:
+      head: the policy head.
+      widths: hidden layers.
+      activation: a key of `ACTIVATIONS`.
+      dtype: type of the arithmetic.
+    """
+
+    head: PolicyHead
+    widths: tuple[int, ...]
+    activation: str = "relu"
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Maps flat observations `[..., F]` to `(outputs, log_std)`."""
+        return self.head(MLP(self.widths, self.activation, self.dtype, name="trunk")(obs))
+
+
+class Critic(nn.Module):
+    """Estimates of what an action is worth, near 0 at first.
+
+    The first layer keeps the kernel of the action apart from that of the observation, so that the
+    gradient with respect to the action needs no product with the latter.
+
+    Attributes:
+      widths: hidden layers, at least one.
+      outputs: estimates per action.
+      activation: a key of `ACTIVATIONS`.
+      dtype: type of the arithmetic.
+    """
+
+    widths: tuple[int, ...]
+    outputs: int = 1
+    activation: str = "relu"
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, obs: jax.Array, action: jax.Array) -> jax.Array:
+        """Maps flat observations `[..., F]` and actions `[..., D]` to estimates `[..., outputs]`."""
+        init = orthogonal(HIDDEN_GAIN)
+        first, *rest = self.widths
+        x = nn.Dense(first, kernel_init=init, dtype=self.dtype, name="observation")(obs)
+        x = x + nn.Dense(first, use_bias=False, kernel_init=init, dtype=self.dtype, name="action")(action)
+        x = ACTIVATIONS[self.activation](x)
+        x = MLP(tuple(rest), self.activation, self.dtype, name="trunk")(x)
+        return Linear(self.outputs, VALUE_GAIN, dtype=self.dtype, name="out")(x)
+
+
+class Network(NamedTuple):
+    """A network as pure functions.
+
+    Attributes:
+      init: `(key) -> params`.
+      apply: `(params, *inputs) -> outputs`.
+    """
+
+    init: Callable
+    apply: Callable
+
+
+def make_critics(critic: Critic, count: int, observation_size: int, action_size: int) -> Network:
+    """An ensemble of independent critics, whose parameters have a leading axis `[count]`.
+
+    Returns:
+      the network; `apply(params, obs, action)` maps `[..., F]` and `[..., D]` to
+      `[members, ..., outputs]` for as many members as `params` holds.
+    """
+
+    def init(key):
+        obs, action = jnp.zeros((observation_size,)), jnp.zeros((action_size,))
+        return jax.vmap(lambda k: critic.init(k, obs, action))(jax.random.split(key, count))
+
+    return Network(init, jax.vmap(critic.apply, (0, None, None)))
 
 
 class ActorCritic(nn.Module):
@@ -170,16 +263,12 @@ class ActorCriticConfig:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, tuple(getattr(self, key)))
         for key in ("widths", "value_widths"):
-            value = getattr(self, key)
-            if value is not None and any(not isinstance(width, int) or width < 1 for width in value):
-                raise ValueError(f"{key}={value}: must hold positive whole numbers")
+            require_widths(key, getattr(self, key))
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
         require_choice("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
         require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
-        if self.squash and any(abs(x) >= 1.0 for x in self.initial_action or ()):
-            raise ValueError(
-                f"initial_action={self.initial_action}: must lie strictly inside (-1, 1) when squash=true"
-            )
+        if self.squash:
+            require_inside(self.initial_action, " when squash=true")
 
 
 class Policy(NamedTuple):
@@ -206,16 +295,13 @@ def make_actor_critic(config: ActorCriticConfig, observation_size: int, action: 
       ValueError: if `initial_action` does not fit the action space.
     """
     continuous = action.kind == "continuous"
-    bias = config.initial_action or ()
-    if bias and (not continuous or len(bias) != action.dimensions):
-        wanted = f"{action.dimensions} numbers" if continuous else "null for discrete actions"
-        raise ValueError(f"initial_action={bias}: must be {wanted}")
+    bias = policy_bias(config.initial_action, action, config.squash)
     dtype = jnp.dtype(config.compute_dtype)
     head = PolicyHead(
         size=action.dimensions if continuous else action.mask_size,
         log_std=math.log(config.initial_std) if continuous else None,
         state_dependent_std=config.state_dependent_std,
-        mean_bias=tuple(math.atanh(x) for x in bias) if config.squash else bias,
+        mean_bias=bias,
         dtype=dtype,
     )
     value_widths = config.widths if config.value_widths is None else config.value_widths
@@ -229,6 +315,33 @@ def make_actor_critic(config: ActorCriticConfig, observation_size: int, action: 
         return family(out, jnp.clip(log_std, *LOG_STD_RANGE)), value
 
     return Policy(lambda key: network.init(key, jnp.zeros((observation_size,))), apply)
+
+
+def policy_bias(
+    initial_action: tuple[float, ...] | None, action: ActionSpec, squash: bool
+) -> tuple[float, ...]:
+    """Bias of a policy head whose mean action, squashed or not, starts at `initial_action`.
+
+    Raises:
+      ValueError: if that does not fit the action space.
+    """
+    bias, continuous = initial_action or (), action.kind == "continuous"
+    if bias and (not continuous or len(bias) != action.dimensions):
+        wanted = f"{action.dimensions} numbers" if continuous else "null for discrete actions"
+        raise ValueError(f"initial_action={bias}: must be {wanted}")
+    return tuple(math.atanh(x) for x in bias) if squash else bias
+
+
+def require_widths(key: str, widths: tuple[int, ...] | None) -> None:
+    """Demands widths of layers, or None."""
+    if widths is not None and any(not isinstance(width, int) or width < 1 for width in widths):
+        raise ValueError(f"{key}={widths}: must hold positive whole numbers")
+
+
+def require_inside(initial_action: tuple[float, ...] | None, reason: str) -> None:
+    """Demands actions that a hyperbolic tangent can reach, or None."""
+    if any(abs(x) >= 1.0 for x in initial_action or ()):
+        raise ValueError(f"initial_action={initial_action}: must lie strictly inside (-1, 1){reason}")
 
 
 def flatten(obs: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -30,6 +30,7 @@ OPEN = (
     "curriculum.phases.",
     "curriculum.stages.",
     "reward.components.",
+    "env.goal.",
     "env.spawn_points.",
     "env.finish_lines.",
     "env.base_poses.",

@@ -1,0 +1,100 @@
+"""Stopping and resuming changes no bit, for every algorithm, with replay and with a curriculum."""
+
+import jax
+import numpy as np
+import probes
+import pytest
+
+from algos.a2c import A2CConfig
+from algos.ppo import PPOConfig
+from algos.sac import SACConfig
+from algos.td3 import TD3Config
+from algos.tqc import TQCConfig
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}
+REPLAY = {
+    "batch_size": 8,
+    "learning_starts": 48,
+    "replay": {
+        "capacity": 160,
+        "n_step": 2,
+        "prioritized": True,
+        "success_capacity": 32,
+        "success_ratio": 0.25,
+    },
+}
+ALGOS = {
+    "ppo": PPOConfig(**SMALL, epochs=2, num_minibatches=2, normalize_reward=True),
+    "a2c": A2CConfig(**SMALL),
+    "sac": SACConfig(**SMALL, **REPLAY),
+    "td3": TD3Config(**SMALL, **REPLAY),
+    "tqc": TQCConfig(**SMALL, **REPLAY, n_critics=2, n_quantiles=5, drop_per_critic=1),
+}
+
+
+class Levels(probes.ContinuousTarget):
+    """A probe with continuous actions and a number that phases may set."""
+
+    def task_params(self, settings):
+        return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+
+def course(env):
+    phases = [
+        {"name": f"gain_{gain}", "settings": {"gain": gain}, "criteria": {"success_rate": 0.0}}
+        for gain in (1, 2, 3)
+    ]
+    common = {
+        "criteria": {"min_episodes": 40, "window_size": 20},
+        "mixture": {"foundation": 0.1, "previous": 0.1},
+    }
+    return phased(env, phases, common)
+
+
+def configure(algo, updates=8):
+    return RunConfig(
+        env=Levels(),
+        algo=ALGOS[algo],
+        curriculum=course,
+        total_env_steps=updates * 8 * 8,
+        num_envs=8,
+        eval_every=2,
+        eval_episodes=8,
+        checkpoint_every=2,
+        window=16,
+        episode_rows=16,
+    )
+
+
+def train(folder, config, program, resume=None, stop_after=None):
+    folder.mkdir(exist_ok=True)
+    tracker = Tracker({"csv": CsvSink()})
+    return loop.train(config, program, {"seed": 0}, folder, tracker, resume, stop_after)
+
+
+@pytest.mark.parametrize("algo", list(ALGOS))
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, algo):
+    config = configure(algo)
+    program = make_program(config)
+    whole, halved = tmp_path / "whole", tmp_path / "halved"
+    finished = train(whole, config, program)
+    train(halved, config, program, stop_after=5)
+    again = train(halved, config, program, resume=checkpoints.find(halved, "latest"))
+    assert finished["stage"] == again["stage"] > 0 and finished["best"] == again["best"]
+
+    like = jax.eval_shape(program.init, jax.random.key(0))
+    first, second = (
+        checkpoints.flatten(checkpoints.restore(checkpoints.find(folder, "latest"), like))
+        for folder in (whole, halved)
+    )
+    assert any("replay" in name for name in first) == (algo in ("sac", "td3", "tqc"))
+    for name in first:
+        assert first[name].tobytes() == second[name].tobytes(), name
+    assert (whole / "eval.csv").read_text() == (halved / "eval.csv").read_text()
