@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count, require_range
+from algos.initializers import orthogonal
 
 PyTree = Any
 
@@ -165,7 +166,7 @@ def positive_candidate(x: jax.Array) -> jax.Array:
 
 def _weight_init(config: CoreConfig) -> Callable:
     if config.weight_init == "orthogonal":
-        return nn.initializers.orthogonal()
+        return orthogonal()
     bound = 1.0 / math.sqrt(config.width)
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 

@@ -3,16 +3,19 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import sequential_vmap
 
 from algos.checks import require_choice, require_range
+from algos.cores import Core, CoreConfig
 from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.initializers import orthogonal
 from algos.types import ActionSpec
+
+PyTree = Any
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu}
 
@@ -20,20 +23,6 @@ HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 0.01
 LOG_STD_RANGE = (-5.0, 2.0)
-
-
-def orthogonal(gain: float) -> Callable:
-    """Initialiser of kernels with orthogonal rows or columns of length `gain`.
-
-    Batched over seeds or critics it draws one kernel after the other, because XLA's CPU backend can
-    deadlock over batched QR decompositions that run side by side.
-    """
-    init = nn.initializers.orthogonal(gain)
-
-    def one_by_one(key, shape, dtype=jnp.float32):
-        return sequential_vmap(lambda key: init(key, shape, dtype))(key)
-
-    return one_by_one
 
 
 class Linear(nn.Module):
@@ -232,9 +221,37 @@ class ActorCritic(nn.Module):
         return self.policy(actor), ValueHead(self.dtype, name="value")(critic)
 
 
+class RecurrentActorCritic(nn.Module):
+    """Policy and value of what was seen so far: trunk, recurrent core, and both heads on top of it.
+
+    Attributes:
+      policy: the policy head.
+      widths: hidden layers of the trunk.
+      core: choices of the core.
+      activation: a key of `ACTIVATIONS`.
+      dtype: type of the arithmetic.
+    """
+
+    policy: PolicyHead
+    widths: tuple[int, ...]
+    core: CoreConfig
+    activation: str = "tanh"
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, carry: PyTree, obs: jax.Array, reset: jax.Array, *, sequence: bool):
+        """Maps flat observations `[..., F]`, or a sequence `[T, ..., F]` of them, to
+        `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
+        """
+        core = Core(self.core, self.dtype, name="core")
+        x = MLP(self.widths, self.activation, self.dtype, name="trunk")(obs)
+        carry, x = (core.sequence if sequence else core)(carry, x, reset)
+        return carry, self.policy(x), ValueHead(self.dtype, name="value")(x)
+
+
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Choices of a feed-forward actor and critic.
+    """Choices of an actor and critic.
 
     Attributes:
       widths: hidden layers of the policy (of both, when shared).
@@ -272,49 +289,93 @@ class ActorCriticConfig:
 
 
 class Policy(NamedTuple):
-    """An actor and critic as pure functions.
+    """An actor and critic as pure functions of flat observations `[..., F]`.
 
     Attributes:
       init: `(key) -> params`.
-      apply: `(params, obs, mask) -> (distribution, value)` for flat observations `[..., F]`.
+      apply: `(params, obs, mask) -> (distribution, value)`; None with a recurrent core.
+      initial_carry: `(batch_shape) -> carry`; `()` without a core.
+      step: `(params, obs, carry, reset, mask) -> (carry, distribution, value)`, one decision; the carry is
+        cleared before it where `reset`.
+      sequence: `(params, obs, carry, reset, mask) -> (distribution, value)` of T decisions, all `[T, ...]`
+        but the carry, which is that before the first.
     """
 
     init: Callable
-    apply: Callable
+    apply: Callable | None
+    initial_carry: Callable
+    step: Callable
+    sequence: Callable
 
 
-def make_actor_critic(config: ActorCriticConfig, observation_size: int, action: ActionSpec) -> Policy:
+def make_actor_critic(
+    config: ActorCriticConfig, observation_size: int, action: ActionSpec, core: CoreConfig | None = None
+) -> Policy:
     """Builds the networks and the action distribution on top of them.
 
     Args:
       config: the choices.
       observation_size: length F of a flat observation.
       action: the action space.
+      core: the recurrent core; None for a feed-forward policy.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
     continuous = action.kind == "continuous"
-    bias = policy_bias(config.initial_action, action, config.squash)
     dtype = jnp.dtype(config.compute_dtype)
     head = PolicyHead(
         size=action.dimensions if continuous else action.mask_size,
         log_std=math.log(config.initial_std) if continuous else None,
         state_dependent_std=config.state_dependent_std,
-        mean_bias=bias,
+        mean_bias=policy_bias(config.initial_action, action, config.squash),
         dtype=dtype,
     )
-    value_widths = config.widths if config.value_widths is None else config.value_widths
-    network = ActorCritic(head, config.widths, value_widths, config.shared, config.activation, dtype)
 
-    def apply(params, obs, mask):
-        (out, log_std), value = network.apply(params, obs)
+    def distribution(out, log_std, mask):
         if not continuous:
-            return MultiCategorical.masked(out, action.sizes, mask), value
+            return MultiCategorical.masked(out, action.sizes, mask)
         family = SquashedGaussian if config.squash else Gaussian
-        return family(out, jnp.clip(log_std, *LOG_STD_RANGE)), value
+        return family(out, jnp.clip(log_std, *LOG_STD_RANGE))
 
-    return Policy(lambda key: network.init(key, jnp.zeros((observation_size,))), apply)
+    if core is None or core.kind == "none":
+        value_widths = config.widths if config.value_widths is None else config.value_widths
+        network = ActorCritic(head, config.widths, value_widths, config.shared, config.activation, dtype)
+        return _feed_forward(network, distribution, observation_size)
+    network = RecurrentActorCritic(head, config.widths, core, config.activation, dtype)
+    return _recurrent(network, distribution, observation_size)
+
+
+def _feed_forward(network: ActorCritic, distribution: Callable, observation_size: int) -> Policy:
+    def apply(params, obs, mask):
+        out, value = network.apply(params, obs)
+        return distribution(*out, mask), value
+
+    return Policy(
+        init=lambda key: network.init(key, jnp.zeros((observation_size,))),
+        apply=apply,
+        initial_carry=lambda batch_shape: (),
+        step=lambda params, obs, carry, reset, mask: (carry, *apply(params, obs, mask)),
+        sequence=lambda params, obs, carry, reset, mask: apply(params, obs, mask),
+    )
+
+
+def _recurrent(network: RecurrentActorCritic, distribution: Callable, observation_size: int) -> Policy:
+    initial_carry = Core(network.core).initial_carry
+
+    def init(key):
+        obs, reset = jnp.zeros((observation_size,)), jnp.zeros((), bool)
+        return network.init(key, initial_carry(()), obs, reset, sequence=False)
+
+    def step(params, obs, carry, reset, mask):
+        carry, out, value = network.apply(params, carry, obs, reset, sequence=False)
+        return carry, distribution(*out, mask), value
+
+    def sequence(params, obs, carry, reset, mask):
+        _, out, value = network.apply(params, carry, obs, reset, sequence=True)
+        return distribution(*out, mask), value
+
+    return Policy(init, None, initial_carry, step, sequence)
 
 
 def policy_bias(

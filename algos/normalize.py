@@ -99,6 +99,30 @@ def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8
     return reward * jax.lax.rsqrt(scale.moments.var + epsilon)
 
 
+def centre_rewards(
+    centre: jax.Array, reward: jax.Array, alive: jax.Array, rate: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Subtracts from every reward the running mean of those that its agent had before.
+
+    Args:
+      centre: `[N]` running means of N = E * A agents, 0 at first.
+      reward: `[T, E, A]` raw rewards.
+      alive: `[T, E, A]` bool; other rewards do not move the means.
+      rate: share of each new reward in the mean.
+
+    Returns:
+      `(centre, reward)` after the rollout and centred.
+    """
+
+    def step(mean, row):
+        row_reward, row_alive = row
+        after = mean + rate * (row_reward - mean)
+        return jnp.where(row_alive, after, mean), row_reward - mean
+
+    after, centred = jax.lax.scan(step, centre.reshape(reward.shape[1:]), (reward, alive))
+    return after.reshape(-1), centred
+
+
 def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
     """Mean of `x` where `keep`; 0 where nothing is kept."""
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from algos.networks import ActorCriticConfig, Policy, flatten, make_actor_critic
 from algos.normalize import (
     Moments,
     RewardScale,
+    centre_rewards,
     explained_variance,
     init_moments,
     init_reward_scale,
@@ -50,6 +52,7 @@ class OnPolicyConfig(ActorCriticConfig):
       max_grad_norm: bound on the global gradient norm; None for none.
       normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
       normalize_observation, normalize_reward: running normalisation.
+      reward_centering: rate of the running mean that is subtracted from each agent's rewards; 0 for none.
       reward_scale: constant factor on rewards, after their normalisation.
       adam_eps, adam_beta1, adam_beta2: of Adam.
     """
@@ -89,6 +92,7 @@ class OnPolicyConfig(ActorCriticConfig):
     normalize_observation: bool = True
     normalize_reward: bool = False
     reward_scale: float = 1.0
+    reward_centering: float = 0.0
     adam_eps: float = 1e-5
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -99,12 +103,21 @@ class OnPolicyConfig(ActorCriticConfig):
             require_count(key, getattr(self, key))
         if self.total_updates is not None:
             require_count("total_updates", self.total_updates)
-        for key, (low, high) in self.TRACED.items():
+        require_range("reward_centering", self.reward_centering, 0.0, 1.0)
+        for key, (low, high) in self.traced().items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
         for key in self.ANNEALED:
             require_choice(f"{key}_schedule", getattr(self, f"{key}_schedule"), SCHEDULES)
         require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
+
+    def traced(self) -> dict[str, tuple[float, float]]:
+        """Names and bounds of the numbers that these settings put into the learner's state."""
+        return self.TRACED
+
+    def networks(self, observation_size: int, action: ActionSpec) -> Policy:
+        """The policy for flat observations of this length."""
+        return make_actor_critic(self, observation_size, action)
 
     def method(self, policy: Policy) -> "Method":
         """How this learner learns with these networks."""
@@ -124,7 +137,7 @@ class OnPolicyConfig(ActorCriticConfig):
         Args:
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
-          samples: agents side by side, E * A; needed only to normalise rewards.
+          samples: agents side by side, E * A; needed only to normalise or centre rewards.
           updates: length of the run, for schedules without a length of their own.
           run: what else is known of the run; not needed here.
 
@@ -132,7 +145,7 @@ class OnPolicyConfig(ActorCriticConfig):
           ValueError: for settings that do not fit together.
         """
         del run
-        policy = make_actor_critic(self, math.prod(observation_shape), action)
+        policy = self.networks(math.prod(observation_shape), action)
         return make_agent(self, policy, self.method(policy), observation_shape, samples, updates)
 
 
@@ -147,6 +160,7 @@ class OnPolicyState:
       rewards: scale of the rewards, or None.
       hyper: traced hyper-parameters by name.
       updates: int32 scalar, updates done.
+      centre: `[E * A]` running means of the rewards, or None.
     """
 
     params: PyTree
@@ -155,6 +169,7 @@ class OnPolicyState:
     rewards: RewardScale | None
     hyper: Hyper
     updates: jax.Array
+    centre: jax.Array | None = None
 
 
 class Batch(NamedTuple):
@@ -170,29 +185,20 @@ class Batch(NamedTuple):
     mask: jax.Array | None
 
 
-class Method(NamedTuple):
-    """What sets one learner of rollouts apart from another.
-
-    Attributes:
-      init: `(params) -> optimizer`, its state before the first step.
-      learn: `(state, key, batch, hyper) -> (params, optimizer, metrics)`, all that a rollout teaches.
-    """
-
-    init: Callable
-    learn: Callable
-
-
 def make_agent(
     config: OnPolicyConfig,
     policy: Policy,
-    method: Method,
+    method: "Method",
     observation_shape: tuple[int, ...],
     samples: int | None,
     updates: int | None,
 ) -> Agent:
     """Puts networks and a method together; see `OnPolicyConfig.make`."""
-    if config.normalize_reward and samples is None:
-        raise ValueError("normalize_reward=True: needs samples, the number of agents side by side")
+    for key in ("normalize_reward", "reward_centering"):
+        if getattr(config, key) and samples is None:
+            raise ValueError(
+                f"{key}={getattr(config, key)}: needs samples, the number of agents side by side"
+            )
     total_updates = config.total_updates or updates
     schedules = [getattr(config, f"{key}_schedule") for key in config.ANNEALED]
     if total_updates is None and set(schedules) != {"constant"}:
@@ -200,7 +206,7 @@ def make_agent(
 
     def init(key):
         params = policy.init(key)
-        hyper = {key: math.inf if (x := getattr(config, key)) is None else x for key in config.TRACED}
+        hyper = {key: math.inf if (x := getattr(config, key)) is None else x for key in config.traced()}
         hyper["total_updates"] = total_updates or 1
         size = math.prod(observation_shape)
         return OnPolicyState(
@@ -210,14 +216,15 @@ def make_agent(
             rewards=init_reward_scale(samples) if config.normalize_reward else None,
             hyper={key: jnp.asarray(x, jnp.float32) for key, x in hyper.items()},
             updates=jnp.zeros((), jnp.int32),
+            centre=jnp.zeros(samples) if config.reward_centering else None,
         )
 
-    def evaluate(state, obs, mask):
+    def evaluate(state, obs, carry, reset, mask):
         flat = flatten(obs, observation_shape)
-        return policy.apply(state.params, observe(state, flat), mask)
+        return policy.step(acting_params(method, state), observe(state, flat), carry, reset, mask)
 
     def act(state, key, obs, carry, reset, mask):
-        distribution, value = evaluate(state, obs, mask)
+        carry, distribution, value = evaluate(state, obs, carry, reset, mask)
         action = distribution.sample(key)
         return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
 
@@ -225,15 +232,26 @@ def make_agent(
         flat = rollout.replace(obs=flatten(rollout.obs, observation_shape))
         return learn_from(config, method, state, key, flat)
 
+    def greedy(state, obs, carry, reset, mask):
+        carry, distribution, _ = evaluate(state, obs, carry, reset, mask)
+        return distribution.mode(), carry
+
     return Agent(
         init=init,
-        initial_carry=lambda batch_shape: (),
+        initial_carry=policy.initial_carry,
         act=act,
-        greedy=lambda state, obs, carry, reset, mask: (evaluate(state, obs, mask)[0].mode(), carry),
-        value=lambda state, obs, carry, reset, mask: evaluate(state, obs, mask)[1],
+        greedy=greedy,
+        value=lambda state, obs, carry, reset, mask: evaluate(state, obs, carry, reset, mask)[2],
         update=update,
-        policy_state=lambda state: state.replace(optimizer=None, rewards=None),
+        policy_state=lambda state: state.replace(
+            params=acting_params(method, state), optimizer=None, rewards=None, centre=None
+        ),
     )
+
+
+def acting_params(method: "Method", state: OnPolicyState) -> PyTree:
+    """The parameters to act with; those of a state without its optimiser are these already."""
+    return state.params if state.optimizer is None else method.acting(state.optimizer, state.params)
 
 
 def observe(state: OnPolicyState, flat: jax.Array) -> jax.Array:
@@ -242,7 +260,7 @@ def observe(state: OnPolicyState, flat: jax.Array) -> jax.Array:
 
 
 def learn_from(
-    config: OnPolicyConfig, method: Method, state: OnPolicyState, key: jax.Array, rollout: Rollout
+    config: OnPolicyConfig, method: "Method", state: OnPolicyState, key: jax.Array, rollout: Rollout
 ) -> tuple[OnPolicyState, Metrics]:
     """Learns from one rollout with flat observations; returns `(state, metrics)`.
 
@@ -250,12 +268,15 @@ def learn_from(
     normalisation and the first gradient is that of the policy which acted.
     """
     hyper = annealed(config, state.hyper, state.updates)
+    if state.centre is not None:
+        centre, reward = centre_rewards(state.centre, rollout.reward, rollout.alive, config.reward_centering)
+        state, rollout = state.replace(centre=centre), rollout.replace(reward=reward)
     if state.rewards is not None:
         rewards = update_reward_scale(
             state.rewards, rollout.reward, rollout.boundary, rollout.alive, hyper["gamma"]
         )
         state = state.replace(rewards=rewards)
-    batch = prepare(config, state, rollout, hyper)
+    batch = method.prepare(config, state, rollout, hyper)
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
     observations = state.observations
     if observations is not None:
@@ -284,9 +305,8 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
     Everything that is not alive is replaced here, before any arithmetic of the losses.
     """
     alive = rollout.alive
-    reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
     advantage, target = gae(
-        reward * hyper["reward_scale"],
+        learning_rewards(state, rollout, hyper),
         rollout.value,
         rollout.last_value,
         rollout.discount,
@@ -299,9 +319,7 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
     if config.normalize_advantage == "batch":
         advantage = standardize(advantage, alive)
 
-    def clean(x, fill=0):
-        return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, fill)
-
+    clean = partial(keep, alive)
     batch = Batch(
         obs=clean(observe(state, rollout.obs)),
         action=clean(rollout.action),
@@ -313,6 +331,34 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
         mask=None if rollout.mask is None else clean(rollout.mask, True),
     )
     return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
+
+
+def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> jax.Array:
+    """Rewards `[T, E, A]` in the units of the values."""
+    reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
+    return reward * hyper["reward_scale"]
+
+
+def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
+    """`x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
+    return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, fill)
+
+
+class Method(NamedTuple):
+    """What sets one learner of rollouts apart from another.
+
+    Attributes:
+      init: `(params) -> optimizer`, its state before the first step.
+      learn: `(state, key, batch, hyper) -> (params, optimizer, metrics)`, all that a rollout teaches.
+      prepare: `(config, state, rollout, hyper) -> batch` from a rollout with flat observations; the batch
+        has at least `value`, `target` and `alive`.
+      acting: `(optimizer, params) -> params` to act with.
+    """
+
+    init: Callable
+    learn: Callable
+    prepare: Callable = prepare
+    acting: Callable = lambda optimizer, params: params
 
 
 def total_loss(

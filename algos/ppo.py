@@ -1,37 +1,61 @@
-"""Proximal policy optimisation (Schulman et al. 2017) for feed-forward networks."""
+"""Proximal policy optimisation (Schulman et al. 2017) on single samples or on whole segments."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
-
-from algos.checks import require_minibatches
-from algos.networks import Policy
-from algos.normalize import masked_mean, standardize
-from algos.on_policy import Batch, Hyper, Method, Metrics, OnPolicyConfig, OnPolicyState, total_loss
-from algos.optimizers import AdamState, adam, clip_scale, global_norm, init_adam
+from algos.checks import require_choice, require_count, require_minibatches, require_whole
+from algos.cores import CoreConfig
+from algos.networks import Policy, make_actor_critic
+from algos.on_policy import Method, OnPolicyConfig
+from algos.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
+from algos.plan import Plan, make_plan
+from algos.ppo_learning import learn_samples, ppo_loss, surrogate_loss, value_loss
+from algos.ppo_segments import learn_segments, prepare
+from algos.segments import MODES
 from algos.types import ActionSpec, Agent
 
-PyTree = Any
+__all__ = ["PPOConfig", "ppo_loss", "surrogate_loss", "value_loss"]
 
-# Gives XLA's CPU executor enough independent work to keep a second core busy.
-MINIBATCH_UNROLL = 4
+SAMPLES = "samples"
 
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
     """Settings of PPO, besides those of `OnPolicyConfig`.
 
+    A rollout gives every agent `segments_per_agent` segments of `horizon` decisions. Trained on single
+    samples, all of them are shuffled; trained on segments, a minibatch holds whole ones, and the networks
+    are evaluated over each from the recurrent state before it.
+
     Attributes:
       epochs: passes over a rollout.
-      num_minibatches: gradient steps per pass; must divide T * E * A.
+      num_minibatches: minibatches per pass; must divide T * E * A, or the number of segments.
+      accumulation: minibatches whose gradients make one step; must divide `num_minibatches`.
       clip: bound on the probability ratios, with its schedule.
       value_clip: distance the new value may move from the rollout's; None for no clipping.
       target_kl: divergence after which an update's remaining minibatches are skipped; None for never.
       normalize_advantage: "minibatch", "batch" or "none".
+      optimizer: a key of `algos.optimizers.OPTIMIZERS`.
+      weight_decay: decoupled, of "adamw", "muon" and "schedule_free".
+      muon_momentum, muon_rest: of "muon"; what takes the parameters that are no matrices, "adam" or "sgd".
+      warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
+      core: recurrent core between trunk and heads; a mapping is accepted.
+      sampling: "samples", or how segments are chosen, one of `algos.segments.MODES`.
+      segments_per_agent: segments k of each agent per rollout.
+      minibatch_size: decisions per gradient step, instead of `num_minibatches`; None for that.
+      batch_size: decisions of all agents per rollout, to be checked; None for whatever results.
+      burn_in: first decisions of each segment that only warm the recurrent state up.
+      priority_alpha, priority_beta, priority_beta_rate: exponents of the priorities and of the importance
+        weights, and what slows the latter's way to 1.
+      vtrace_rho, vtrace_c: bounds on the importance ratios in advantages.
+      recompute_advantage: advantages and targets from the latest values and ratios; "once" (none of it),
+        per "epoch" or per "minibatch".
+      policy_advantage: "fixed", or "vtrace" for advantages from the minibatch's own, fresh ratios.
+      value_clip_center: "rollout", or "refreshed" for the value of the last visit.
+      bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicyConfig.TRACED | {
@@ -40,23 +64,175 @@ class PPOConfig(OnPolicyConfig):
         "value_clip": (1e-6, math.inf),
         "target_kl": (1e-9, math.inf),
     }
+    SEGMENT_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "priority_alpha": (0.0, math.inf),
+        "priority_beta": (0.0, 1.0),
+        "priority_beta_rate": (0.0, 1.0),
+        "vtrace_rho": (0.0, math.inf),
+        "vtrace_c": (0.0, math.inf),
+    }
+    OPTIMIZER_TRACED: ClassVar[dict[str, dict[str, tuple[float, float]]]] = {
+        "adamw": {"weight_decay": (0.0, math.inf)},
+        "muon": {"weight_decay": (0.0, math.inf), "muon_momentum": (0.0, 1.0 - 1e-7)},
+        "schedule_free": {"weight_decay": (0.0, math.inf)},
+    }
     ANNEALED: ClassVar[tuple[str, ...]] = (*OnPolicyConfig.ANNEALED, "clip")
     OPTIONAL: ClassVar[tuple[str, ...]] = (*OnPolicyConfig.OPTIONAL, "value_clip", "target_kl")
-    COUNTS: ClassVar[tuple[str, ...]] = ("horizon", "epochs", "num_minibatches")
+    COUNTS: ClassVar[tuple[str, ...]] = (
+        "horizon",
+        "epochs",
+        "num_minibatches",
+        "accumulation",
+        "segments_per_agent",
+    )
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("minibatch", "batch", "none")
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "optimizer": tuple(OPTIMIZERS),
+        "muon_rest": tuple(MUON_REST),
+        "sampling": (SAMPLES, *MODES),
+        "recompute_advantage": ("once", "epoch", "minibatch"),
+        "policy_advantage": ("fixed", "vtrace"),
+        "value_clip_center": ("rollout", "refreshed"),
+        "bootstrap_last": (True, False),
+    }
+    SEGMENTS_ONLY: ClassVar[tuple[str, ...]] = (
+        "segments_per_agent",
+        "minibatch_size",
+        "batch_size",
+        "burn_in",
+        "recompute_advantage",
+        "policy_advantage",
+        "value_clip_center",
+        "bootstrap_last",
+    )
 
     epochs: int = 4
     num_minibatches: int = 8
+    accumulation: int = 1
     clip: float = 0.2
     clip_end: float = 0.0
     clip_schedule: str = "constant"
     value_clip: float | None = None
     target_kl: float | None = None
     normalize_advantage: str = "minibatch"
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    muon_momentum: float = 0.95
+    muon_rest: str = "adam"
+    warmup_steps: int = 0
+    core: CoreConfig = field(default_factory=CoreConfig)
+    sampling: str = SAMPLES
+    segments_per_agent: int = 1
+    minibatch_size: int | None = None
+    batch_size: int | None = None
+    burn_in: int = 0
+    priority_alpha: float = 0.0
+    priority_beta: float = 0.6
+    priority_beta_rate: float = 1.0
+    vtrace_rho: float = 1.0
+    vtrace_c: float = 1.0
+    recompute_advantage: str = "once"
+    policy_advantage: str = "fixed"
+    value_clip_center: str = "rollout"
+    bootstrap_last: bool = True
+
+    def __post_init__(self):
+        if isinstance(self.core, Mapping):
+            object.__setattr__(self, "core", CoreConfig(**self.core))
+        for key, allowed in self.CHOICES.items():
+            require_choice(key, getattr(self, key), allowed)
+        super().__post_init__()
+        for key in ("minibatch_size", "batch_size"):
+            if getattr(self, key) is not None:
+                require_count(key, getattr(self, key))
+        require_whole("warmup_steps", self.warmup_steps, math.inf)
+        require_whole("burn_in", self.burn_in, self.horizon - 1)
+        if self.minibatch_size is None:
+            require_minibatches(self.accumulation, self.num_minibatches, "of num_minibatches", "accumulation")
+        self._require_segments()
+
+    def _require_segments(self) -> None:
+        if self.sampling != SAMPLES:
+            if self.policy_advantage == "vtrace" and self.normalize_advantage == "batch":
+                raise ValueError(
+                    "normalize_advantage=batch: must be minibatch or none with policy_advantage=vtrace"
+                )
+        elif self.core.kind != "none":
+            modes = ", ".join(MODES)
+            raise ValueError(f"sampling={SAMPLES}: must be one of {modes} with core.kind={self.core.kind}")
+        defaults = {item.name: item.default for item in fields(self)}
+        for key in self.SEGMENTS_ONLY if self.sampling == SAMPLES else ():
+            if getattr(self, key) != defaults[key]:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: must be {defaults[key]} with sampling={SAMPLES}; "
+                    f"segments have it, as with sampling={MODES[0]}"
+                )
+        if self.core.kind != "none" and self.value_widths is not None:
+            raise ValueError(
+                f"value_widths={self.value_widths}: must be null with core.kind={self.core.kind}; "
+                "both heads read the core"
+            )
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether later minibatches look at what earlier ones made of the rollout."""
+        return self.recompute_advantage != "once" or self.value_clip_center == "refreshed"
+
+    def traced(self) -> dict[str, tuple[float, float]]:
+        """See `OnPolicyConfig.traced`; only what the chosen sampling and optimiser use."""
+        segments = {} if self.sampling == SAMPLES else self.SEGMENT_TRACED
+        return self.TRACED | segments | self.OPTIMIZER_TRACED.get(self.optimizer, {})
+
+    def networks(self, observation_size: int, action: ActionSpec) -> Policy:
+        """See `OnPolicyConfig.networks`."""
+        return make_actor_critic(self, observation_size, action, self.core)
+
+    def make_optimizer(self) -> Optimizer:
+        """The optimiser with its options."""
+        options = {"muon": {"rest": self.muon_rest}, "schedule_free": {"warmup_steps": self.warmup_steps}}
+        return make_optimizer(self.optimizer, **options.get(self.optimizer, {}))
 
     def method(self, policy: Policy) -> Method:
-        """Epochs of minibatches on the clipped surrogate, with Adam."""
-        return Method(init_adam, partial(learn, self, policy))
+        """Epochs of minibatches on the clipped surrogate."""
+        optimizer = self.make_optimizer()
+        acting = optimizer.evaluation_params
+        if self.sampling == SAMPLES:
+            return Method(optimizer.init, partial(learn_samples, self, policy, optimizer), acting=acting)
+        learn = partial(learn_segments, self, policy, optimizer)
+        return Method(optimizer.init, learn, prepare, acting)
+
+    def plan(self, samples: int, environments: int | None = None) -> Plan | None:
+        """The sizes of an update on segments; None when training on single samples.
+
+        Args:
+          samples: agents side by side, E * A.
+          environments: E, for the table.
+
+        Raises:
+          ValueError: for sizes that do not fit together, with the nearest that do.
+        """
+        if self.sampling == SAMPLES:
+            return None
+        segments = self.segments_per_agent * samples
+        if self.minibatch_size is None:
+            unit = "segments of a rollout (segments_per_agent * environments * agents)"
+            require_minibatches(self.num_minibatches, segments, unit)
+            size = segments // self.num_minibatches * self.horizon * self.accumulation
+        else:
+            size = self.minibatch_size
+            require_minibatches(
+                self.accumulation, max(1, size // self.horizon), "segments of a minibatch", "accumulation"
+            )
+        return make_plan(
+            samples,
+            minibatch_size=size,
+            batch_size="auto" if self.batch_size is None else self.batch_size,
+            horizon=self.horizon,
+            segments_per_agent=self.segments_per_agent,
+            epochs=self.epochs,
+            max_minibatch_size=size // self.accumulation,
+            environments=environments,
+        )
 
     def make(
         self,
@@ -68,99 +244,6 @@ class PPOConfig(OnPolicyConfig):
         **run,
     ) -> Agent:
         """Builds the agent; see `OnPolicyConfig.make`."""
-        if samples is not None:
+        if samples is not None and self.plan(samples) is None:
             require_minibatches(self.num_minibatches, samples * self.horizon)
         return super().make(observation_shape, action, samples=samples, updates=updates, **run)
-
-
-def learn(
-    config: PPOConfig,
-    policy: Policy,
-    state: OnPolicyState,
-    key: jax.Array,
-    batch: Batch,
-    hyper: Hyper,
-) -> tuple[PyTree, AdamState, Metrics]:
-    """Runs all epochs over a batch `[N]`; returns `(params, optimizer, metrics)`."""
-    require_minibatches(config.num_minibatches, batch.alive.size)
-
-    def step(carry, minibatch):
-        params, optimizer, stopped = carry
-        grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
-        kl = masked_mean(samples["approx_kl"], minibatch.alive)
-        norm = global_norm(grads)
-        evaluated = ~stopped & jnp.any(minibatch.alive)
-        stopped = stopped | (kl > hyper["target_kl"])
-        params, optimizer = adam(
-            grads,
-            optimizer,
-            params,
-            learning_rate=hyper["learning_rate"],
-            beta1=hyper["adam_beta1"],
-            beta2=hyper["adam_beta2"],
-            eps=hyper["adam_eps"],
-            scale=clip_scale(norm, hyper["max_grad_norm"]),
-            apply=evaluated & ~stopped,
-        )
-        return (params, optimizer, stopped), (samples, minibatch.alive, evaluated, stopped, norm)
-
-    def epoch(carry, order):
-        shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch)
-        if config.normalize_advantage == "minibatch":
-            advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
-            shuffled = shuffled._replace(advantage=advantage)
-        return jax.lax.scan(step, carry, shuffled, unroll=MINIBATCH_UNROLL)
-
-    carry = (state.params, state.optimizer, jnp.zeros((), bool))
-    orders = jnp.argsort(jax.random.bits(key, (config.epochs, batch.alive.size)), axis=-1)
-    carry, (samples, alive, evaluated, stopped, norm) = jax.lax.scan(epoch, carry, orders)
-    counted = alive & evaluated[..., None]
-    metrics = {name: masked_mean(x, counted) for name, x in samples.items()}
-    metrics["gradient_norm"] = masked_mean(norm, evaluated)
-    metrics["skipped_minibatches"] = stopped.mean(dtype=jnp.float32)
-    return *carry[:2], metrics
-
-
-def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
-    """Clipped surrogate, value loss and entropy bonus, averaged over the alive samples.
-
-    Args:
-      policy: the networks.
-      params: their parameters.
-      batch: samples `[N]`, advantages as they enter the loss.
-      hyper: `clip`, `value_clip`, `value_coefficient`, `entropy_coefficient`.
-
-    Returns:
-      the loss and unreduced `[N]` quantities for metrics.
-    """
-    distribution, value = policy.apply(params, batch.obs, batch.mask)
-    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
-    ratio = jnp.exp(log_ratio)
-    loss, samples = total_loss(
-        surrogate_loss(ratio, batch.advantage, hyper["clip"]),
-        value_loss(value, batch.value, batch.target, hyper["value_clip"]),
-        distribution,
-        batch.alive,
-        hyper,
-    )
-    samples["approx_kl"] = ratio - 1.0 - log_ratio
-    samples["clip_fraction"] = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
-    return loss, samples
-
-
-def surrogate_loss(ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """PPO's clipped objective per sample, negated (eq. 7 of the paper)."""
-    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
-
-
-def value_loss(
-    value: jax.Array, old_value: jax.Array, target: jax.Array, clip: jax.Array | float
-) -> jax.Array:
-    """Half the squared error per sample, the worse of the value and of it clipped around the old one."""
-    clipped = old_value + jnp.clip(value - old_value, -clip, clip)
-    return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target))
-
-
-def split(x: jax.Array, parts: int) -> jax.Array:
-    """Cuts the first axis into `parts` equal parts: `[N, ...]` to `[parts, N / parts, ...]`."""
-    return x.reshape((parts, x.shape[0] // parts) + x.shape[1:])

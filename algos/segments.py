@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_choice
 
-MODES = ("sequential", "uniform", "prioritized", "prioritized_with_replacement")
+MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
 
 # Keeps segments of priority 0 in play.
 EPSILON = 1e-6
@@ -99,7 +99,7 @@ def choose(
     if mode == "sequential":
         return part, jnp.ones(number)
     share = jnp.zeros(rows) if mode == "uniform" else log_shares(advantage, alive, alpha)
-    if mode == "prioritized_with_replacement":
+    if mode == "prioritized_replacement":
         chosen = find_rows(share, jax.random.uniform(key, (number,)))
     else:
         noise = jax.random.gumbel(key, (rows,), mode="high")

@@ -38,7 +38,8 @@ class ActionSpec(NamedTuple):
 class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
-    The flags are never merged: each answers its own question.
+    A rollout may hold k segments of T / k decisions each, one after the other. The flags are never
+    merged: each answers its own question.
 
     Attributes:
       obs: `[T, E, A, ...]` what the policy saw.
@@ -52,7 +53,8 @@ class Rollout:
       bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
-      carry: recurrent state `[E, A, ...]` before the first step (`()` when feed-forward).
+      carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
+        feed-forward).
       last_value: `[E, A]` value of the observation after the last step.
     """
 
@@ -126,7 +128,8 @@ class Agent(NamedTuple):
       act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
         `extras` holds what the learner wants back in its batch (`log_prob`, `value`).
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
-      value: `(state, obs, carry, mask) -> [batch]`, or None for agents without a state value.
+      value: `(state, obs, carry, reset, mask) -> [batch]`, or None for agents without a state value; the
+        carry is looked at, not advanced.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
         after every decision, and the metric `gradient_steps` says how much was learnt from it.

@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from algos.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.tracking import plots, tables
@@ -65,12 +66,14 @@ class Job(NamedTuple):
       train: `(folder, tracker, checkpoint) -> summary`.
       replay_bytes: memory of the replay buffers.
       group: whether it is several runs in one program.
+      plans: role name to the sizes of its updates, of the roles that learn from segments.
     """
 
     resolved: dict
     train: Callable
     replay_bytes: int
     group: bool
+    plans: dict[str, Plan]
 
 
 def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
@@ -81,10 +84,12 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
         needed = memory.check_replay(members[0].config, len(members))
         make_program(members[0].config)
         group.courses(members)
-        return Job(resolved, partial(group.train_group, members, resolved), needed, True)
+        together = partial(group.train_group, members, resolved)
+        return Job(resolved, together, needed, True, config_lib.plans(members[0].config))
     run = config_lib.read(config)
     needed = memory.check_replay(run)
-    return Job(resolved, partial(loop.train, run, make_program(run), resolved), needed, False)
+    alone = partial(loop.train, run, make_program(run), resolved)
+    return Job(resolved, alone, needed, False, config_lib.plans(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
@@ -93,6 +98,8 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
     if job.replay_bytes:
         print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
+    for role, plan in job.plans.items():
+        Console().print(tables.plan(role, plan))
     try:
         summary = job.train(folder, tracker, checkpoint)
     except checkpoints.CheckpointError:

@@ -77,6 +77,17 @@ def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
     return result
 
 
+def plan(role: str, sizes: Any) -> Table:
+    """The sizes of an update, one line each; `sizes.rows()` gives name, value and explanation."""
+    result = Table(title=f"one update of {role}", title_justify="left")
+    result.add_column("size", no_wrap=True)
+    result.add_column("value", justify="right", no_wrap=True)
+    result.add_column("meaning")
+    for name, value, meaning in sizes.rows():
+        result.add_row(name, f"{value:,}", meaning)
+    return result
+
+
 def interval(value: float, low: float, high: float) -> str:
     """A value with its interval."""
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"

@@ -8,6 +8,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from algos.plan import Plan
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
 
@@ -112,16 +113,25 @@ class RunConfig:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
-        lengths = {role: algo.horizon for role, algo in chosen.items()}
+        lengths = {role: algo.horizon * _segments(algo) for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
             raise ValueError(f"horizon of {found}: learners of one run need rollouts of one length")
+        numbers = {role: _segments(algo) for role, algo in chosen.items()}
+        if len(set(numbers.values())) > 1:
+            found = ", ".join(f"{role} {number}" for role, number in numbers.items())
+            raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
+
+    @property
+    def segments(self) -> int:
+        """Segments of each agent per rollout, the same for all learners."""
+        return _segments(next(iter(self.algos.values())))
 
     @property
     def horizon(self) -> int:
         """Decisions per rollout, the same for all learners."""
-        return next(iter(self.algos.values())).horizon
+        return self.segments * next(iter(self.algos.values())).horizon
 
     @property
     def steps_per_update(self) -> int:
@@ -133,6 +143,20 @@ class RunConfig:
         """Updates of the whole run, in whole chunks."""
         chunk = self.steps_per_update * self.updates_per_chunk
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
+
+
+def _segments(algo: LearnerSettings) -> int:
+    return getattr(algo, "segments_per_agent", 1)
+
+
+def plans(config: RunConfig) -> dict[str, Plan]:
+    """Role name to the sizes of its updates, of the learners that have a plan."""
+    result = {}
+    for name, algo in config.algos.items():
+        if hasattr(algo, "plan"):
+            agents = config.num_envs * config.env.spec.role(name).size
+            result[name] = algo.plan(agents, config.num_envs)
+    return {name: plan for name, plan in result.items() if plan is not None}
 
 
 def read(config: DictConfig) -> RunConfig:

@@ -88,7 +88,7 @@ def make_program(config: RunConfig) -> Program:
     frozen = frozen_policies(config)
     acting = make_controllers(config, agents, frozen, greedy=False)
     greedy = make_controllers(config, agents, frozen, greedy=True)
-    collector = rollout.Collector(env, agents, acting, config.horizon)
+    collector = rollout.Collector(env, agents, acting, config.horizon, config.segments)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 

@@ -1,4 +1,4 @@
-"""Rollouts: T decisions in E environments as one scan, in which replay learners learn as they go."""
+"""Rollouts: T decisions in E environments, in which replay learners learn as they go."""
 
 from typing import NamedTuple
 
@@ -23,12 +23,14 @@ class Collector(NamedTuple):
       agents: role name to the agent that learns it.
       controllers: role name to who acts for it.
       horizon: decisions T per rollout.
+      segments: parts of a rollout, of equal length, before each of which recurrent state is kept.
     """
 
     env: Environment
     agents: dict[str, Agent]
     controllers: dict[str, Controller]
     horizon: int
+    segments: int = 1
 
     def learning(self, when: str) -> dict[str, Agent]:
         """The agents that learn from a "rollout" or in each "step"."""
@@ -81,7 +83,6 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
       the advanced run and the rollout.
     """
     recorded, learning = collector.learning("rollout"), collector.learning("step")
-    carries = {role: run.memories[role] for role in recorded}
 
     def step(run, step_key):
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
@@ -108,8 +109,16 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         )
         return run, (records, metrics, transition.finished, jnp.sum(transition.quarantined))
 
-    keys = jax.random.split(key, collector.horizon)
-    run, (records, metrics, finished, quarantined) = jax.lax.scan(step, run, keys)
+    def segment(run, keys):
+        carries = {role: run.memories[role] for role in recorded}
+        run, played = jax.lax.scan(step, run, keys)
+        return run, (carries, played)
+
+    keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
+    run, (carries, played) = jax.lax.scan(segment, run, keys, unroll=collector.segments == 1)
+    records, metrics, finished, quarantined = jax.tree.map(
+        lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
+    )
     rollouts = {
         role: Rollout(**record, carry=carries[role], last_value=_value(collector.agents[role], run, role))
         for role, record in records.items()

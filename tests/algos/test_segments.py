@@ -7,7 +7,7 @@ from scipy import stats
 from algos.segments import MODES, choose, find_rows, importance_exponent, log_shares, partition
 
 S, M, T = 12, 4, 5
-DRAWN = ("prioritized", "prioritized_with_replacement")
+DRAWN = ("prioritized", "prioritized_replacement")
 
 
 def of_sizes(sizes):
@@ -120,7 +120,7 @@ def test_pairs_without_replacement_have_the_law_of_successive_draws():
 def test_pairs_with_replacement_are_independent():
     advantage, alive = of_sizes([4.0, 2.0, 1.0])
     p = probabilities(advantage, alive, 1.0)
-    rows, _ = many("prioritized_with_replacement", advantage, alive, 30000, size=2, alpha=1.0)
+    rows, _ = many("prioritized_replacement", advantage, alive, 30000, size=2, alpha=1.0)
     counts = np.zeros((3, 3))
     np.add.at(counts, tuple(np.asarray(rows).T), 1)
     assert stats.chisquare(counts, np.outer(p, p) / p.sum() ** 2 * len(rows), axis=None).pvalue > 1e-3
@@ -130,7 +130,7 @@ def test_weights_undo_the_priorities_on_average():
     """With beta 1 the weighted mean of anything is its plain mean over the rows."""
     sizes = np.linspace(0.5, 6.0, S)
     advantage, alive = of_sizes(sizes)
-    rows, weight = many("prioritized_with_replacement", advantage, alive, 20000, alpha=1.0, beta=1.0)
+    rows, weight = many("prioritized_replacement", advantage, alive, 20000, alpha=1.0, beta=1.0)
     np.testing.assert_allclose((weight * sizes[rows]).mean(), sizes.mean(), rtol=1e-2)
     assert abs(sizes[rows].mean() - sizes.mean()) > 0.5
 

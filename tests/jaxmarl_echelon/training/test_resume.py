@@ -32,6 +32,16 @@ REPLAY = {
 }
 ALGOS = {
     "ppo": PPOConfig(**SMALL, epochs=2, num_minibatches=2, normalize_reward=True),
+    "ppo_lstm": PPOConfig(
+        **SMALL,
+        epochs=2,
+        num_minibatches=2,
+        sampling="prioritized",
+        segments_per_agent=2,
+        core={"kind": "lstm", "width": 8},
+        priority_alpha=0.5,
+        reward_centering=0.01,
+    ),
     "a2c": A2CConfig(**SMALL),
     "sac": SACConfig(**SMALL, **REPLAY),
     "td3": TD3Config(**SMALL, **REPLAY),

@@ -1,0 +1,104 @@
+"""Recurrent policies through the whole program: the training pass sees what the rollout saw."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from algos.ppo import PPOConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program, make_train
+
+ROLE = probes.ROLE
+KINDS = ("lstm", "gru", "mingru")
+
+
+class Cut(probes.Memory):
+    """Two agents with cues of their own in episodes of three steps, cut off by the clock."""
+
+    agents = 2
+    times_out = True
+
+    def observe(self, state, params):
+        return (state.cue * (1.0 + state.clock))[:, None]
+
+
+def configure(env, kind, updates=3, num_envs=4, **algo):
+    settings = {
+        "core": {"kind": kind, "width": 8},
+        "sampling": "sequential",
+        "horizon": 8,
+        "epochs": 1,
+        "num_minibatches": 1,
+        "widths": (8,),
+        "learning_rate": 1e-2,
+        "gamma": 0.9,
+        "normalize_observation": False,
+    }
+    algo = PPOConfig(**settings | algo)
+    return RunConfig(
+        env=env,
+        algo=algo,
+        curriculum=fixed,
+        total_env_steps=updates * num_envs * algo.horizon * algo.segments_per_agent,
+        num_envs=num_envs,
+        eval_episodes=8,
+        window=16,
+        episode_rows=16,
+    )
+
+
+def decided(run):
+    """The run with a policy head that makes much of what it is given."""
+    state = run.learners[ROLE]
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: 100.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
+    )
+    return run.replace(learners={ROLE: state.replace(params=params)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "segments"), [("none", 2), ("lstm", 1), ("lstm", 2), ("gru", 2), ("mingru", 2)]
+)
+def test_the_first_minibatch_has_ratio_one(kind, segments):
+    program = make_program(configure(Cut(), kind, segments_per_agent=segments))
+    run = decided(jax.jit(program.init)(jax.random.key(0)))
+    chex.clear_trace_counter()
+    update = jax.jit(chex.assert_max_traces(program.update, n=1))
+    for _ in range(4):
+        run, report = update(run)
+        assert abs(float(report.metrics["losses/approx_kl"])) < 2e-8
+        assert float(report.metrics["losses/clip_fraction"]) == 0.0
+        assert 0.001 < float(report.metrics["losses/entropy"]) < 0.69
+    assert program.steps_per_update == 4 * 8 * segments
+
+
+def test_vmapped_seeds_equal_single_runs():
+    train = make_train(configure(Cut(), "lstm", segments_per_agent=2, num_minibatches=2))
+    keys = jax.random.split(jax.random.key(7), 2)
+    many, _ = jax.jit(jax.vmap(train))(keys)
+    single, _ = jax.jit(train)(keys[1])
+    for a, b in zip(jax.tree.leaves(many.learners), jax.tree.leaves(single.learners), strict=True):
+        np.testing.assert_allclose(a[1], b, rtol=2e-4, atol=2e-5)
+
+
+def cue_followed(kind):
+    config = configure(
+        probes.Memory(3), kind, updates=60, num_envs=16, num_minibatches=4, epochs=4, widths=(16,)
+    )
+    program = make_program(config)
+    run, _ = jax.jit(make_train(config))(jax.random.key(0))
+    result = program.evaluate(run, jax.random.key(1))
+    return float(jnp.mean(result.episode_return[ROLE]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_core_remembers_the_cue(kind):
+    assert cue_followed(kind) == 1.0
+
+
+def test_nothing_is_remembered_without_a_core():
+    assert abs(cue_followed("none")) < 0.9
