@@ -80,7 +80,6 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
         members = variants.members(config, choices)
         needed = memory.check_replay(members[0].config, len(members))
         make_program(members[0].config)
-        group.courses(members)
         return Job(resolved, partial(group.train_group, members, resolved), needed, True)
     run = config_lib.read(config)
     needed = memory.check_replay(run)
