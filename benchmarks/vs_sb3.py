@@ -1,6 +1,6 @@
 """Known tasks: our algorithms over vmapped seeds beside Stable-Baselines3's at the same settings.
 
-    python benchmarks/vs_sb3.py [--peer-python PATH] [--seeds 5] [--only sac,ppo] [--ours]
+    python benchmarks/vs_sb3.py [--peer-python PATH] [--seeds 5] [--only sac,ppo] [--ours | --peers]
 
 Settings are those of `conf/tuning/gymnax/TASK/ALGO.yaml`. Returns are means of 20 deterministic episodes
 after the last step. `--peer-python` is a Python that has stable-baselines3, sb3-contrib and gymnasium.
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("--peer-seeds", type=int, default=None, help="default: as many as ours")
     parser.add_argument("--only", default=None, help="algorithms, separated by commas")
     parser.add_argument("--ours", action="store_true", help="leave the other library out")
+    parser.add_argument("--peers", action="store_true", help="leave ours out")
     arguments = parser.parse_args()
     command_line.use_compilation_cache()
     table = Table(title="mean return of 20 deterministic episodes after training")
@@ -143,9 +144,11 @@ def main() -> None:
         if arguments.only and algo not in arguments.only.split(","):
             continue
         run = read(task, algo)
-        returns, seconds, compiling = ours(run, arguments.seeds)
-        cells = [described(returns), f"{seconds:.0f}", f"{compiling:.0f}", "-", "-"]
-        print(task, algo, [round(r) for r in returns], f"{seconds:.0f} s", file=sys.stderr)
+        cells = ["-"] * 5
+        if not arguments.peers:
+            returns, seconds, compiling = ours(run, arguments.seeds)
+            cells[:3] = [described(returns), f"{seconds:.0f}", f"{compiling:.0f}"]
+            print(task, algo, [round(r) for r in returns], f"{seconds:.0f} s", file=sys.stderr)
         if not arguments.ours:
             number = arguments.peer_seeds or arguments.seeds
             others, each = peers(arguments.peer_python, run, task, algo, number)

@@ -83,7 +83,6 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
         members = variants.members(config, choices)
         needed = memory.check_replay(members[0].config, len(members))
         make_program(members[0].config)
-        group.courses(members)
         together = partial(group.train_group, members, resolved)
         return Job(resolved, together, needed, True, config_lib.plans(members[0].config))
     run = config_lib.read(config)

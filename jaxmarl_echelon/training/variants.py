@@ -4,18 +4,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.group import Member
 
 BASELINE = "baseline"
-KEYS = ("seeds", "ablate", "variants")
+TASK = ("env", "reward", "curriculum")
 
 
 def is_group(config: DictConfig) -> bool:
     """Whether a configuration asks for several runs in one program."""
-    return any(config.get(key) for key in KEYS)
+    return config.get("seeds") is not None or any(config.get(key) for key in ("ablate", "variants"))
 
 
 def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
@@ -33,16 +35,43 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
     seeds = read_seeds(config)
     result = []
     for variant, changes in read_variants(config).items():
+        require_numbers_only(config, variant, changes)
         for seed in seeds:
-            own = OmegaConf.create(OmegaConf.to_container(config))
-            own.update({"seed": seed, "seeds": None, "ablate": None, "variants": None})
-            for key, value in changes.items():
-                OmegaConf.update(own, key, value)
+            own = changed(config, {"seed": seed, "seeds": None, "ablate": None, "variants": None} | changes)
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
             resolved = OmegaConf.to_container(own) | {"choices": dict(choices)}
             result.append(Member(name, variant, config_lib.read(own), resolved))
     return result
+
+
+def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+    """A copy of the configuration with other values."""
+    own = OmegaConf.create(OmegaConf.to_container(config))
+    for key, value in changes.items():
+        OmegaConf.update(own, key, value)
+    return own
+
+
+def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str, Any]) -> None:
+    """Demands that each change is one of numbers that the task's parameters hold.
+
+    Anything else is part of the program, which all variants share, and would silently be ignored.
+    """
+    base = config_lib.read(changed(config, {"variants": {}})) if changes else None
+    for key, value in changes.items():
+        where = f"variants.{variant}: {key}={value}"
+        if key.split(".")[0] not in TASK:
+            raise ValueError(f"{where}: only {', '.join(TASK)} may differ between runs of one program")
+        other = config_lib.read(changed(config, {"variants": {}, key: value}))
+        ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
+        alike = jax.tree.structure(ours) == jax.tree.structure(theirs) and all(
+            np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
+        )
+        if base.env.spec != other.env.spec or not alike:
+            raise ValueError(f"{where}: changes more than numbers; use -m for runs of different shapes")
+        if all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)):
+            raise ValueError(f"{where}: is the same, or no number that may vary within one program")
 
 
 def read_seeds(config: DictConfig) -> list[int]:

@@ -57,6 +57,12 @@ def run(monkeypatch, main, *arguments):
         ("controllers={driver: learner}", ["driver", "attacker"]),
         ("resume=nowhere", ["nowhere", "no such folder"]),
         ("eval_every=3 updates_per_chunk=2", ["eval_every=3", "updates_per_chunk=2"]),
+        ("controllers.defender=frozen:nowhere", ["nowhere", "no such folder"]),
+        ("algos.defender.gamma=0.9", ["algos.defender", "learners: attacker"]),
+        ("seeds=0", ["seeds=0", "at least 1"]),
+        ("ablate=reward.kindness,reward.pressure", ["reward.kindness", "reward.forcing"]),
+        ("variants.a={env.lidar_beams: 9}", ["variants.a"]),
+        ("curriculum=phased99", ["curriculum=phased99", "phased26", "spawn"]),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(monkeypatch, capsys, tmp_path, argument, words):
@@ -70,6 +76,55 @@ def test_wrong_input_is_one_line_and_writes_nothing(monkeypatch, capsys, tmp_pat
     assert message.count("\n") == 1 and message.startswith("error: ")
     for word in words:
         assert word in message
+    assert list(tmp_path.iterdir()) == []
+
+
+REPLAY = ["algo=sac", "env.lidar_beams=12", "env.max_steps=60", "num_envs=8", "tracking=quiet"]
+PHASES = [
+    "curriculum=phased26",
+    "env.lidar_beams=12",
+    "num_envs=8",
+    "algo.num_minibatches=1",
+    "tracking=quiet",
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*REPLAY, "algo.replay.capacity=100"], ["replay.capacity=100", "at least 256", "batches of 256"]),
+        ([*REPLAY, "algo.replay.capacity=100000000000"], ["replay.capacity", "GB are free"]),
+        ([*REPLAY, "algo.replay.hindsight_ratio=0.5"], ["hindsight_ratio=0.5", "no goals"]),
+        ([*REPLAY, "algo.replay.success_ratio=1.5"], ["success_ratio=1.5"]),
+        (["algo=tqc", "env=gymnax/CartPole-v1"], ["algo=tqc", "continuous"]),
+        (["env=gymnax/CartPole-v2"], ["env=gymnax/CartPole-v2", "gymnax/CartPole-v1"]),
+        (
+            [*PHASES, "curriculum.phases.18.settings.ftg.steering_gain=1.4"],
+            ["4_ftg_weak", "steering_gain", "1.4"],
+        ),
+        (
+            [*PHASES, "curriculum.phases.3.mixture={foundation: 0.7, previous: 0.6}"],
+            ["1_lock300", "foundation"],
+        ),
+        ([*PHASES, "curriculum.phases.1.name=1_lock800"], ["1_lock800"]),
+        (
+            [*PHASES, "curriculum.phases.2.criteria={success_rate: 0.3, regress_success_rate: 0.5}"],
+            ["1_lock400"],
+        ),
+        ([*PHASES, "curriculum.evaluation.ftg.steering_gain=2"], ["curriculum.evaluation", "steering_gain"]),
+    ],
+)
+def test_what_cannot_be_learnt_is_one_line_and_writes_nothing(
+    monkeypatch, capsys, tmp_path, arguments, words
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, train.main, *arguments)
+    assert caught.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and message.startswith("error: ")
+    for word in words:
+        assert word in message, message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,6 +178,30 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, finished_r
     with Image.open(animation) as picture:
         assert picture.n_frames > 5
     assert (tmp_path / "evaluation.json").is_file()
+
+
+def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tmp_path):
+    run(monkeypatch, evaluate.main, finished_run, "--ladder", "--episodes", "2", "--output", tmp_path)
+    shown = capsys.readouterr().out
+    assert "0 1_lock800" in shown and "25 4_ftg_expert" in shown
+    with Image.open(tmp_path / "ladder.png") as picture:
+        assert min(picture.size) > 300
+
+
+def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, train.main, "run_name=both", "controllers.defender=learner", *TINY)
+    folder = tmp_path / "outputs" / "f110" / "ppo" / "both"
+    run(monkeypatch, train.main, "run_name=one", f"controllers.defender=frozen:{folder}", *TINY)
+    assert (tmp_path / "outputs" / "f110" / "ppo" / "one" / "summary.json").is_file()
+
+
+def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, finished_run, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, evaluate.main, finished_run, "env.lidar_beams=13", "--output", tmp_path)
+    message = capsys.readouterr().err
+    assert caught.value.code == 2 and "checkpoint of another configuration" in message
+    assert message.count("\n") == 1
 
 
 def test_resume_refuses_another_environment(monkeypatch, capsys, finished_run):

@@ -55,7 +55,7 @@ def decided(run):
     """The run with a policy head that makes much of what it is given."""
     state = run.learners[ROLE]
     params = jax.tree_util.tree_map_with_path(
-        lambda path, x: 100.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
+        lambda path, x: 1000.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
     )
     return run.replace(learners={ROLE: state.replace(params=params)})
 
@@ -70,9 +70,9 @@ def test_the_first_minibatch_has_ratio_one(kind, segments):
     update = jax.jit(chex.assert_max_traces(program.update, n=1))
     for _ in range(4):
         run, report = update(run)
-        assert abs(float(report.metrics["losses/approx_kl"])) < 2e-8
+        assert abs(float(report.metrics["losses/approx_kl"])) < 1e-7
         assert float(report.metrics["losses/clip_fraction"]) == 0.0
-        assert 0.001 < float(report.metrics["losses/entropy"]) < 0.69
+        assert 0.001 < float(report.metrics["losses/entropy"]) < 0.65
     assert program.steps_per_update == 4 * 8 * segments
 
 
