@@ -8,7 +8,9 @@ import probes
 import pytest
 
 from algos.ppo import PPOConfig
+from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program, make_train
 
@@ -102,3 +104,21 @@ def test_a_core_remembers_the_cue(kind):
 
 def test_nothing_is_remembered_without_a_core():
     assert abs(cue_followed("none")) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "agents", "batch", "steps"),
+    [
+        ("ppo_rnn_metta", 8192, 524288, 32),
+        ("ppo_rnn_metta26", 8192, 2097152, 128),
+        ("ppo_rnn_puffer3", 4096, 262144, 32),
+        ("ppo_rnn_drive", 16384, 524288, 16),
+    ],
+)
+def test_named_trainers_have_the_sizes_of_their_originals(name, agents, batch, steps):
+    config, _ = compose_config([f"algo={name}", "env=gymnax/CartPole-v1", f"num_envs={agents}"])
+    (plan,) = config_lib.plans(config_lib.read(config)).values()
+    assert (plan.batch_size, plan.gradient_steps, plan.accumulation) == (batch, steps, 1)
+    config, _ = compose_config([f"algo={name}", "env=gymnax/CartPole-v1", "num_envs=100"])
+    with pytest.raises(ValueError, match="minibatch_size=.*nearest"):
+        make_program(config_lib.read(config))
