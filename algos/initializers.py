@@ -2,20 +2,32 @@
 
 from collections.abc import Callable
 
-import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jax.custom_batching import sequential_vmap
+
+# Each step lengthens what is still short by half, so that even 1e-6 of the whole has become 1.
+ORTHOGONAL_ITERATIONS = 40
 
 
 def orthogonal(gain: float = 1.0) -> Callable:
-    """Initialiser of kernels with orthogonal rows or columns of length `gain`.
+    """Initialiser of kernels with orthogonal rows or columns, whichever are fewer, of length `gain`.
 
-    Batched over seeds or critics it draws one kernel after the other, because XLA's CPU backend can
-    deadlock over batched QR decompositions that run side by side.
+    The kernel is the polar factor of a Gaussian matrix, which is uniformly distributed over all such
+    kernels (Saxe et al. 2014 take the factor of a QR decomposition). It comes from Newton-Schulz
+    iterations, because these are products alone: the decompositions of XLA's CPU backend can wait for
+    each other for ever where kernels are drawn for several seeds or critics at once.
     """
-    init = nn.initializers.orthogonal(gain)
 
-    def one_by_one(key, shape, dtype=jnp.float32):
-        return sequential_vmap(lambda key: init(key, shape, dtype))(key)
+    def init(key, shape, dtype=jnp.float32):
+        short, long = sorted(shape)
+        x = jax.random.normal(key, (short, long))
+        x = x / jnp.linalg.norm(x)
 
-    return one_by_one
+        def iterate(_, x):
+            square = jnp.matmul(x, x.T, precision="highest")
+            return 1.5 * x - 0.5 * jnp.matmul(square, x, precision="highest")
+
+        x = gain * jax.lax.fori_loop(0, ORTHOGONAL_ITERATIONS, iterate, x)
+        return (x if shape == (short, long) else x.T).astype(dtype)
+
+    return init

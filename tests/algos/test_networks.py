@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.networks import ActorCriticConfig, flatten, make_actor_critic
+from algos.networks import ActorCriticConfig, Critic, flatten, make_actor_critic, make_critics, orthogonal
 from algos.types import ActionSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -34,6 +34,32 @@ def test_hidden_layers_are_orthogonal():
     _, params = build()
     kernel = params["params"]["actor_trunk"]["layer_1"]["kernel"]
     np.testing.assert_allclose(kernel.T @ kernel, 2.0 * np.eye(16), atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (5, 40), (40, 5), (1, 8)])
+def test_orthogonal_kernels_of_many_keys_at_once(shape):
+    draw = jax.jit(lambda key: orthogonal(2.0)(key, shape))
+    kernels = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 20))
+    short = min(shape)
+    for kernel in np.asarray(kernels):
+        square = kernel @ kernel.T if shape[0] == short else kernel.T @ kernel
+        np.testing.assert_allclose(square, 4.0 * np.eye(short), atol=1e-4)
+    assert np.abs(kernels.mean(0)).max() < 4.0 * 2.0 / np.sqrt(max(shape) * 20)
+    np.testing.assert_allclose(kernels[3], draw(jax.random.split(jax.random.key(0), 20)[3]), atol=1e-4)
+
+
+def test_critics_are_independent_members_of_one_ensemble():
+    critics = make_critics(Critic((8, 8), outputs=3), 4, 7, 2)
+    params = critics.init(jax.random.key(0))
+    action = jax.random.normal(jax.random.key(1), (5, 4, 2))
+    values = critics.apply(params, OBS, action)
+    assert values.shape == (4, 5, 4, 3) and jnp.max(jnp.abs(values)) < 0.2
+    one = jax.tree.map(lambda x: x[2:3], params)
+    np.testing.assert_allclose(critics.apply(one, OBS, action)[0], values[2], rtol=1e-5, atol=1e-6)
+    assert jnp.abs(values[0] - values[1]).max() > 1e-3
+    for slot in (0, 1):
+        slope = jax.grad(lambda *x: critics.apply(params, *x)[0].sum(), argnums=slot)(OBS, action)
+        assert jnp.abs(slope).max() > 0
 
 
 def test_state_dependent_deviation_starts_at_its_value_and_depends_on_the_state():
