@@ -133,7 +133,6 @@ class OffPolicyConfig:
           ValueError: for settings that do not fit together or to the task.
         """
         del updates
-        require_continuous(self, action)
         replay = self.make_replay(
             observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
         )
@@ -150,6 +149,8 @@ class OffPolicyConfig:
         goal: Goal | None = None,
     ) -> Replay:
         """The replay of an agent that `make` builds from the same arguments."""
+        if action.kind != "continuous":
+            raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
         return make_replay(
             self.replay,
             rows=samples,
@@ -160,32 +161,15 @@ class OffPolicyConfig:
             goal=goal,
         )
 
-    def memory(
-        self,
-        observation_shape: tuple[int, ...],
-        action: ActionSpec,
-        *,
-        samples: int,
-        episode_limit: int,
-        goal: Goal | None = None,
-    ) -> int:
-        """Bytes that the replay of an agent from `make` occupies from the start."""
-        require_continuous(self, action)
-        return self.make_replay(
-            observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
-        ).nbytes
+    def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:
+        """Bytes that the replay of `make_replay`, with the same arguments, occupies from the start."""
+        return self.make_replay(observation_shape, action, **sizes).nbytes
 
     def critics(self, observation_size: int, action: ActionSpec, outputs: int = 1) -> Network:
         """The ensemble of critics, each with this many outputs."""
         widths = self.widths if self.critic_widths is None else self.critic_widths
         critic = Critic(widths, outputs, self.activation, jnp.dtype(self.compute_dtype))
         return make_critics(critic, self.n_critics, observation_size, action.dimensions)
-
-
-def require_continuous(config: OffPolicyConfig, action: ActionSpec) -> None:
-    """Demands continuous actions."""
-    if action.kind != "continuous":
-        raise ValueError(f"algo={config.NAME}: needs continuous actions; these are {action.kind}")
 
 
 @struct.dataclass

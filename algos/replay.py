@@ -216,7 +216,7 @@ def make_replay(
 
 def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
     """Demands room for a batch, and in every row for a window and one step more."""
-    least = max(batch_size, rows * (config.n_step + 1))
+    least = rows * max(-(-batch_size // rows), config.n_step + 1)
     if config.capacity < least:
         raise ValueError(
             f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "

@@ -42,8 +42,21 @@ PEER = {
 }
 
 
+def make_agent(config):
+    """An agent of the sizes above."""
+    action = ActionSpec("continuous", (ACTION,))
+    return config.make((OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None)
+
+
+def compile_call(call, *arguments):
+    """The compiled call, and the seconds that compiling it took."""
+    begin = time.perf_counter()
+    return jax.jit(call).lower(*arguments).compile(), time.perf_counter() - begin
+
+
 def replay_updates(name: str):
-    """A compiled call of gradient steps on a filled replay, its arguments, and the steps per call."""
+    """A compiled call of gradient steps on a filled replay, its arguments, the steps per call, and the
+    seconds of compilation."""
     config = REPLAY[name](
         batch_size=BATCH,
         learning_starts=2 * BATCH,
@@ -51,14 +64,7 @@ def replay_updates(name: str):
         replay={"capacity": 1 << 16},
         normalize_observation=False,
     )
-    agent = config.make(
-        (OBSERVATION,),
-        ActionSpec("continuous", (ACTION,)),
-        samples=ROWS,
-        updates=1,
-        episode_limit=750,
-        goal=None,
-    )
+    agent = make_agent(config)
 
     def transition(key):
         seen, following = jax.random.normal(key, (2, ROWS, 1, OBSERVATION))
@@ -81,10 +87,10 @@ def replay_updates(name: str):
         return jax.lax.scan(step, state, jax.random.split(key, 4))[0]
 
     state = jax.jit(agent.init)(jax.random.key(0))
-    warm = jax.jit(run)
+    call, seconds = compile_call(run, state, jax.random.key(0))
     for index in range(2 * BATCH // ROWS // 4 + 1):
-        state = warm(state, jax.random.key(index))
-    return warm, (state, jax.random.key(1)), 4 * GRADIENT_STEPS
+        state = call(state, jax.random.key(index))
+    return call, (state, jax.random.key(1)), 4 * GRADIENT_STEPS, seconds
 
 
 def rollout_updates(name: str):
@@ -94,14 +100,7 @@ def rollout_updates(name: str):
     else:
         config = A2CConfig(horizon=16, normalize_observation=False)
     steps = config.epochs * config.num_minibatches if name == "ppo" else 1
-    agent = config.make(
-        (OBSERVATION,),
-        ActionSpec("continuous", (ACTION,)),
-        samples=ROWS,
-        updates=1,
-        episode_limit=750,
-        goal=None,
-    )
+    agent = make_agent(config)
     shape = (config.horizon, ROWS, 1)
     key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
     rollout = Rollout(
@@ -120,7 +119,8 @@ def rollout_updates(name: str):
         last_value=jnp.zeros(shape[1:]),
     )
     state = jax.jit(agent.init)(key)
-    return jax.jit(lambda state: agent.update(state, key, rollout)[0]), (state,), steps
+    call, seconds = compile_call(lambda state: agent.update(state, key, rollout)[0], state)
+    return call, (state,), steps, seconds
 
 
 def dense(sizes: tuple[int, ...]) -> int:
@@ -191,10 +191,7 @@ def main() -> None:
     ):
         table.add_column(column, justify="right")
     for name in arguments.algos.split(","):
-        call, values, steps = (replay_updates if name in REPLAY else rollout_updates)(name)
-        begin = time.perf_counter()
-        call.lower(*values).compile()
-        compiled = time.perf_counter() - begin
+        call, values, steps, compiled = (replay_updates if name in REPLAY else rollout_updates)(name)
         ours = steps / seconds_per_call(call, *values, budget=arguments.seconds)
         theirs = peer(arguments.peer_python, name, arguments.seconds)
         work = needed_flops(name)

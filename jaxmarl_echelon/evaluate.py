@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, loop
-from jaxmarl_echelon.training.program import Assessment, Program, make_program
+from jaxmarl_echelon.training.program import Program, make_program
 from jaxmarl_echelon.training.record import evaluation_values
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     record = viewer.snapshot if viewer else None
     key = loop.evaluation_key(config.seed)
     _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
-    rows = {"trained policy": evaluation_values(assessment, program.env.spec)}
+    rows = {"trained policy": evaluation_values(assessment.scalars, assessment.result, program.env.spec)}
     if arguments.baselines:
         rows |= score_baselines(program, config, state)
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -114,16 +114,19 @@ def main() -> None:
 def score_baselines(program, config, state) -> dict[str, dict[str, float]]:
     """Scores of the other actors on the very same episodes."""
     key = loop.evaluation_key(config.seed)
-    spec = program.env.spec
     rows = {}
     for name, (acting, policies) in baselines(program, config, state).items():
         play = jax.jit(
             lambda policies, state, acting=acting: program.evaluate_as(acting, policies, state, key)
         )
-        result = jax.device_get(play(policies, state))
-        scalars = evaluation.summary(result, spec, program.role)
-        rows[name] = evaluation_values(Assessment(scalars, result, 0), spec)
+        rows[name] = scores(program, play(policies, state))
     return rows
+
+
+def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
+    """What `eval.csv` would say of an evaluation."""
+    scalars = evaluation.summary(result, program.env.spec, program.role)
+    return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
 def ladder(program, config, state) -> list[dict]:
@@ -135,25 +138,21 @@ def ladder(program, config, state) -> list[dict]:
     curriculum = program.curriculum
     course = state.curriculum
     if not curriculum.stages:
-        composed, _ = command_line.compose_config(["curriculum=phased26", "env=f110"])
+        composed, _ = command_line.compose_config(["curriculum=phased26"])
         curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
     key = loop.evaluation_key(config.seed)
-    spec = program.env.spec
     play = jax.jit(lambda state, index: program.evaluate(state, key, curriculum.stage_params(course, index)))
     rows = []
     for index, name in enumerate(curriculum.stages):
-        result = jax.device_get(play(state, index))
-        values = evaluation_values(
-            Assessment(evaluation.summary(result, spec, program.role), result, index), spec
-        )
+        values = scores(program, play(state, index))
         rows.append(
             {
                 "name": f"{index} {name}",
                 "success": values["eval_agg/success_rate"],
                 "low": values["eval_agg/success_low"],
                 "high": values["eval_agg/success_high"],
-                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in spec.outcomes},
+                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in program.env.spec.outcomes},
             }
         )
     return rows
@@ -174,7 +173,7 @@ def interesting(program: Program, result) -> int:
     """The episode to look at: the first success, else the one with the highest return."""
     spec = program.env.spec
     if spec.success is not None:
-        wins = np.flatnonzero(np.asarray(result.outcome) == spec.outcomes.index(spec.success))
+        wins = np.flatnonzero(spec.succeeded(np.asarray(result.outcome)))
         if wins.size:
             return int(wins[0])
     returns = result.episode_return[program.role]

@@ -175,7 +175,7 @@ def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """What curricula look at in finished episodes `[T, E]`."""
     return Episode(
         stage=finished.stage,
-        success=finished.outcome == spec.outcomes.index(spec.success),
+        success=spec.succeeded(finished.outcome),
         reward=jnp.mean(finished.episode_return[role], axis=-1),
         outcome=finished.outcome,
     )

@@ -62,6 +62,10 @@ class EnvSpec:
                 return role
         raise KeyError(f"no role {name!r} in {self.name}; roles: {', '.join(r.name for r in self.roles)}")
 
+    def succeeded(self, outcome: jax.Array) -> jax.Array:
+        """Which outcome codes, of any shape, stand for success; none where there is no such thing."""
+        return outcome == (len(self.outcomes) if self.success is None else self.outcomes.index(self.success))
+
 
 @struct.dataclass
 class TimeStep:

@@ -9,8 +9,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from algos.plan import Plan
+from algos.types import Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training.controllers import action_spec
 
 POSITIVE = (
     "total_env_steps",
@@ -32,7 +34,8 @@ class LearnerSettings(Protocol):
 
     `make(observation_shape, action, *, samples, updates, episode_limit, goal)` builds the Agent
     for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None.
+    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None. A learner with a replay
+    also has `memory`, with the same arguments but for `updates`: the bytes that it will occupy.
     """
 
     horizon: int
@@ -122,6 +125,17 @@ class RunConfig:
             found = ", ".join(f"{role} {number}" for role, number in numbers.items())
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
+
+    def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
+        """What a role asks of its learner: arguments, by place and by name, of `make` and `memory`."""
+        role = self.env.spec.role(name)
+        goal = getattr(self.env, "goals", {}).get(name)
+        sizes = {
+            "samples": self.num_envs * role.size,
+            "episode_limit": self.env.spec.episode_limit,
+            "goal": None if goal is None else Goal(*goal),
+        }
+        return (role.observation.shape, action_spec(role.action)), sizes
 
     @property
     def segments(self) -> int:

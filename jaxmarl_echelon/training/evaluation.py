@@ -125,13 +125,6 @@ def _accumulate(result: Evaluation, before, after) -> Evaluation:
     )
 
 
-def successes(result: Evaluation, spec: EnvSpec) -> jax.Array:
-    """Which episodes succeeded, bool `[N]`; none where the environment knows no success."""
-    if spec.success is None:
-        return jnp.zeros(result.outcome.shape, bool)
-    return result.outcome == spec.outcomes.index(spec.success)
-
-
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
     """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
 
@@ -148,7 +141,7 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
     for index, name in enumerate(spec.outcomes):
         metrics[f"eval_agg/outcome/{name}"] = jnp.mean(result.outcome == index)
     if spec.success is not None:
-        success = successes(result, spec)
+        success = spec.succeeded(result.outcome)
         metrics["eval_agg/success_rate"] = jnp.mean(success)
         for index, name in enumerate(spec.tasks):
             mine = result.task == index

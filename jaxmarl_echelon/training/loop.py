@@ -24,15 +24,17 @@ class Compiled(NamedTuple):
     """A program compiled ahead of time.
 
     Attributes:
-      init: `(key) -> RunState`.
+      init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
       assess: `(RunState) -> (RunState, Assessment)`.
+      state: shapes and dtypes of the state.
       seconds: time the compiler took.
     """
 
     init: Callable
     chunk: Callable
     assess: Callable
+    state: Any
     seconds: float
 
 
@@ -62,7 +64,7 @@ def compile_program(
     state = jax.eval_shape(init, *arguments)
     advance = jax.jit(chunk, donate_argnums=0).lower(state).compile()
     score = jax.jit(assess).lower(state).compile()
-    return Compiled(lambda: start(*arguments), advance, score, time.perf_counter() - begin)
+    return Compiled(lambda: start(*arguments), advance, score, state, time.perf_counter() - begin)
 
 
 class StopSignal:
@@ -123,7 +125,7 @@ class Runner:
         return self.progress.updates * self.config.steps_per_update
 
     def reports(self, reports, seconds: float) -> Any:
-        """Logs a chunk; returns whatever `after_chunk` needs."""
+        """Logs a chunk; returns what `training_scores` needs."""
         raise NotImplementedError
 
     def assessed(self, state, assessment, seconds: float) -> list[str]:
@@ -163,8 +165,7 @@ class Runner:
 
     def _start(self, resume):
         if resume is not None:
-            init, _, _, arguments = self.functions()
-            state = self.restore(resume, jax.eval_shape(init, *arguments))
+            state = self.restore(resume, self.compiled.state)
             self.tracker.event(self.step, f"resumed from {resume.name}")
             return state
         state, names = self._assess(self.compiled.init())

@@ -5,21 +5,15 @@ import os
 import jax
 
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.controllers import action_spec
 
 
 def replay_bytes(config: RunConfig) -> int:
     """Bytes of the replay buffers of one run's learners."""
     total = 0
     for name, algo in config.algos.items():
-        role = config.env.spec.role(name)
         if hasattr(algo, "memory"):
-            total += algo.memory(
-                role.observation.shape,
-                action_spec(role.action),
-                samples=config.num_envs * role.size,
-                episode_limit=config.env.spec.episode_limit,
-            )
+            spaces, sizes = config.learner_task(name)
+            total += algo.memory(*spaces, **sizes)
     return total
 
 

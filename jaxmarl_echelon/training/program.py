@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Goal
+from algos.types import Agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
@@ -110,7 +110,7 @@ def make_program(config: RunConfig) -> Program:
         stage = curriculum.stage(run.curriculum)
         if curriculum.stages:
             own = evaluate(run, key, curriculum.stage_params(run.curriculum, stage))
-            success = evaluation.successes(own, env.spec)
+            success = env.spec.succeeded(own.outcome)
             scalars["eval_agg/phase_success_rate"] = jnp.mean(success)
             run = run.replace(curriculum=curriculum.evaluated(run.curriculum, success))
         return run, Assessment(scalars, result, stage)
@@ -150,16 +150,8 @@ def make_agents(config: RunConfig) -> dict[str, Agent]:
 
 def make_agent(config: RunConfig, name: str) -> Agent:
     """The agent of one role."""
-    spec, role = config.env.spec, config.env.spec.role(name)
-    goal = getattr(config.env, "goals", {}).get(name)
-    return config.algos[name].make(
-        role.observation.shape,
-        controllers_lib.action_spec(role.action),
-        samples=config.num_envs * role.size,
-        updates=config.updates,
-        episode_limit=spec.episode_limit,
-        goal=None if goal is None else Goal(*goal),
-    )
+    spaces, sizes = config.learner_task(name)
+    return config.algos[name].make(*spaces, updates=config.updates, **sizes)
 
 
 class FrozenPolicy(NamedTuple):

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import wilson
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
 
 
@@ -128,7 +130,7 @@ class Record:
 
     def _refuse_divergence(self, metrics: dict[str, float]) -> None:
         for name in sorted(metrics):
-            prefix, _, loss = name.rpartition("/")
+            prefix = name.rpartition("/")[0]
             if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
                 continue
             if not math.isfinite(metrics[name]):
@@ -157,7 +159,7 @@ class Record:
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
         """Logs an evaluation; returns the names of the best checkpoints that the state now deserves."""
         self.progress.seconds += seconds
-        values = evaluation_values(assessment, self.program.env.spec)
+        values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
         self.progress.last_eval = values
         self._log(values)
         self._evaluation_episodes(assessment.result)
@@ -172,13 +174,12 @@ class Record:
 
     def _evaluation_episodes(self, result) -> None:
         returns = np.mean(result.episode_return[self.program.role], axis=-1)
-        success = self.program.env.spec.success
+        success = self.program.env.spec.succeeded(result.outcome)
         for index in range(len(returns)):
-            names = self._names(int(result.outcome[index]), int(result.task[index]))
             values = {
                 "episode": index + 1,
-                **names,
-                "success": float(success is not None and names["outcome"] == success),
+                **self._names(int(result.outcome[index]), int(result.task[index])),
+                "success": float(success[index]),
                 "reward": float(returns[index]),
                 "length": int(result.length[index]),
             }
@@ -235,18 +236,18 @@ class Record:
         }
 
 
-def evaluation_values(assessment: Assessment, spec) -> dict[str, float]:
+def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
     """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate.
 
     Tasks that did not occur are left out.
     """
-    values = {name: float(value) for name, value in assessment.scalars.items()}
+    values = {name: float(value) for name, value in scalars.items()}
     values = {k: v for k, v in values.items() if not (k.startswith("eval_agg/task/") and math.isnan(v))}
     if spec.success is not None:
-        outcome = np.asarray(assessment.result.outcome)
-        wins = int(np.sum(outcome == spec.outcomes.index(spec.success)))
-        values["eval_agg/success_rate"] = wins / outcome.size
-        values["eval_agg/success_low"], values["eval_agg/success_high"] = wilson(wins, outcome.size)
+        success = spec.succeeded(np.asarray(result.outcome))
+        wins = int(np.sum(success))
+        values["eval_agg/success_rate"] = wins / success.size
+        values["eval_agg/success_low"], values["eval_agg/success_high"] = wilson(wins, success.size)
     return values
 
 

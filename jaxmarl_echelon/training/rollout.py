@@ -142,10 +142,7 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
     before, after = run.episodes.time, transition.time
     alive = transition.acted[role]
-    finished = transition.finished
-    success = jnp.zeros_like(finished.mask)
-    if env.spec.success is not None:
-        success = finished.mask & (finished.outcome == env.spec.outcomes.index(env.spec.success))
+    success = env.spec.succeeded(transition.finished.outcome)
     return Transition(
         obs=before.obs[role],
         action=action,

@@ -299,7 +299,7 @@ def test_discrete_actions_are_refused(config):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"replay.capacity=10: must be at least 16"):
+    with pytest.raises(ValueError, match=r"replay.capacity=10: must be at least 18"):
         make(SACConfig, replay={"capacity": 10})
     with pytest.raises(ValueError, match="hindsight_ratio=0.5: this environment has no goals"):
         make(SACConfig, replay={"hindsight_ratio": 0.5})

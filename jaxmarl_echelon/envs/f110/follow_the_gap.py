@@ -161,9 +161,7 @@ def _select_gap(
     return jnp.where(some, blocked_before[end] + 1, 0), jnp.where(some, end, whole)
 
 
-def _gap_scores(
-    free: jax.Array, start: jax.Array, scan: jax.Array, params: FTGParams
-) -> jax.Array:
+def _gap_scores(free: jax.Array, start: jax.Array, scan: jax.Array, params: FTGParams) -> jax.Array:
     """Scores, at each beam, the gap that ends there and begins at `start`."""
     count = scan.shape[0]
     centre = count // 2
@@ -316,9 +314,7 @@ def _dynamic_window(
     return steers[best], speeds[best]
 
 
-def _target_speed(
-    steer: jax.Array, scan: jax.Array, params: FTGParams, options: FTGOptions
-) -> jax.Array:
+def _target_speed(steer: jax.Array, scan: jax.Array, params: FTGParams, options: FTGOptions) -> jax.Array:
     """Returns the speed for what lies ahead and where the car is steering."""
     centre = scan.shape[0] // 2
     wide, narrow = max(centre // 4, 1), max(centre // 12, 1)

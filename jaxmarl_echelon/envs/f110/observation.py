@@ -138,9 +138,7 @@ def racing_observation(
     """
     speeds = jnp.stack([scales.speed_scale, scales.speed_scale, scales.yaw_rate_scale])
     points = rotate(lookahead - ego_pose[:2], -ego_pose[2]) / scales.position_scale
-    nearest = _nearest(
-        ego_pose, ego_velocity, others_pose, others_velocity, others_valid, scales, neighbours
-    )
+    nearest = _nearest(ego_pose, ego_velocity, others_pose, others_velocity, others_valid, scales, neighbours)
     return jnp.concatenate(
         [
             jnp.clip(scan / scales.lidar_range, 0.0, 1.0),

@@ -68,8 +68,8 @@ def test_ten_kills_at_random_moments(tmp_path, repository):
         process.wait()
         found = checkpoints.find(tmp_path, "latest")
         facts = checkpoints.metadata(found)
-        saved = checkpoints.restore(found, {"updates": jax.ShapeDtypeStruct((), "int32")}, prefix=".")
-        assert int(saved["updates"]) == facts["updates"]
+        saved = checkpoints.restore(found, jax.ShapeDtypeStruct((), "int32"), prefix=".updates")
+        assert int(saved) == facts["updates"]
         steps.append(facts["step"])
     assert all(later > earlier for earlier, later in zip(steps, steps[1:], strict=False))
 

@@ -111,7 +111,7 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path):
     program = make_program(config)
     state = checkpoints.restore(folder, jax.eval_shape(program.init, jax.random.key(0)))
     _, assessment = jax.jit(program.assess)(state, loop.evaluation_key(config.seed))
-    values = record.evaluation_values(assessment, config.env.spec)
+    values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     assert values == checkpoints.metadata(folder)["scores"]
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
 

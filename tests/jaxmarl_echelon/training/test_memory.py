@@ -1,0 +1,33 @@
+"""The replay's memory is known before a run starts, and one that does not fit is refused."""
+
+import pytest
+
+from jaxmarl_echelon.command_line import compose_config, plain
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import memory
+
+SMALL = ("algo=sac", "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "algo.replay.capacity=4000")
+GOAL = "env.goal={low: [-1.5, -0.4], high: [-1.0, 0.4], radius: 0.2, amount: 1.0}"
+
+
+def read(*overrides):
+    return config_lib.read(compose_config(plain([*SMALL, *overrides]))[0])
+
+
+def test_hindsight_is_counted_where_the_environment_has_goals():
+    without = memory.check_replay(read(GOAL))
+    relabelled = memory.check_replay(read(GOAL, "algo.replay.hindsight_ratio=0.5"))
+    assert relabelled > without > 4000 * 4 * 2 * 19
+    assert memory.check_replay(read(GOAL), runs=3) == 3 * without
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    with pytest.raises(ValueError, match=r"for 2 runs, 0.00 GB are free") as caught:
+        memory.check_replay(read("algo.replay.capacity=100000"), runs=2)
+    assert "algo.replay.capacity" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_learners_of_rollouts_keep_nothing():
+    config, _ = compose_config(["env.lidar_beams=8"])
+    assert memory.check_replay(config_lib.read(config)) == 0
