@@ -169,3 +169,29 @@ class MultiCategorical:
 
 
 Distribution = Gaussian | SquashedGaussian | MultiCategorical
+
+
+def divergence(first: Distribution, second: Distribution) -> jax.Array:
+    """Kullback-Leibler divergence `[...]` of `second` from `first`, in nats.
+
+    Both are of one family. Squashing does not change it. Options that `first` never takes count 0.
+    """
+    if isinstance(first, MultiCategorical):
+        pairs = zip(first.heads(), second.heads(), strict=True)
+        return sum(_categorical_divergence(a.logits, b.logits) for a, b in pairs)
+    ratio = jnp.exp(2.0 * (first.log_std - second.log_std))
+    shift = jnp.square((first.mean - second.mean) * jnp.exp(-second.log_std))
+    return (0.5 * (ratio + shift - 1.0) + second.log_std - first.log_std).sum(-1)
+
+
+def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
+    log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+    probability = jnp.exp(log_p)
+    return jnp.where(probability > 0, probability * (log_p - log_q), 0.0).sum(-1)
+
+
+def full(distribution: Distribution) -> Distribution:
+    """The same distribution with every array of full batch shape, so that batches may be sliced."""
+    if isinstance(distribution, MultiCategorical):
+        return distribution
+    return distribution.replace(log_std=jnp.broadcast_to(distribution.log_std, distribution.mean.shape))

@@ -54,6 +54,7 @@ class OnPolicyConfig(ActorCriticConfig):
       normalize_observation, normalize_reward: running normalisation.
       reward_centering: rate of the running mean that is subtracted from each agent's rewards; 0 for none.
       reward_scale: constant factor on rewards, after their normalisation.
+      reward_clamp: bound on what remains of a reward; None for none.
       adam_eps, adam_beta1, adam_beta2: of Adam.
     """
 
@@ -67,12 +68,13 @@ class OnPolicyConfig(ActorCriticConfig):
         "value_coefficient": (0.0, math.inf),
         "max_grad_norm": (1e-6, math.inf),
         "reward_scale": (1e-9, math.inf),
+        "reward_clamp": (1e-9, math.inf),
         "adam_eps": (1e-12, 1.0),
         "adam_beta1": (0.0, 1.0 - 1e-7),
         "adam_beta2": (0.0, 1.0 - 1e-7),
     }
     ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm",)
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
     COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
@@ -92,6 +94,7 @@ class OnPolicyConfig(ActorCriticConfig):
     normalize_observation: bool = True
     normalize_reward: bool = False
     reward_scale: float = 1.0
+    reward_clamp: float | None = None
     reward_centering: float = 0.0
     adam_eps: float = 1e-5
     adam_beta1: float = 0.9
@@ -107,13 +110,17 @@ class OnPolicyConfig(ActorCriticConfig):
         for key, (low, high) in self.traced().items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
-        for key in self.ANNEALED:
+        for key in self.annealed():
             require_choice(f"{key}_schedule", getattr(self, f"{key}_schedule"), SCHEDULES)
         require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
 
     def traced(self) -> dict[str, tuple[float, float]]:
         """Names and bounds of the numbers that these settings put into the learner's state."""
         return self.TRACED
+
+    def annealed(self) -> tuple[str, ...]:
+        """Names of the traced numbers that have a schedule."""
+        return self.ANNEALED
 
     def networks(self, observation_size: int, action: ActionSpec) -> Policy:
         """The policy for flat observations of this length."""
@@ -161,6 +168,7 @@ class OnPolicyState:
       hyper: traced hyper-parameters by name.
       updates: int32 scalar, updates done.
       centre: `[E * A]` running means of the rewards, or None.
+      teacher: state of the policy that is imitated, or None.
     """
 
     params: PyTree
@@ -170,6 +178,7 @@ class OnPolicyState:
     hyper: Hyper
     updates: jax.Array
     centre: jax.Array | None = None
+    teacher: PyTree = None
 
 
 class Batch(NamedTuple):
@@ -200,7 +209,7 @@ def make_agent(
                 f"{key}={getattr(config, key)}: needs samples, the number of agents side by side"
             )
     total_updates = config.total_updates or updates
-    schedules = [getattr(config, f"{key}_schedule") for key in config.ANNEALED]
+    schedules = [getattr(config, f"{key}_schedule") for key in config.annealed()]
     if total_updates is None and set(schedules) != {"constant"}:
         raise ValueError("total_updates=None: must be given with a schedule that is not constant")
 
@@ -236,6 +245,9 @@ def make_agent(
         carry, distribution, _ = evaluate(state, obs, carry, reset, mask)
         return distribution.mode(), carry
 
+    def teach(state, flat, carry, reset, mask):
+        return policy.sequence(acting_params(method, state), observe(state, flat), carry, reset, mask)
+
     return Agent(
         init=init,
         initial_carry=policy.initial_carry,
@@ -246,6 +258,7 @@ def make_agent(
         policy_state=lambda state: state.replace(
             params=acting_params(method, state), optimizer=None, rewards=None, centre=None
         ),
+        teach=teach,
     )
 
 
@@ -282,7 +295,7 @@ def learn_from(
     if observations is not None:
         observations = merge_moments(observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
-    metrics |= {name: hyper[name] for name in config.ANNEALED}
+    metrics |= {name: hyper[name] for name in config.annealed()}
     state = state.replace(
         params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
     )
@@ -294,7 +307,7 @@ def annealed(config: OnPolicyConfig, hyper: Hyper, updates: jax.Array) -> Hyper:
     progress = updates / hyper["total_updates"]
     current = {
         key: anneal(getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress)
-        for key in config.ANNEALED
+        for key in config.annealed()
     }
     return hyper | current
 
@@ -336,7 +349,7 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
 def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> jax.Array:
     """Rewards `[T, E, A]` in the units of the values."""
     reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
-    return reward * hyper["reward_scale"]
+    return jnp.clip(reward * hyper["reward_scale"], -hyper["reward_clamp"], hyper["reward_clamp"])
 
 
 def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:

@@ -9,12 +9,13 @@ from typing import ClassVar
 from algos.checks import require_choice, require_count, require_minibatches, require_whole
 from algos.cores import CoreConfig
 from algos.networks import Policy, make_actor_critic
-from algos.on_policy import Method, OnPolicyConfig
+from algos.on_policy import Method, OnPolicyConfig, make_agent
 from algos.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
 from algos.plan import Plan, make_plan
 from algos.ppo_learning import learn_samples, ppo_loss, surrogate_loss, value_loss
 from algos.ppo_segments import learn_segments, prepare
 from algos.segments import MODES
+from algos.teacher import LOSSES, Teacher, with_teacher
 from algos.types import ActionSpec, Agent
 
 __all__ = ["PPOConfig", "ppo_loss", "surrogate_loss", "value_loss"]
@@ -56,6 +57,10 @@ class PPOConfig(OnPolicyConfig):
       policy_advantage: "fixed", or "vtrace" for advantages from the minibatch's own, fresh ratios.
       value_clip_center: "rollout", or "refreshed" for the value of the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
+      teacher: run (or checkpoint) whose policy is imitated, or None; whoever builds the agent loads it.
+      teacher_loss: a key of `algos.teacher.LOSSES`.
+      teacher_coefficient: weight of the imitation, with its schedule.
+      teacher_value_weight: weight of the teacher's values within it; 0 where its rewards are other ones.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicyConfig.TRACED | {
@@ -70,6 +75,11 @@ class PPOConfig(OnPolicyConfig):
         "priority_beta_rate": (0.0, 1.0),
         "vtrace_rho": (0.0, math.inf),
         "vtrace_c": (0.0, math.inf),
+    }
+    TEACHER_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "teacher_coefficient": (0.0, math.inf),
+        "teacher_coefficient_end": (0.0, math.inf),
+        "teacher_value_weight": (0.0, math.inf),
     }
     OPTIMIZER_TRACED: ClassVar[dict[str, dict[str, tuple[float, float]]]] = {
         "adamw": {"weight_decay": (0.0, math.inf)},
@@ -94,6 +104,7 @@ class PPOConfig(OnPolicyConfig):
         "policy_advantage": ("fixed", "vtrace"),
         "value_clip_center": ("rollout", "refreshed"),
         "bootstrap_last": (True, False),
+        "teacher_loss": tuple(LOSSES),
     }
     SEGMENTS_ONLY: ClassVar[tuple[str, ...]] = (
         "segments_per_agent",
@@ -104,6 +115,7 @@ class PPOConfig(OnPolicyConfig):
         "policy_advantage",
         "value_clip_center",
         "bootstrap_last",
+        "teacher",
     )
 
     epochs: int = 4
@@ -135,6 +147,12 @@ class PPOConfig(OnPolicyConfig):
     policy_advantage: str = "fixed"
     value_clip_center: str = "rollout"
     bootstrap_last: bool = True
+    teacher: str | None = None
+    teacher_loss: str = "cross_entropy"
+    teacher_coefficient: float = 1.0
+    teacher_coefficient_end: float = 0.0
+    teacher_coefficient_schedule: str = "linear"
+    teacher_value_weight: float = 0.5
 
     def __post_init__(self):
         if isinstance(self.core, Mapping):
@@ -181,7 +199,12 @@ class PPOConfig(OnPolicyConfig):
     def traced(self) -> dict[str, tuple[float, float]]:
         """See `OnPolicyConfig.traced`; only what the chosen sampling and optimiser use."""
         segments = {} if self.sampling == SAMPLES else self.SEGMENT_TRACED
-        return self.TRACED | segments | self.OPTIMIZER_TRACED.get(self.optimizer, {})
+        teacher = {} if self.teacher is None else self.TEACHER_TRACED
+        return self.TRACED | segments | teacher | self.OPTIMIZER_TRACED.get(self.optimizer, {})
+
+    def annealed(self) -> tuple[str, ...]:
+        """See `OnPolicyConfig.annealed`; the teacher's weight only with a teacher."""
+        return self.ANNEALED if self.teacher is None else (*self.ANNEALED, "teacher_coefficient")
 
     def networks(self, observation_size: int, action: ActionSpec) -> Policy:
         """See `OnPolicyConfig.networks`."""
@@ -192,14 +215,14 @@ class PPOConfig(OnPolicyConfig):
         options = {"muon": {"rest": self.muon_rest}, "schedule_free": {"warmup_steps": self.warmup_steps}}
         return make_optimizer(self.optimizer, **options.get(self.optimizer, {}))
 
-    def method(self, policy: Policy) -> Method:
-        """Epochs of minibatches on the clipped surrogate."""
+    def method(self, policy: Policy, teacher: Teacher | None = None) -> Method:
+        """Epochs of minibatches on the clipped surrogate, and on a teacher's lessons."""
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
         if self.sampling == SAMPLES:
             return Method(optimizer.init, partial(learn_samples, self, policy, optimizer), acting=acting)
         learn = partial(learn_segments, self, policy, optimizer)
-        return Method(optimizer.init, learn, prepare, acting)
+        return Method(optimizer.init, learn, partial(prepare, teacher=teacher), acting)
 
     def plan(self, samples: int, environments: int | None = None) -> Plan | None:
         """The sizes of an update on segments; None when training on single samples.
@@ -241,9 +264,15 @@ class PPOConfig(OnPolicyConfig):
         *,
         samples: int | None = None,
         updates: int | None = None,
+        teacher: Teacher | None = None,
         **run,
     ) -> Agent:
-        """Builds the agent; see `OnPolicyConfig.make`."""
+        """Builds the agent; see `OnPolicyConfig.make`.
+
+        Without the `teacher` that the settings name the agent acts, and cannot learn.
+        """
         if samples is not None and self.plan(samples) is None:
             require_minibatches(self.num_minibatches, samples * self.horizon)
-        return super().make(observation_shape, action, samples=samples, updates=updates, **run)
+        policy = self.networks(math.prod(observation_shape), action)
+        agent = make_agent(self, policy, self.method(policy, teacher), observation_shape, samples, updates)
+        return agent if teacher is None else with_teacher(agent, teacher)

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from algos.networks import Policy
-from algos.normalize import standardize
+from algos.normalize import masked_mean, standardize
 from algos.on_policy import Hyper, Metrics, OnPolicyState, keep, learning_rewards, observe
 from algos.optimizers import Optimizer
 from algos.ppo_learning import Progress, clipped_loss, descend
 from algos.returns import vtrace_gae
 from algos.segments import choose, importance_exponent, partition
+from algos.teacher import Lesson, Teacher, imitation_loss, lesson
 from algos.types import Rollout
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Segments(NamedTuple):
       last_value: value of the observation after each row.
       advantage, target: as after the rollout.
       learning: bool, alive and past the burn-in.
+      lesson: what the teacher makes of it, or None.
     """
 
     obs: jax.Array
@@ -48,6 +50,7 @@ class Segments(NamedTuple):
     advantage: jax.Array
     target: jax.Array
     learning: jax.Array
+    lesson: Lesson | None = None
 
     def take(self, rows: jax.Array) -> "Segments":
         """The segments `rows`."""
@@ -65,12 +68,20 @@ class Memory(NamedTuple):
     target: jax.Array
 
 
-def prepare(config: "PPOConfig", state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Segments:
-    """Cuts a rollout `[k * T, E, A]` with flat observations into segments.
+def prepare(
+    config: "PPOConfig",
+    state: OnPolicyState,
+    rollout: Rollout,
+    hyper: Hyper,
+    teacher: Teacher | None = None,
+) -> Segments:
+    """Cuts a rollout `[k * T, E, A]` with flat observations into segments, and has the teacher look at them.
 
     The k * E * A rows are ordered by segment, environment and agent. What is not alive is replaced before
     any arithmetic of the losses.
     """
+    if config.teacher is not None and teacher is None:
+        raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
     number, alive = config.segments_per_agent, rollout.alive
     agents = alive.shape[1] * alive.shape[2]
     length = alive.shape[0] // number
@@ -95,17 +106,24 @@ def prepare(config: "PPOConfig", state: OnPolicyState, rollout: Rollout, hyper: 
     fields = jax.tree.map(rows, fields)
     following = jnp.concatenate([rollout.value[length::length], rollout.last_value[None]])
     past_burn_in = (jnp.arange(length) >= config.burn_in)[:, None]
+    # An agent that is dead as its row begins may have seen, and remember, anything.
+    carry = jax.tree.map(
+        lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((number * agents,) + x.shape[3:]),
+        rollout.carry,
+    )
+    taught = None
+    if teacher is not None:
+        carry, watched = carry
+        seen = rows(keep(alive, rollout.obs))
+        taught = lesson(teacher, state.teacher, seen, watched, fields["reset"], fields["mask"])
     segments = Segments(
         **fields,
-        # An agent that is dead as its row begins may have seen, and remember, anything.
-        carry=jax.tree.map(
-            lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((number * agents,) + x.shape[3:]),
-            rollout.carry,
-        ),
+        carry=carry,
         last_value=following.reshape(-1),
         advantage=None,
         target=None,
         learning=fields["alive"] & past_burn_in,
+        lesson=taught,
     )
     advantage, target = trace(config, segments, segments.value, jnp.ones_like(segments.value), hyper)
     return segments._replace(advantage=advantage, target=target)
@@ -219,6 +237,11 @@ def segment_gradient(
         centre = known.value if config.value_clip_center == "refreshed" else minibatch.value
         batch = minibatch._replace(value=centre, target=known.target, alive=minibatch.learning)
         total, samples = clipped_loss(distribution, value, log_ratio, advantage * weight, batch, hyper)
+        if config.teacher is not None:
+            values = hyper["teacher_value_weight"]
+            loss = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
+            total += hyper["teacher_coefficient"] * masked_mean(loss, minibatch.learning)
+            samples["imitation_loss"] = loss
         return total, (samples, ratio, jax.lax.stop_gradient(value))
 
     grads, (samples, ratio, value) = jax.grad(loss, has_aux=True)(params)

@@ -134,6 +134,8 @@ class Agent(NamedTuple):
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
         after every decision, and the metric `gradient_steps` says how much was learnt from it.
       policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
+      teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
+        `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
     """
 
     init: Callable
@@ -144,3 +146,4 @@ class Agent(NamedTuple):
     update: Callable
     learns: str = "rollout"
     policy_state: Callable = lambda state: state
+    teach: Callable | None = None

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.teacher import Teacher
 from algos.types import Agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
@@ -145,13 +146,28 @@ def make_train(config: RunConfig) -> Callable:
 
 def make_agents(config: RunConfig) -> dict[str, Agent]:
     """One agent for every role whose controller is `learner`."""
-    return {role: make_agent(config, role) for role in config.algos}
+    return {role: make_agent(config, role, **teacher(config, role)) for role in config.algos}
 
 
-def make_agent(config: RunConfig, name: str) -> Agent:
+def make_agent(config: RunConfig, name: str, **taught) -> Agent:
     """The agent of one role."""
     spaces, sizes = config.learner_task(name)
-    return config.algos[name].make(*spaces, updates=config.updates, **sizes)
+    return config.algos[name].make(*spaces, updates=config.updates, **sizes, **taught)
+
+
+def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
+    """Loads the policy that a role's learner is to imitate, as an argument of `make_agent`.
+
+    Raises:
+      ValueError: one line, as for `frozen_policy`, and where there are no probabilities to imitate.
+    """
+    path = getattr(config.algos[role], "teacher", None)
+    if path is None:
+        return {}
+    policy = frozen_policy(config, role, path, f"algo.teacher={path}")
+    if policy.agent.teach is None:
+        raise ValueError(f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c")
+    return {"teacher": Teacher(*policy)}
 
 
 class FrozenPolicy(NamedTuple):
@@ -164,19 +180,24 @@ class FrozenPolicy(NamedTuple):
 def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
     """Loads the policy of every role whose controller is `frozen:PATH`."""
     return {
-        role: frozen_policy(config, role, name.removeprefix(FROZEN))
+        role: frozen_policy(config, role, name.removeprefix(FROZEN), f"controllers.{role}={name}")
         for role, name in config.controllers.items()
         if name.startswith(FROZEN)
     }
 
 
-def frozen_policy(config: RunConfig, role: str, path: str) -> FrozenPolicy:
+def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> FrozenPolicy:
     """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
+
+    Args:
+      config: the run that is to use it.
+      role: the role.
+      path: the run's folder or a checkpoint.
+      where: the setting that asks for it, for messages.
 
     Raises:
       ValueError: one line, where that run did not learn the role or saw and did other things.
     """
-    where = f"controllers.{role}={FROZEN}{path}"
     folder = checkpoints.find(path, "best_eval")
     theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
     if role not in theirs.algos:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian, divergence
 
 MEAN = jnp.array([[0.3, -1.0], [0.0, 2.0]])
 LOG_STD = jnp.array([-0.5, 0.2])
@@ -88,3 +88,20 @@ def test_a_choice_without_legal_options_is_uniform():
     distribution = MultiCategorical.masked(jnp.array([1.0, 2.0, 3.0]), (3,), jnp.zeros(3, bool))
     np.testing.assert_allclose(distribution.probabilities(), np.full(3, 1 / 3), rtol=1e-6)
     assert jnp.isfinite(distribution.entropy())
+
+
+def test_divergences_are_what_samples_say():
+    key = jax.random.key(0)
+    first = Gaussian(jnp.array([0.3, -0.2]), jnp.array([-0.5, 0.1]))
+    second = Gaussian(jnp.array([0.0, 0.4]), jnp.array([0.2, -0.3]))
+    for family in (Gaussian, SquashedGaussian):
+        a, b = family(first.mean, first.log_std), family(second.mean, second.log_std)
+        actions = jax.vmap(a.sample)(jax.random.split(key, 40_000))
+        sampled = (a.log_prob(actions) - b.log_prob(actions)).mean()
+        np.testing.assert_allclose(divergence(a, b), sampled, rtol=0.02)
+        np.testing.assert_allclose(divergence(a, a), 0.0, atol=1e-6)
+    a, b = (MultiCategorical(jax.random.normal(k, (5,)), (2, 3)) for k in jax.random.split(key))
+    actions = jax.vmap(a.sample)(jax.random.split(key, 40_000))
+    np.testing.assert_allclose(
+        divergence(a, b), (a.log_prob(actions) - b.log_prob(actions)).mean(), rtol=0.05
+    )

@@ -74,7 +74,7 @@ def test_the_first_minibatch_has_ratio_one(kind, segments):
         run, report = update(run)
         assert abs(float(report.metrics["losses/approx_kl"])) < 1e-7
         assert float(report.metrics["losses/clip_fraction"]) == 0.0
-        assert 0.001 < float(report.metrics["losses/entropy"]) < 0.65
+        assert 0.001 < float(report.metrics["losses/entropy"]) < 0.69
     assert program.steps_per_update == 4 * 8 * segments
 
 
