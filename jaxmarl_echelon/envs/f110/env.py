@@ -62,12 +62,14 @@ class F110:
         *,
         scales: ObservationScales,
         observe_time: bool,
+        observe_target: bool,
         finish_lines: np.ndarray,
         ftg_options,
         speed_limits: Sequence[tuple[float, float]],
     ):
         self.simulation, self.maps, self.reward = simulation, maps, reward
-        self.spawns, self.scales, self.observe_time = spawns, scales, observe_time
+        self.spawns, self.scales = spawns, scales
+        self.observe_time, self.observe_target = observe_time, observe_target
         self.finish_lines = finish_lines
         self._params, self._limits, self._ftg_options = params, limits, ftg_options
         self._pays_track = bool(ON_TRACK & set(reward.names))
@@ -246,7 +248,7 @@ class F110:
         def see(ego, target):
             return gaplock_observation(
                 state.cars.scan[ego], poses[ego], velocities[ego],
-                poses[target], velocities[target], True, self.scales, left,
+                poses[target], velocities[target], self.observe_target, self.scales, left,
             )  # fmt: skip
 
         return {"attacker": see(ATTACKER, DEFENDER)[None], "defender": see(DEFENDER, ATTACKER)[None]}
@@ -281,6 +283,7 @@ def make(
     speed_scale: float = 1.0,
     position_scale: float = 12.0,
     observe_time: bool = False,
+    observe_target: bool = True,
     car: str | Mapping = "limo",
     gains: str | Mapping = "f110",
     dt: float = 0.01,
@@ -356,6 +359,7 @@ def make(
             settings.number("position_scale", position_scale, 1e-3),
         ),
         observe_time=settings.switch("observe_time", observe_time),
+        observe_target=settings.switch("observe_target", observe_target),
         finish_lines=settings.read_finish_lines(finish_lines, maps),
         ftg_options=ftg_options,
         speed_limits=(settings.interval("attacker_speed", attacker_speed or limit, *limit), limit),

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.checks import check_env
 from jaxmarl_echelon.envs.f110 import outcomes, spawns
+from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
 
@@ -101,6 +102,18 @@ def test_observation_is_119_numbers_and_time_is_the_120th():
             "attacker": (1, length),
             "defender": (1, length),
         }
+
+
+def test_the_target_can_be_hidden():
+    """Only the scan is left to show it; everything else that is seen stays."""
+    shown, hidden = (build(observe_target=visible) for visible in (True, False))
+    key = jax.random.key(0)
+    (_, seen), (_, rest) = (env.reset(key, env.default_params()) for env in (shown, hidden))
+    target = ("target_velocity", "relative_pose")
+    for role in ("attacker", "defender"):
+        for name, part in layout(108).items():
+            wanted = jnp.zeros(part.stop - part.start) if name in target else seen.obs[role][0, part]
+            np.testing.assert_array_equal(rest.obs[role][0, part], wanted)
 
 
 def test_spawn_points_of_line2_are_the_original_ones(env):
