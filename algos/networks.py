@@ -18,6 +18,7 @@ from algos.types import ActionSpec
 PyTree = Any
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu}
+PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16, "bfloat16": jnp.bfloat16}
 
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
@@ -262,7 +263,7 @@ class ActorCriticConfig:
       state_dependent_std: whether the deviation is an output of the network.
       squash: tanh-squash continuous actions into (-1, 1).
       initial_action: initial mean action per dimension; None for 0.
-      compute_dtype: "float32" or "bfloat16"; type of the hidden arithmetic, parameters stay float32.
+      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
     """
 
     widths: tuple[int, ...] = (256, 256)
@@ -282,7 +283,7 @@ class ActorCriticConfig:
         for key in ("widths", "value_widths"):
             require_widths(key, getattr(self, key))
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
-        require_choice("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
+        require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
         require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
         if self.squash:
             require_inside(self.initial_action, " when squash=true")
@@ -323,7 +324,7 @@ def make_actor_critic(
       ValueError: if `initial_action` does not fit the action space.
     """
     continuous = action.kind == "continuous"
-    dtype = jnp.dtype(config.compute_dtype)
+    dtype = PRECISIONS[config.compute_dtype]
     head = PolicyHead(
         size=action.dimensions if continuous else action.mask_size,
         log_std=math.log(config.initial_std) if continuous else None,

@@ -12,6 +12,7 @@ from flax import struct
 from algos.checks import require_choice, require_count, require_range
 from algos.networks import (
     ACTIVATIONS,
+    PRECISIONS,
     Critic,
     Network,
     flatten,
@@ -42,7 +43,7 @@ class OffPolicyConfig:
       widths: hidden layers of the actor, and of the critics unless `critic_widths` is given.
       critic_widths: hidden layers of every critic; None for the same as `widths`.
       activation: "relu", "tanh" or "silu".
-      compute_dtype: "float32" or "bfloat16"; type of the hidden arithmetic, parameters stay float32.
+      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
       initial_action: initial mean action per dimension; None for 0.
       n_critics: critics of the ensemble.
       horizon: decisions per update of the program; learning happens after every one of them.
@@ -106,7 +107,7 @@ class OffPolicyConfig:
                 raise ValueError(f"{key}=(): needs at least one layer")
         require_inside(self.initial_action, "")
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
-        require_choice("compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
+        require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
         for key in ("n_critics", "horizon", "batch_size", "updates_per_step", *self.COUNTS):
             require_count(key, getattr(self, key))
         for key, (low, high) in self.TRACED.items():
@@ -168,7 +169,7 @@ class OffPolicyConfig:
     def critics(self, observation_size: int, action: ActionSpec, outputs: int = 1) -> Network:
         """The ensemble of critics, each with this many outputs."""
         widths = self.widths if self.critic_widths is None else self.critic_widths
-        critic = Critic(widths, outputs, self.activation, jnp.dtype(self.compute_dtype))
+        critic = Critic(widths, outputs, self.activation, PRECISIONS[self.compute_dtype])
         return make_critics(critic, self.n_critics, observation_size, action.dimensions)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_range
 from algos.distributions import SquashedGaussian
-from algos.networks import LOG_STD_RANGE, Actor, Network, PolicyHead, policy_bias
+from algos.networks import LOG_STD_RANGE, PRECISIONS, Actor, Network, PolicyHead, policy_bias
 from algos.off_policy import (
     Method,
     OffPolicyConfig,
@@ -81,7 +81,7 @@ def make_gaussian_actor(config: SoftConfig, observation_size: int, action: Actio
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    dtype = jnp.dtype(config.compute_dtype)
+    dtype = PRECISIONS[config.compute_dtype]
     head = PolicyHead(
         size=action.dimensions,
         log_std=math.log(config.initial_std),

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from algos.networks import Actor, Network, PolicyHead, policy_bias
+from algos.networks import PRECISIONS, Actor, Network, PolicyHead, policy_bias
 from algos.off_policy import (
     Method,
     OffPolicyConfig,
@@ -55,7 +55,7 @@ def make_deterministic_actor(config: OffPolicyConfig, observation_size: int, act
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    dtype = jnp.dtype(config.compute_dtype)
+    dtype = PRECISIONS[config.compute_dtype]
     bias = policy_bias(config.initial_action, action, squash=True)
     actor = Actor(
         PolicyHead(action.dimensions, mean_bias=bias, dtype=dtype), config.widths, config.activation, dtype

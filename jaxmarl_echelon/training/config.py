@@ -8,7 +8,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from algos.plan import Plan
+from algos.checks import require_count
+from algos.plan import Plan, plan_horizon
 from algos.types import Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
@@ -25,8 +26,20 @@ POSITIVE = (
     "episode_rows",
 )
 BUILT = ("env", "algo", "algos", "curriculum", "controllers")
-ELSEWHERE = ("reward", "tracking", "resume", "run_name", "output_dir", "seeds", "ablate", "variants")
+ELSEWHERE = (
+    "precision",
+    "reward",
+    "tracking",
+    "resume",
+    "run_name",
+    "output_dir",
+    "seeds",
+    "ablate",
+    "variants",
+)
+PRECISIONS = ("float32", "bf16")
 LEARNER, FROZEN = "learner", "frozen:"
+AUTO = "auto"
 
 
 class LearnerSettings(Protocol):
@@ -104,8 +117,7 @@ class RunConfig:
         for role in self.controllers:
             if role not in roles:
                 raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
-        defaults = getattr(self.env, "controllers", {})
-        chosen = {role: self.controllers.get(role) or defaults.get(role, "learner") for role in roles}
+        chosen = _controllers(self.env, self.controllers)
         if LEARNER not in chosen.values():
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
         return chosen
@@ -159,6 +171,12 @@ class RunConfig:
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
 
 
+def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Who acts for each role of an environment, where only some are chosen."""
+    defaults = getattr(env, "controllers", {})
+    return {r.name: chosen.get(r.name) or defaults.get(r.name, LEARNER) for r in env.spec.roles}
+
+
 def _segments(algo: LearnerSettings) -> int:
     return getattr(algo, "segments_per_agent", 1)
 
@@ -180,18 +198,22 @@ def read(config: DictConfig) -> RunConfig:
       ValueError: with one line that names the key, the value and what is allowed.
     """
     _refuse_strangers(config)
+    if config.get("precision", PRECISIONS[0]) not in PRECISIONS:
+        raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
     env_arguments = {}
     if config.get("reward") is not None:
         env_arguments["reward"] = build(config.reward, "reward")
     # Hydra would turn objects among the arguments into configurations, hence the partial.
     env = build(config.env, "env", _partial_=True)(**env_arguments)
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
+    controllers = OmegaConf.to_container(config.controllers) or {}
+    learner = next((r for r, name in _controllers(env, controllers).items() if name == LEARNER), None)
     return RunConfig(
         env=env,
-        algo=build(config.algo, "algo"),
-        algos=_read_algos(config),
+        algo=build(_sized(config.algo, config.num_envs, env, learner), "algo"),
+        algos=_read_algos(config, env),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
-        controllers=OmegaConf.to_container(config.controllers) or {},
+        controllers=controllers,
         **{key: config[key] for key in keys},
     )
 
@@ -199,17 +221,45 @@ def read(config: DictConfig) -> RunConfig:
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
     """The configuration in a checkpoint's metadata, as `read` wants it; unknown keys are refused."""
     config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
+    # What was composed is resolved; this one has to follow when `precision` is overridden.
+    for node in (config.algo, *(config.get("algos") or {}).values()):
+        if "compute_dtype" in node and node.compute_dtype == config.get("precision"):
+            node.compute_dtype = "${precision}"
     OmegaConf.set_struct(config, True)
     return config
 
 
-def _read_algos(config: DictConfig) -> dict[str, LearnerSettings]:
+def _read_algos(config: DictConfig, env: Environment) -> dict[str, LearnerSettings]:
     """Settings of single roles: whole algorithms (with a `_target_`), or what differs from `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
-        result[role] = build(whole, f"algos.{role}")
+        result[role] = build(_sized(whole, config.num_envs, env, role), f"algos.{role}")
     return result
+
+
+def _sized(node: DictConfig, num_envs: int, env: Environment, role: str | None) -> DictConfig:
+    """The node of a learner of segments with numbers for its `horizon` and `batch_size` where they are auto.
+
+    Raises:
+      ValueError: where one does not follow from the other.
+    """
+    sizes = {key: node.get(key) for key in ("horizon", "batch_size")}
+    roles = {r.name: r for r in env.spec.roles}
+    in_segments = node.get("sampling", "samples") != "samples"
+    if not in_segments or AUTO not in sizes.values() or role not in roles:
+        return node
+    batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
+    counts = {"num_envs": num_envs, "segments_per_agent": node.segments_per_agent}
+    counts |= {"batch_size": batch_size} if batch_size != AUTO else {}
+    for key, value in counts.items():
+        require_count(key, value)
+    if sizes["horizon"] == AUTO:
+        agents = num_envs * roles[role].size
+        sizes["horizon"] = plan_horizon(agents, node.segments_per_agent, batch_size, AUTO)
+    return OmegaConf.merge(
+        node, {"horizon": sizes["horizon"], "batch_size": None if batch_size == AUTO else batch_size}
+    )
 
 
 def _refuse_strangers(config: DictConfig) -> None:

@@ -1,0 +1,114 @@
+"""What bfloat16 networks change of a learner, and what they must not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import off_policy_cases as cases
+import pytest
+
+from algos.networks import PRECISIONS
+from algos.ppo import PPOConfig
+from algos.sac import SACConfig
+from algos.td3 import TD3Config
+from algos.types import ActionSpec, Rollout
+
+T, E, F = 16, 8, 6
+KINDS = ("none", "lstm", "gru", "mingru")
+# A bfloat16 number has 8 significant bits, so one rounding moves it by at most 2^-9 of itself.
+ROUNDING = 2.0**-9
+OUTPUTS, GRADIENTS = 8 * ROUNDING, 16 * ROUNDING
+
+
+def make(kind, precision):
+    config = PPOConfig(
+        horizon=T,
+        widths=(32,),
+        core={"kind": kind, "width": 32},
+        sampling="sequential",
+        epochs=1,
+        num_minibatches=1,
+        max_grad_norm=None,
+        learning_rate=0.01,
+        compute_dtype=precision,
+    )
+    agent = config.make((F,), ActionSpec("continuous", (2,)), samples=E, updates=10)
+    state = agent.init(jax.random.key(0))
+    noise = np.random.default_rng(0)
+    moved = jax.tree.map(lambda x: x + jnp.float32(0.2 * noise.standard_normal(x.shape)), state.params)
+    return agent, state.replace(params=moved)
+
+
+@pytest.fixture(scope="module")
+def rollout():
+    """Experience of nobody in particular, the same for both precisions."""
+    keys = jax.random.split(jax.random.key(1), 5)
+    boundary = jax.random.bernoulli(keys[1], 0.1, (T, E, 1))
+    return Rollout(
+        obs=jax.random.normal(keys[0], (T, E, 1, F)),
+        action=jax.random.normal(keys[2], (T, E, 1, 2)),
+        log_prob=-2.0 * jnp.ones((T, E, 1)),
+        value=jnp.zeros((T, E, 1)),
+        reward=jax.random.normal(keys[3], (T, E, 1)),
+        reset=jnp.concatenate([jnp.ones((1, E, 1), bool), boundary[:-1]]),
+        discount=jnp.ones((T, E, 1)),
+        boundary=boundary,
+        bootstrap=jnp.zeros((T, E, 1)),
+        alive=jnp.ones((T, E, 1), bool),
+        mask=None,
+        carry=(),
+        last_value=jnp.zeros((E, 1)),
+    )
+
+
+def differ(a, b):
+    """Distance of two trees of arrays, relative to the length of the second."""
+    a, b = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)]) for tree in (a, b))
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+def all_float32(tree):
+    numbers = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return bool(numbers) and all(x.dtype == jnp.float32 for x in numbers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, rollout):
+    results = {}
+    for precision in ("float32", "bf16"):
+        agent, state = make(kind, precision)
+        carry = agent.initial_carry((E, 1))
+        rows = jax.tree.map(lambda x: x[None], carry)
+        seen = agent.teach(state, rollout.obs, carry, rollout.reset, None)
+        after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(carry=rows))
+        moved = jax.tree.map(jnp.subtract, after.params, state.params)
+        results[precision] = (seen[0].mean, seen[1]), after.optimizer.mean, moved, metrics
+        assert all_float32((seen, after, metrics))
+    exact, coarse = results["float32"], results["bf16"]
+    assert 0.0 < differ(coarse[0], exact[0]) < OUTPUTS
+    assert 0.0 < differ(coarse[1], exact[1]) < GRADIENTS
+    # Adam's first step has one length for all gradients, so those near 0 may go the other way.
+    assert 0.0 < differ(coarse[2], exact[2]) < 0.15
+
+
+@pytest.mark.parametrize("config", [SACConfig, TD3Config])
+def test_one_update_with_a_replay_stays_close_and_is_kept_in_float32(config):
+    results = {}
+    for precision in ("float32", "bf16"):
+        agent, state = cases.make(config, compute_dtype=precision, widths=(32,))
+        update = jax.jit(agent.update)
+        for key in range(cases.SMALL["learning_starts"] // cases.ROWS + 1):
+            state, metrics = update(state, jax.random.key(key), cases.transition_of(key))
+        assert metrics["gradient_steps"] == 1
+        assert all_float32((state, metrics))
+        results[precision] = state
+    exact, coarse = results["float32"], results["bf16"]
+    for part in ("critic", "actor"):
+        means = [s.optimizers[part].mean for s in (coarse, exact)]
+        assert 0.0 < differ(*means) < GRADIENTS
+    assert 0.0 < differ(coarse.params, exact.params) < OUTPUTS
+
+
+def test_the_long_name_is_the_short_one():
+    assert PRECISIONS["bfloat16"] == PRECISIONS["bf16"] == jnp.bfloat16
+    with pytest.raises(ValueError, match="compute_dtype=fp8: unknown; allowed: float32, bf16, bfloat16"):
+        PPOConfig(compute_dtype="fp8")
