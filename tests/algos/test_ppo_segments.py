@@ -127,6 +127,23 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.any(a != b), clean[0].params, state.params)))
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"sampling": "prioritized", "normalize_advantage": "batch"}], ids=["all", "drawn"]
+)
+def test_padding_does_not_influence_learning(settings):
+    """Environments without anybody alive leave the update what it is without them."""
+    shared = {"normalize_observation": True, "epochs": 2, "adam_eps": 1e-3}
+    agent, state = make(**shared | settings)
+    rollout = play(agent, state)
+    alone = jax.tree.map(lambda x: x[:, :2], rollout.replace(last_value=None))
+    alone = alone.replace(last_value=rollout.last_value[:2])
+    padded = rollout.replace(alive=rollout.alive.at[:, 2:].set(False), obs=rollout.obs.at[:, 2:].set(jnp.inf))
+    few, many = learn(agent, state, alone), learn(agent, state, padded)
+    assert_same(few[0].params, many[0].params, rtol=1e-3, atol=1e-5)
+    assert_same(few[0].observations, many[0].observations, rtol=1e-5)
+    assert_same(few[1], many[1], rtol=1e-3, atol=1e-5)
+
+
 def test_the_order_of_environments_does_not_matter():
     agent, state = make()
     rollout = play(agent, state)

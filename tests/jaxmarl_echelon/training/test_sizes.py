@@ -1,0 +1,92 @@
+"""What follows from other settings on the command line: sizes of segments, and the precision of a run."""
+
+import sys
+
+import pytest
+
+from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.training import config as config_lib
+
+MEMORY = ("algo=ppo_rnn", "env=gymnax/MemoryChain-bsuite", "num_envs=8")
+TWO = ("env=f110", "controllers.defender=learner")
+
+
+def read(*overrides):
+    config, _ = command_line.compose_config(command_line.plain(overrides))
+    return config_lib.read(config)
+
+
+def test_horizon_follows_from_the_batch_and_the_batch_from_the_horizon():
+    run = read(*MEMORY, "algo.horizon=auto", "algo.batch_size=512", "algo.segments_per_agent=4")
+    assert (run.algo.horizon, run.horizon, run.steps_per_update) == (16, 64, 512)
+    run = read(*MEMORY, "algo.horizon=16", "algo.batch_size=auto")
+    assert config_lib.plans(run)["player"].batch_size == 128
+
+
+def test_a_role_has_sizes_of_its_own():
+    sizes = ("algo.segments_per_agent=1", "algo.horizon=auto", "algo.batch_size=128")
+    run = read(*TWO, *MEMORY[::2], *sizes, "algos.defender.horizon=16", "algos.defender.batch_size=auto")
+    assert [algo.horizon for algo in run.algos.values()] == [16, 16]
+    assert run.algos["defender"].batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("algo.horizon=auto", "algo.batch_size=100"),
+            r"batch_size=100: must be a multiple of segments_per_agent \* agents = 1 \* 8; nearest: 96, 104",
+        ),
+        (("algo.horizon=auto",), "batch_size=auto: cannot be auto together with horizon=auto"),
+        (("algo.horizon=auto", "algo.batch_size=many"), "batch_size=many: must be a whole number"),
+        (("algo.horizon=auto", "algo.batch_size=64", "num_envs=0"), "num_envs=0: must be a whole number"),
+        (("algo=ppo", "algo.horizon=auto"), "horizon=auto: must be a whole number"),
+        (("algo=a2c", "algo.horizon=auto"), "horizon=auto: must be a whole number"),
+        (("precision=fp8",), "precision=fp8: must be float32 or bf16$"),
+    ],
+)
+def test_what_does_not_follow(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        read(*MEMORY, *overrides)
+
+
+def test_precision_reaches_every_learner():
+    assert read(*MEMORY, "precision=bf16").algo.compute_dtype == "bf16"
+    run = read(*TWO, "algo=tqc", "+algo@algos.defender=sac", "precision=bf16")
+    assert {type(algo).__name__: algo.compute_dtype for algo in run.algos.values()} == {
+        "TQCConfig": "bf16",
+        "SACConfig": "bf16",
+    }
+    run = read(*TWO, "algos.defender.compute_dtype=float32", "precision=bf16")
+    assert [algo.compute_dtype for algo in run.algos.values()] == ["bf16", "float32"]
+
+
+def test_the_plan_is_shown_before_a_run_whose_precision_can_be_changed_later(monkeypatch, capsys, tmp_path):
+    small = (
+        "algo.core.width=8",
+        "algo.widths=[8]",
+        "algo.epochs=1",
+        "total_env_steps=128",
+        "eval_episodes=2",
+    )
+    auto = (
+        "algo.horizon=auto",
+        "algo.batch_size=128",
+        "precision=bf16",
+        "tracking=quiet",
+        f"output_dir={tmp_path}",
+    )
+    monkeypatch.setattr(sys, "argv", ["train", *MEMORY, *small, *auto])
+    command_line.guarded(train.main)
+    shown = capsys.readouterr().out
+    for name, value in (("horizon", "16"), ("batch_size", "128"), ("gradient_steps", "4")):
+        (row,) = [line for line in shown.splitlines() if line.split()[1:2] == [name]]
+        assert value in row.split()
+    (folder,) = tmp_path.glob("*/ppo_rnn/*")
+    config = config_lib.saved(checkpoints.metadata(checkpoints.find(str(folder), "latest")))
+    assert config_lib.read(config).algo.compute_dtype == "bf16"
+    command_line.set_value(config, "precision", "float32")
+    assert config_lib.read(config).algo.compute_dtype == "float32"
+    del config.precision
+    config.algo.compute_dtype = "bfloat16"
+    assert config_lib.read(config).algo.compute_dtype == "bfloat16"
