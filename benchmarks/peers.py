@@ -1,9 +1,10 @@
-"""The other side of comparisons: Stable-Baselines3 and sb3-contrib, in a process of their own.
+"""The other side of comparisons: Stable-Baselines3, sb3-contrib and plain PyTorch, in a process of their own.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
+    python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
 
-Needs `pip install stable-baselines3 sb3-contrib`. Prints one line of JSON.
+Needs `pip install stable-baselines3 sb3-contrib`, or only torch for the last. Prints one line of JSON.
 """
 
 import json
@@ -74,6 +75,51 @@ def updates(job: dict) -> dict:
     return {"rate": 4 / _median(step, job["seconds"])}
 
 
+def segments(job: dict) -> dict:
+    """Decisions per second in gradient steps of recurrent PPO on rows of made-up data.
+
+    The recurrent layer is the library's fused one, which knows no resets inside a row.
+    """
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(job["threads"])
+    width, shape = job["width"], (job["horizon"], job["rows"])
+    trunk = nn.Sequential(nn.Linear(job["features"], width), nn.Tanh())
+    layers = {"none": None, "lstm": nn.LSTM, "gru": nn.GRU}[job["kind"]]
+    core = layers and layers(width, width)
+    heads = nn.Linear(width, job["actions"] + 1)
+    parameters = [p for part in (trunk, core, heads) if part is not None for p in part.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=3e-4)
+    obs = torch.randn(*shape, job["features"])
+    action = torch.randint(job["actions"], shape)
+    old, advantage, target, value_before = torch.full(shape, -0.7), *torch.randn(3, *shape)
+
+    def step():
+        hidden = trunk(obs)
+        hidden = hidden if core is None else core(hidden)[0]
+        *logits, value = heads(hidden).split([job["actions"], 1], dim=-1)
+        value = value[..., 0]
+        policy = torch.distributions.Categorical(logits=logits[0], validate_args=False)
+        ratio = torch.exp(policy.log_prob(action) - old)
+        gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        near = value_before + (value - value_before).clamp(-0.2, 0.2)
+        error = torch.maximum((value - target) ** 2, (near - target) ** 2)
+        loss = (0.25 * error - gain - 0.01 * policy.entropy()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+        optimizer.step()
+
+    step()
+    times = []
+    for _ in range(job["repeats"]):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return {"rate": shape[0] * shape[1] / min(times)}
+
+
 def _median(call, budget: float) -> float:
     call()
     times = []
@@ -85,4 +131,5 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"train": train, "updates": updates}[sys.argv[1]](json.loads(sys.argv[2]))))
+    command = {"train": train, "updates": updates, "segments": segments}[sys.argv[1]]
+    print(json.dumps(command(json.loads(sys.argv[2]))))

@@ -1,0 +1,269 @@
+"""Speed and memory of learning from segments, beside plain PyTorch and the memory of a card.
+
+    python benchmarks/trainer.py [--peer-python PATH] [--cores none,lstm] [--precision bf16] [--memory]
+
+Trunk and core of 128 units, 256 agents, rows of 64 decisions, four epochs of minibatches of 4096 decisions,
+on CartPole, which costs next to nothing. Times are the best of several. `--peer-python` is a Python that
+has torch; without it this one is tried. Compilation is apart.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from machine import matmul_rate
+from rich.console import Console
+from rich.table import Table
+
+from algos.on_policy import annealed
+from algos.ppo_segments import prepare
+from algos.types import ActionSpec, Rollout
+from jaxmarl_echelon import command_line
+from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import rollout as rollout_lib
+from jaxmarl_echelon.training.program import make_controllers, make_program
+
+WIDTH, HORIZON, AGENTS, MINIBATCH, EPOCHS = 128, 64, 256, 4096, 4
+FEATURES, ACTIONS = 4, 2
+CARD = 80e9
+PLANS = (
+    ("119 numbers, float32", (119,), jnp.float32),
+    ("200 tokens of 3 bytes", (200, 3), jnp.uint8),
+)
+
+
+def read(*overrides: str) -> config_lib.RunConfig:
+    """The run of these settings."""
+    config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", *overrides])
+    return config_lib.read(config)
+
+
+def best_seconds(call, *arguments, repeats: int) -> float:
+    """Least seconds of a compiled call, after a warm-up."""
+    jax.block_until_ready(call(*arguments))
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(call(*arguments))
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def compile_call(call, *arguments):
+    """The compiled call, and the seconds that compiling it took."""
+    begin = time.perf_counter()
+    return jax.jit(call).lower(*arguments).compile(), time.perf_counter() - begin
+
+
+def make_collect(config: config_lib.RunConfig, program):
+    """A function that only plays: acting, simulating and recording of one update."""
+    acting = make_controllers(config, program.agents, {}, greedy=False)
+    collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon, config.segments)
+    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    return lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn)
+
+
+def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
+    """Seconds of an update and of its parts, and of compiling it."""
+    sizes = (f"num_envs={AGENTS}", f"algo.minibatch_size={MINIBATCH}", f"algo.horizon={HORIZON}")
+    networks = (f"algo.core.kind={kind}", f"algo.core.width={WIDTH}", f"algo.widths=[{WIDTH}]")
+    config = read(
+        "algo=ppo_rnn",
+        *sizes,
+        *networks,
+        f"algo.epochs={EPOCHS}",
+        "algo.shared=true",
+        f"precision={precision}",
+    )
+    program = make_program(config)
+    algo, agent = config.algos[program.role], program.agents[program.role]
+    run = jax.jit(program.init)(jax.random.key(0))
+    update, compiling = compile_call(program.update, run)
+    collect, _ = compile_call(make_collect(config, program), run)
+    learner, rollout = run.learners[program.role], collect(run)[1].rollouts[program.role]
+
+    def advantages(state, rollout):
+        return prepare(algo, state, rollout, annealed(algo, state.hyper, state.updates))
+
+    learn, _ = compile_call(agent.update, learner, jax.random.key(1), rollout)
+    trace, _ = compile_call(advantages, learner, rollout)
+    seconds = {
+        "update": best_seconds(update, run, repeats=repeats),
+        "rollout": best_seconds(collect, run, repeats=repeats),
+        "advantages": best_seconds(trace, learner, rollout, repeats=repeats),
+        "learning": best_seconds(learn, learner, jax.random.key(1), rollout, repeats=repeats),
+        "compiling": compiling,
+    }
+    seconds["learning"] -= seconds["advantages"]
+    return seconds
+
+
+def needed_flops(kind: str) -> float:
+    """Floating-point operations that the matrix products of learning from one decision need.
+
+    Once forward and twice backward, less the gradient of the observation.
+    """
+    gates = {"none": 0, "mingru": 2, "gru": 6, "lstm": 8}[kind]
+    first, rest = FEATURES * WIDTH, gates * WIDTH * WIDTH + WIDTH * (ACTIONS + 1)
+    return 2.0 * (2 * first + 3 * rest)
+
+
+def peer(python: str, kind: str, repeats: int) -> float | str:
+    """Decisions per second that plain PyTorch learns from, or why that is not known."""
+    if kind == "mingru":
+        return "torch has none"
+    job = {
+        "kind": kind,
+        "features": FEATURES,
+        "actions": ACTIONS,
+        "width": WIDTH,
+        "horizon": HORIZON,
+        "rows": MINIBATCH // HORIZON,
+        "threads": os.cpu_count(),
+        "repeats": 16 * repeats,
+    }
+    script = str(Path(__file__).with_name("peers.py"))
+    done = subprocess.run([python, script, "segments", json.dumps(job)], capture_output=True, text=True)
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    return json.loads(done.stdout.splitlines()[-1])["rate"]
+
+
+def speed_table(arguments, matmul: float) -> Table:
+    """Rates and shares by core."""
+    title = f"learning from decisions, {arguments.precision}; matrix products at {matmul / 1e9:.0f} GFLOP/s"
+    before = os.getloadavg()[0]
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    columns = ("core", "learnt/s", "PyTorch", "ratio", "of the matmul rate", "played and learnt/s")
+    for column in (*columns, "rollout", "advantages", "learning", "compile s"):
+        table.add_column(column, justify="right")
+    for kind in arguments.cores.split(","):
+        seconds = measure(kind, arguments.precision, arguments.repeats)
+        theirs = peer(arguments.peer_python, kind, arguments.repeats)
+        if isinstance(theirs, str):
+            print(f"{kind}: no peer: {theirs}", file=sys.stderr)
+        ours = EPOCHS * AGENTS * HORIZON / seconds["learning"]
+        table.add_row(
+            kind,
+            f"{ours:,.0f}",
+            "-" if isinstance(theirs, str) else f"{theirs:,.0f}",
+            "-" if isinstance(theirs, str) else f"{ours / theirs:.2f}",
+            f"{ours * needed_flops(kind) / matmul:.0%}",
+            f"{AGENTS * HORIZON / seconds['update']:,.0f}",
+            *(f"{seconds[part] / seconds['update']:.1%}" for part in ("rollout", "advantages", "learning")),
+            f"{seconds['compiling']:.1f}",
+        )
+    table.caption = (
+        f"load before and after: {before:.1f} and {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+    return table
+
+
+def nbytes(tree) -> int:
+    """Bytes of all arrays, or shapes of arrays."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def shapes_of(agent, algo, agents: int, shape: tuple[int, ...], dtype) -> Rollout:
+    """A rollout as the driver records it, as shapes only."""
+    decisions = algo.segments_per_agent * algo.horizon
+
+    def make():
+        zeros, no = jnp.zeros((decisions, agents, 1)), jnp.zeros((decisions, agents, 1), bool)
+        rows = (algo.segments_per_agent, agents, 1)
+        return Rollout(
+            obs=jnp.zeros((decisions, agents, 1, *shape), dtype),
+            action=jnp.zeros((decisions, agents, 1, 1), jnp.int32),
+            log_prob=zeros,
+            value=zeros,
+            reward=zeros,
+            reset=no,
+            discount=zeros,
+            boundary=no,
+            bootstrap=zeros,
+            alive=no,
+            mask=None,
+            carry=agent.initial_carry(rows),
+            last_value=zeros[0],
+        )
+
+    return jax.eval_shape(make)
+
+
+def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[str, float]:
+    """Bytes of one update of Metta's trainer for this many agents, of which nothing is run.
+
+    Shapes are those of the arrays; what compiled code needs besides is the compiler's own account.
+    """
+    (algo,) = read("algo=ppo_rnn_metta", f"num_envs={agents}", f"precision={precision}").algos.values()
+    agent = algo.make(shape, ActionSpec("discrete", (9,)), samples=agents, updates=1)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    rollout = shapes_of(agent, algo, agents, shape, dtype)
+
+    def cut(state, rollout):
+        flat = rollout.obs.reshape((*rollout.value.shape, -1)).astype(jnp.float32)
+        return prepare(algo, state, rollout.replace(obs=flat), annealed(algo, state.hyper, state.updates))
+
+    update, _ = compile_call(agent.update, state, jax.random.key(0), rollout)
+    plan, carry = algo.plan(agents), nbytes(rollout.carry)
+    return {
+        "decisions": plan.batch_size,
+        "minibatch": plan.minibatch_size,
+        "stored": nbytes(rollout) - carry,
+        "segments": nbytes(jax.eval_shape(cut, state, rollout)) - carry,
+        "carry": 2 * carry,
+        "learner": nbytes(state),
+        "temporary": update.memory_analysis().temp_size_in_bytes,
+    }
+
+
+def memory_table(name: str, shape: tuple[int, ...], dtype, precision: str, agents: int = 8192) -> Table:
+    """Bytes per decision and per agent, and all of it for Metta's sizes beside one card."""
+    whole = memory(shape, dtype, precision, agents)
+    decisions, minibatch = whole["decisions"], whole["minibatch"]
+    one = memory(shape, dtype, precision, minibatch // HORIZON)
+    activations = one["temporary"] - one["segments"]
+    title = f"ppo_rnn_metta, {agents:,} agents x {HORIZON}, minibatches of {minibatch:,}; {name}; {precision}"
+    table = Table(title=title, title_justify="left")
+    for column in ("what", "bytes", "per", "GB", "of a card of 80 GB"):
+        table.add_column(column, justify="left" if column in ("what", "per") else "right")
+    rows = (
+        ("rollout as recorded", whole["stored"], decisions, "decision"),
+        ("segments made of it", whole["segments"], decisions, "decision"),
+        ("memory before rows, and of the actors", whole["carry"], agents, "agent"),
+        ("activations and gradients of a minibatch", activations, minibatch, "decision in it"),
+        ("parameters, optimiser, statistics", whole["learner"], 1, "run"),
+    )
+    for what, size, number, unit in rows:
+        table.add_row(what, f"{size / number:,.0f}", unit, f"{size / 1e9:.3f}", f"{size / CARD:.2%}")
+    peak = whole["stored"] + whole["carry"] + whole["learner"] + whole["temporary"]
+    table.add_row("peak of an update, by the compiler", "", "", f"{peak / 1e9:.3f}", f"{peak / CARD:.2%}")
+    return table
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--cores", default="none,mingru,gru,lstm")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--memory", action="store_true", help="leave the speed out")
+    arguments = parser.parse_args()
+    console = Console(width=150)
+    if not arguments.memory:
+        console.print(speed_table(arguments, matmul_rate()))
+    for plan in PLANS:
+        console.print(memory_table(*plan, arguments.precision))
+
+
+if __name__ == "__main__":
+    main()
