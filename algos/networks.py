@@ -1,7 +1,7 @@
 """Flax networks shared by the learners."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from algos.checks import require_choice, require_range
 from algos.cores import Core, CoreConfig
 from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.encoders import EncoderConfig, encode, make_encoder
 from algos.initializers import orthogonal
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 PyTree = Any
 
@@ -122,17 +123,20 @@ class Actor(nn.Module):
       widths: hidden layers.
       activation: a key of `ACTIVATIONS`.
       dtype: type of the arithmetic.
+      encoder: makes the encoder of observations, or None; as in the other networks.
     """
 
     head: PolicyHead
     widths: tuple[int, ...]
     activation: str = "relu"
     dtype: jnp.dtype = jnp.float32
+    encoder: Callable | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Maps flat observations `[..., F]` to `(outputs, log_std)`."""
-        return self.head(MLP(self.widths, self.activation, self.dtype, name="trunk")(obs))
+        x = encode(self.encoder, "encoder", obs)
+        return self.head(MLP(self.widths, self.activation, self.dtype, name="trunk")(x))
 
 
 class Critic(nn.Module):
@@ -146,19 +150,22 @@ class Critic(nn.Module):
       outputs: estimates per action.
       activation: a key of `ACTIVATIONS`.
       dtype: type of the arithmetic.
+      encoder: makes the encoder of observations, or None.
     """
 
     widths: tuple[int, ...]
     outputs: int = 1
     activation: str = "relu"
     dtype: jnp.dtype = jnp.float32
+    encoder: Callable | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array, action: jax.Array) -> jax.Array:
         """Maps flat observations `[..., F]` and actions `[..., D]` to estimates `[..., outputs]`."""
         init = orthogonal(HIDDEN_GAIN)
         first, *rest = self.widths
-        x = nn.Dense(first, kernel_init=init, dtype=self.dtype, name="observation")(obs)
+        seen = encode(self.encoder, "encoder", obs)
+        x = nn.Dense(first, kernel_init=init, dtype=self.dtype, name="observation")(seen)
         x = x + nn.Dense(first, use_bias=False, kernel_init=init, dtype=self.dtype, name="action")(action)
         x = ACTIVATIONS[self.activation](x)
         x = MLP(tuple(rest), self.activation, self.dtype, name="trunk")(x)
@@ -177,7 +184,7 @@ class Network(NamedTuple):
     apply: Callable
 
 
-def make_critics(critic: Critic, count: int, observation_size: int, action_size: int) -> Network:
+def make_critics(critic: Critic, count: int, observation: ObservationSpec, action_size: int) -> Network:
     """An ensemble of independent critics, whose parameters have a leading axis `[count]`.
 
     Returns:
@@ -186,7 +193,7 @@ def make_critics(critic: Critic, count: int, observation_size: int, action_size:
     """
 
     def init(key):
-        obs, action = jnp.zeros((observation_size,)), jnp.zeros((action_size,))
+        obs, action = jnp.zeros((observation.size,)), jnp.zeros((action_size,))
         return jax.vmap(lambda k: critic.init(k, obs, action))(jax.random.split(key, count))
 
     return Network(init, jax.vmap(critic.apply, (0, None, None)))
@@ -202,6 +209,7 @@ class ActorCritic(nn.Module):
       shared: whether both heads read one trunk.
       activation: a key of `ACTIVATIONS`.
       dtype: type of the arithmetic.
+      encoder: makes encoders of observations, one per trunk, or None.
     """
 
     policy: PolicyHead
@@ -210,15 +218,18 @@ class ActorCritic(nn.Module):
     shared: bool = False
     activation: str = "tanh"
     dtype: jnp.dtype = jnp.float32
+    encoder: Callable | None = None
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[tuple[jax.Array, jax.Array | None], jax.Array]:
         """Maps flat observations `[..., F]` to `((outputs, log_std), value)`."""
-        actor = MLP(self.policy_widths, self.activation, self.dtype, name="actor_trunk")(obs)
+        seen = encode(self.encoder, "actor_encoder", obs)
+        actor = MLP(self.policy_widths, self.activation, self.dtype, name="actor_trunk")(seen)
         if self.shared:
             critic = actor
         else:
-            critic = MLP(self.value_widths, self.activation, self.dtype, name="critic_trunk")(obs)
+            seen = encode(self.encoder, "critic_encoder", obs)
+            critic = MLP(self.value_widths, self.activation, self.dtype, name="critic_trunk")(seen)
         return self.policy(actor), ValueHead(self.dtype, name="value")(critic)
 
 
@@ -231,6 +242,7 @@ class RecurrentActorCritic(nn.Module):
       core: choices of the core.
       activation: a key of `ACTIVATIONS`.
       dtype: type of the arithmetic.
+      encoder: makes the encoder of observations, or None.
     """
 
     policy: PolicyHead
@@ -238,6 +250,7 @@ class RecurrentActorCritic(nn.Module):
     core: CoreConfig
     activation: str = "tanh"
     dtype: jnp.dtype = jnp.float32
+    encoder: Callable | None = None
 
     @nn.compact
     def __call__(self, carry: PyTree, obs: jax.Array, reset: jax.Array, *, sequence: bool):
@@ -245,7 +258,8 @@ class RecurrentActorCritic(nn.Module):
         `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
         """
         core = Core(self.core, self.dtype, name="core")
-        x = MLP(self.widths, self.activation, self.dtype, name="trunk")(obs)
+        seen = encode(self.encoder, "encoder", obs)
+        x = MLP(self.widths, self.activation, self.dtype, name="trunk")(seen)
         carry, x = (core.sequence if sequence else core)(carry, x, reset)
         return carry, self.policy(x), ValueHead(self.dtype, name="value")(x)
 
@@ -263,6 +277,7 @@ class ActorCriticConfig:
       state_dependent_std: whether the deviation is an output of the network.
       squash: tanh-squash continuous actions into (-1, 1).
       initial_action: initial mean action per dimension; None for 0.
+      encoder: what becomes of observations before the hidden layers; a mapping is accepted.
       compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
     """
 
@@ -275,8 +290,11 @@ class ActorCriticConfig:
     squash: bool = False
     initial_action: tuple[float, ...] | None = None
     compute_dtype: str = "float32"
+    encoder: EncoderConfig = EncoderConfig()
 
     def __post_init__(self):
+        if isinstance(self.encoder, Mapping):
+            object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
         for key in ("widths", "value_widths", "initial_action"):
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, tuple(getattr(self, key)))
@@ -310,18 +328,21 @@ class Policy(NamedTuple):
 
 
 def make_actor_critic(
-    config: ActorCriticConfig, observation_size: int, action: ActionSpec, core: CoreConfig | None = None
+    config: ActorCriticConfig,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    core: CoreConfig | None = None,
 ) -> Policy:
     """Builds the networks and the action distribution on top of them.
 
     Args:
       config: the choices.
-      observation_size: length F of a flat observation.
+      observation: what is seen.
       action: the action space.
       core: the recurrent core; None for a feed-forward policy.
 
     Raises:
-      ValueError: if `initial_action` does not fit the action space.
+      ValueError: if `initial_action` does not fit the action space, or the encoder the observation.
     """
     continuous = action.kind == "continuous"
     dtype = PRECISIONS[config.compute_dtype]
@@ -339,12 +360,15 @@ def make_actor_critic(
         family = SquashedGaussian if config.squash else Gaussian
         return family(out, jnp.clip(log_std, *LOG_STD_RANGE))
 
+    encoder = make_encoder(config.encoder, observation.blocks, dtype)
     if core is None or core.kind == "none":
         value_widths = config.widths if config.value_widths is None else config.value_widths
-        network = ActorCritic(head, config.widths, value_widths, config.shared, config.activation, dtype)
-        return _feed_forward(network, distribution, observation_size)
-    network = RecurrentActorCritic(head, config.widths, core, config.activation, dtype)
-    return _recurrent(network, distribution, observation_size)
+        network = ActorCritic(
+            head, config.widths, value_widths, config.shared, config.activation, dtype, encoder
+        )
+        return _feed_forward(network, distribution, observation.size)
+    network = RecurrentActorCritic(head, config.widths, core, config.activation, dtype, encoder)
+    return _recurrent(network, distribution, observation.size)
 
 
 def _feed_forward(network: ActorCritic, distribution: Callable, observation_size: int) -> Policy:

@@ -1,7 +1,7 @@
 """What learners with a replay share: settings, state, gradient steps and the agent around them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.checks import require_choice, require_count, require_range
+from algos.encoders import EncoderConfig, make_encoder
 from algos.networks import (
     ACTIVATIONS,
     PRECISIONS,
@@ -23,7 +24,7 @@ from algos.networks import (
 from algos.normalize import Moments, init_moments, merge_moments, normalize
 from algos.optimizers import AdamState, adam, init_adam
 from algos.replay import Replay, ReplayConfig, Sample, make_replay
-from algos.types import ActionSpec, Agent, Goal, Transition
+from algos.types import ActionSpec, Agent, Block, Goal, ObservationSpec, Transition
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
@@ -44,6 +45,7 @@ class OffPolicyConfig:
       critic_widths: hidden layers of every critic; None for the same as `widths`.
       activation: "relu", "tanh" or "silu".
       compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
+      encoder: what becomes of observations before the hidden layers; a mapping is accepted.
       initial_action: initial mean action per dimension; None for 0.
       n_critics: critics of the ensemble.
       horizon: decisions per update of the program; learning happens after every one of them.
@@ -78,6 +80,7 @@ class OffPolicyConfig:
     critic_widths: tuple[int, ...] | None = None
     activation: str = "relu"
     compute_dtype: str = "float32"
+    encoder: EncoderConfig = EncoderConfig()
     initial_action: tuple[float, ...] | None = None
     n_critics: int = 2
     horizon: int = 64
@@ -99,6 +102,8 @@ class OffPolicyConfig:
         for key in ("widths", "critic_widths", "initial_action"):
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, tuple(getattr(self, key)))
+        if isinstance(self.encoder, Mapping):
+            object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
         if isinstance(self.replay, Mapping):
             object.__setattr__(self, "replay", ReplayConfig(**self.replay))
         for key in ("widths", "critic_widths"):
@@ -114,7 +119,7 @@ class OffPolicyConfig:
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
 
-    def method(self, observation_size: int, action: ActionSpec) -> "Method":
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> "Method":
         """The networks and losses of this learner."""
         raise NotImplementedError
 
@@ -123,6 +128,7 @@ class OffPolicyConfig:
         observation_shape: tuple[int, ...],
         action: ActionSpec,
         *,
+        blocks: Sequence[Block] = (),
         samples: int,
         updates: int | None = None,
         episode_limit: int,
@@ -137,7 +143,7 @@ class OffPolicyConfig:
         replay = self.make_replay(
             observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
         )
-        method = self.method(math.prod(observation_shape), action)
+        method = self.method(ObservationSpec(observation_shape, tuple(blocks)), action)
         return make_agent(self, method, replay, observation_shape, action)
 
     def make_replay(
@@ -148,8 +154,10 @@ class OffPolicyConfig:
         samples: int,
         episode_limit: int,
         goal: Goal | None = None,
+        blocks: Sequence[Block] = (),
     ) -> Replay:
-        """The replay of an agent that `make` builds from the same arguments."""
+        """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
+        del blocks
         if action.kind != "continuous":
             raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
         return make_replay(
@@ -166,11 +174,13 @@ class OffPolicyConfig:
         """Bytes that the replay of `make_replay`, with the same arguments, occupies from the start."""
         return self.make_replay(observation_shape, action, **sizes).nbytes
 
-    def critics(self, observation_size: int, action: ActionSpec, outputs: int = 1) -> Network:
+    def critics(self, observation: ObservationSpec, action: ActionSpec, outputs: int = 1) -> Network:
         """The ensemble of critics, each with this many outputs."""
         widths = self.widths if self.critic_widths is None else self.critic_widths
-        critic = Critic(widths, outputs, self.activation, PRECISIONS[self.compute_dtype])
-        return make_critics(critic, self.n_critics, observation_size, action.dimensions)
+        dtype = PRECISIONS[self.compute_dtype]
+        encoder = make_encoder(self.encoder, observation.blocks, dtype)
+        critic = Critic(widths, outputs, self.activation, dtype, encoder)
+        return make_critics(critic, self.n_critics, observation, action.dimensions)
 
 
 @struct.dataclass

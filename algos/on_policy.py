@@ -1,7 +1,7 @@
 """What learners of whole rollouts share: settings, state, advantages and the agent around them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -28,7 +28,7 @@ from algos.normalize import (
 )
 from algos.optimizers import SCHEDULES, anneal
 from algos.returns import gae
-from algos.types import ActionSpec, Agent, Rollout
+from algos.types import ActionSpec, Agent, Block, ObservationSpec, Rollout
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
@@ -122,9 +122,9 @@ class OnPolicyConfig(ActorCriticConfig):
         """Names of the traced numbers that have a schedule."""
         return self.ANNEALED
 
-    def networks(self, observation_size: int, action: ActionSpec) -> Policy:
-        """The policy for flat observations of this length."""
-        return make_actor_critic(self, observation_size, action)
+    def networks(self, observation: ObservationSpec, action: ActionSpec) -> Policy:
+        """The policy for these observations, flat."""
+        return make_actor_critic(self, observation, action)
 
     def method(self, policy: Policy) -> "Method":
         """How this learner learns with these networks."""
@@ -135,6 +135,7 @@ class OnPolicyConfig(ActorCriticConfig):
         observation_shape: tuple[int, ...],
         action: ActionSpec,
         *,
+        blocks: Sequence[Block] = (),
         samples: int | None = None,
         updates: int | None = None,
         **run,
@@ -144,6 +145,7 @@ class OnPolicyConfig(ActorCriticConfig):
         Args:
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
+          blocks: of the flattened observation, for encoders.
           samples: agents side by side, E * A; needed only to normalise or centre rewards.
           updates: length of the run, for schedules without a length of their own.
           run: what else is known of the run; not needed here.
@@ -152,7 +154,7 @@ class OnPolicyConfig(ActorCriticConfig):
           ValueError: for settings that do not fit together.
         """
         del run
-        policy = self.networks(math.prod(observation_shape), action)
+        policy = self.networks(ObservationSpec(observation_shape, tuple(blocks)), action)
         return make_agent(self, policy, self.method(policy), observation_shape, samples, updates)
 
 

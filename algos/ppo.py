@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017) on single samples or on whole segments."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import ClassVar
@@ -16,7 +16,7 @@ from algos.ppo_learning import learn_samples, ppo_loss, surrogate_loss, value_lo
 from algos.ppo_segments import learn_segments, prepare
 from algos.segments import MODES
 from algos.teacher import LOSSES, Teacher, with_teacher
-from algos.types import ActionSpec, Agent
+from algos.types import ActionSpec, Agent, Block, ObservationSpec
 
 __all__ = ["PPOConfig", "ppo_loss", "surrogate_loss", "value_loss"]
 
@@ -206,9 +206,9 @@ class PPOConfig(OnPolicyConfig):
         """See `OnPolicyConfig.annealed`; the teacher's weight only with a teacher."""
         return self.ANNEALED if self.teacher is None else (*self.ANNEALED, "teacher_coefficient")
 
-    def networks(self, observation_size: int, action: ActionSpec) -> Policy:
+    def networks(self, observation: ObservationSpec, action: ActionSpec) -> Policy:
         """See `OnPolicyConfig.networks`."""
-        return make_actor_critic(self, observation_size, action, self.core)
+        return make_actor_critic(self, observation, action, self.core)
 
     def make_optimizer(self) -> Optimizer:
         """The optimiser with its options."""
@@ -262,6 +262,7 @@ class PPOConfig(OnPolicyConfig):
         observation_shape: tuple[int, ...],
         action: ActionSpec,
         *,
+        blocks: Sequence[Block] = (),
         samples: int | None = None,
         updates: int | None = None,
         teacher: Teacher | None = None,
@@ -273,6 +274,6 @@ class PPOConfig(OnPolicyConfig):
         """
         if samples is not None and self.plan(samples) is None:
             require_minibatches(self.num_minibatches, samples * self.horizon)
-        policy = self.networks(math.prod(observation_shape), action)
+        policy = self.networks(ObservationSpec(observation_shape, tuple(blocks)), action)
         agent = make_agent(self, policy, self.method(policy, teacher), observation_shape, samples, updates)
         return agent if teacher is None else with_teacher(agent, teacher)

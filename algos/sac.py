@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_range
 from algos.distributions import SquashedGaussian
+from algos.encoders import make_encoder
 from algos.networks import LOG_STD_RANGE, PRECISIONS, Actor, Network, PolicyHead, policy_bias
 from algos.off_policy import (
     Method,
@@ -19,7 +20,7 @@ from algos.off_policy import (
     follow,
     squared_loss,
 )
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ class SACConfig(SoftConfig):
 
     NAME: ClassVar[str] = "sac"
 
-    def method(self, observation_size: int, action: ActionSpec) -> Method:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> Method:
         """SAC: the least of the critics' values, half the squared error."""
         return make_soft_method(
             self,
-            observation_size,
+            observation,
             action,
             outputs=1,
             truncate=lambda target: target[..., 0].min(0),
@@ -75,7 +76,7 @@ class SACConfig(SoftConfig):
         )
 
 
-def make_gaussian_actor(config: SoftConfig, observation_size: int, action: ActionSpec) -> Network:
+def make_gaussian_actor(config: SoftConfig, observation: ObservationSpec, action: ActionSpec) -> Network:
     """An actor that maps observations to `(mean, log_std)`, `[..., D]` each, before squashing.
 
     Raises:
@@ -89,13 +90,14 @@ def make_gaussian_actor(config: SoftConfig, observation_size: int, action: Actio
         mean_bias=policy_bias(config.initial_action, action, squash=True),
         dtype=dtype,
     )
-    actor = Actor(head, config.widths, config.activation, dtype)
-    return Network(lambda key: actor.init(key, jnp.zeros((observation_size,))), actor.apply)
+    encoder = make_encoder(config.encoder, observation.blocks, dtype)
+    actor = Actor(head, config.widths, config.activation, dtype, encoder)
+    return Network(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
 
 
 def make_soft_method(
     config: SoftConfig,
-    observation_size: int,
+    observation: ObservationSpec,
     action: ActionSpec,
     *,
     outputs: int,
@@ -107,7 +109,7 @@ def make_soft_method(
 
     Args:
       config: the settings.
-      observation_size: length F of a flat observation.
+      observation: what is seen.
       action: the action space.
       outputs: estimates q of every critic.
       truncate: `(targets [n, B, q]) -> target`, which of the critics' targets count.
@@ -117,8 +119,8 @@ def make_soft_method(
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_gaussian_actor(config, observation_size, action)
-    critics = config.critics(observation_size, action, outputs)
+    actor = make_gaussian_actor(config, observation, action)
+    critics = config.critics(observation, action, outputs)
 
     def init(key):
         key_actor, key_critic = jax.random.split(key)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from algos.encoders import make_encoder
 from algos.networks import PRECISIONS, Actor, Network, PolicyHead, policy_bias
 from algos.off_policy import (
     Method,
@@ -17,7 +18,7 @@ from algos.off_policy import (
     follow,
     squared_loss,
 )
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class TD3Config(OffPolicyConfig):
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
 
-    def method(self, observation_size: int, action: ActionSpec) -> Method:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> Method:
         """TD3: the least of the critics' values at a disturbed action of the target actor."""
-        return make_td3_method(self, observation_size, action)
+        return make_td3_method(self, observation, action)
 
 
-def make_deterministic_actor(config: OffPolicyConfig, observation_size: int, action: ActionSpec) -> Network:
+def make_deterministic_actor(
+    config: OffPolicyConfig, observation: ObservationSpec, action: ActionSpec
+) -> Network:
     """An actor that maps observations to actions `[..., D]` in (-1, 1).
 
     Raises:
@@ -57,23 +60,23 @@ def make_deterministic_actor(config: OffPolicyConfig, observation_size: int, act
     """
     dtype = PRECISIONS[config.compute_dtype]
     bias = policy_bias(config.initial_action, action, squash=True)
-    actor = Actor(
-        PolicyHead(action.dimensions, mean_bias=bias, dtype=dtype), config.widths, config.activation, dtype
-    )
+    encoder = make_encoder(config.encoder, observation.blocks, dtype)
+    head = PolicyHead(action.dimensions, mean_bias=bias, dtype=dtype)
+    actor = Actor(head, config.widths, config.activation, dtype, encoder)
     return Network(
-        init=lambda key: actor.init(key, jnp.zeros((observation_size,))),
+        init=lambda key: actor.init(key, jnp.zeros((observation.size,))),
         apply=lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]),
     )
 
 
-def make_td3_method(config: TD3Config, observation_size: int, action: ActionSpec) -> Method:
+def make_td3_method(config: TD3Config, observation: ObservationSpec, action: ActionSpec) -> Method:
     """The networks and losses of TD3.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_deterministic_actor(config, observation_size, action)
-    critics = config.critics(observation_size, action)
+    actor = make_deterministic_actor(config, observation, action)
+    critics = config.critics(observation, action)
 
     def init(key):
         key_actor, key_critic = jax.random.split(key)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from algos.checks import require_count
 from algos.off_policy import Method
 from algos.sac import SoftConfig, make_soft_method
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 # Target atoms per kernel of the quantile loss: enough for wide arithmetic, few enough to compile fast.
 ATOMS_UNROLL = 8
@@ -40,12 +40,12 @@ class TQCConfig(SoftConfig):
                 "less than n_quantiles"
             )
 
-    def method(self, observation_size: int, action: ActionSpec) -> Method:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> Method:
         """TQC: pooled quantiles without the largest, quantile regression, the mean for the actor."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
-            observation_size,
+            observation,
             action,
             outputs=self.n_quantiles,
             truncate=lambda target: drop_largest(target, dropped),

@@ -1,5 +1,6 @@
 """Contracts of the learners: what they are given and what they return."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -96,6 +97,39 @@ class Transition:
     boundary: jax.Array
     success: jax.Array
     alive: jax.Array
+
+
+class Block(NamedTuple):
+    """A stretch of a flat observation that is something of its own.
+
+    Attributes:
+      name: of the block.
+      start: index of its first feature.
+      shape: what it is reshaped to.
+      kind: "vector" `[F]`, "set" `[K, F]` of rows in no order (zeros: empty places), or "map" `[H, W]`.
+    """
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Number of its features."""
+        return math.prod(self.shape)
+
+
+class ObservationSpec(NamedTuple):
+    """What networks are told of an observation: its shape, and the blocks of it once it is flat."""
+
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Length F of a flattened observation."""
+        return math.prod(self.shape)
 
 
 class Goal(NamedTuple):

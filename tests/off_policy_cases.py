@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.replay import Sample
-from algos.types import ActionSpec, Transition
+from algos.types import ActionSpec, ObservationSpec, Transition
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 E, A, F, D = 3, 2, 4, 2
@@ -31,7 +31,7 @@ def start(config):
 def method_of(config_class, **settings):
     """The method of an agent, and the agent's state."""
     _, state = make(config_class, **settings)
-    return config_class(**SMALL | settings).method(F, CONTINUOUS), state
+    return config_class(**SMALL | settings).method(ObservationSpec((F,)), CONTINUOUS), state
 
 
 def transition_of(key, action=None, reward=None, boundary=False, terminal=False):

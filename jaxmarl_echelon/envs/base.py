@@ -115,7 +115,8 @@ class Environment(Protocol):
 
     Optional attributes that the training program uses where an environment has them:
     `scripts` (script name -> ScriptedPolicy), `baselines` (names of scripts to
-    compare a learner with), `controllers` (role -> default controller name),
+    compare a learner with), `controllers` (role -> default controller name), `blocks` (role ->
+    `(name, start, shape, kind)` of what observations consist of, see `algos.types.Block`),
     `evaluation_params(params, index)` (parameters of evaluation episode `index`) and `viewer`
     (`snapshot(env_state, params, time)` is recorded, `picture(path, evaluation)` and
     `animation(path, evaluation, episode)` draw).

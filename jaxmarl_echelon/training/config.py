@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from algos.checks import require_count
 from algos.plan import Plan, plan_horizon
-from algos.types import Goal
+from algos.types import Block, Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training.controllers import action_spec
@@ -45,10 +45,11 @@ AUTO = "auto"
 class LearnerSettings(Protocol):
     """What every algorithm's configuration offers.
 
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal)` builds the Agent
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks)` builds the Agent
     for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None. A learner with a replay
-    also has `memory`, with the same arguments but for `updates`: the bytes that it will occupy.
+    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
+    `algos.types.Block`s of its observations, if it has any. A learner with a replay also has `memory`,
+    with the same arguments but for `updates`: the bytes that it will occupy.
     """
 
     horizon: int
@@ -146,6 +147,7 @@ class RunConfig:
             "samples": self.num_envs * role.size,
             "episode_limit": self.env.spec.episode_limit,
             "goal": None if goal is None else Goal(*goal),
+            "blocks": tuple(Block(*block) for block in getattr(self.env, "blocks", {}).get(name, ())),
         }
         return (role.observation.shape, action_spec(role.action)), sizes
 

@@ -8,7 +8,7 @@ from algos.a2c import A2CConfig
 from algos.networks import make_actor_critic
 from algos.on_policy import prepare
 from algos.ppo import PPOConfig
-from algos.types import ActionSpec, Rollout
+from algos.types import ActionSpec, ObservationSpec, Rollout
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program, make_train
@@ -111,7 +111,9 @@ def test_one_step_follows_the_policy_gradient(action):
 
 def likelihood(config, params, rollout, action, mask):
     """Log-probabilities and entropies of the rollout's actions, from the networks' raw outputs."""
-    distribution, _ = make_actor_critic(config, F, action).apply(params, rollout.obs, mask)
+    distribution, _ = make_actor_critic(config, ObservationSpec((F,)), action).apply(
+        params, rollout.obs, mask
+    )
     if action is CONTINUOUS:
         mean, std = distribution.mean, distribution.std
         log_prob = -0.5 * jnp.square((rollout.action - mean) / std) - jnp.log(std * jnp.sqrt(2 * jnp.pi))

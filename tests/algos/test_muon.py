@@ -6,7 +6,7 @@ import pytest
 from algos.muon import Matrix, combine, direction, find_matrices, orthogonalize, separate
 from algos.networks import ActorCriticConfig, make_actor_critic
 from algos.optimizers import make_optimizer
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 COEFFICIENTS = [
     (4.0848, -6.8946, 2.9270),
@@ -76,7 +76,9 @@ def test_the_factor_for_shape_counts_outputs_over_inputs(matrix, shape, factor):
 def test_the_matrices_of_our_networks():
     """Hidden kernels are `[in, out]`, those of the heads `[out, in]`; biases and deviations are neither."""
     config = ActorCriticConfig(widths=(16, 8), value_widths=(16,))
-    params = make_actor_critic(config, 5, ActionSpec("continuous", (3,))).init(jax.random.key(0))
+    params = make_actor_critic(config, ObservationSpec((5,)), ActionSpec("continuous", (3,))).init(
+        jax.random.key(0)
+    )
     matrices = find_matrices(params)["params"]
     hidden, head = Matrix(0, False), Matrix(0, True)
     assert matrices["actor_trunk"]["layer_0"] == {"kernel": hidden, "bias": None}

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from algos.networks import ActorCriticConfig, Critic, flatten, make_actor_critic, make_critics, orthogonal
-from algos.types import ActionSpec
+from algos.types import ActionSpec, ObservationSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 OBS = jax.random.normal(jax.random.key(3), (5, 4, 7))
 
 
 def build(action=CONTINUOUS, **settings):
-    policy = make_actor_critic(ActorCriticConfig(widths=(16, 16), **settings), 7, action)
+    policy = make_actor_critic(ActorCriticConfig(widths=(16, 16), **settings), ObservationSpec((7,)), action)
     params = policy.init(jax.random.key(0))
     return policy, params
 
@@ -49,7 +49,7 @@ def test_orthogonal_kernels_of_many_keys_at_once(shape):
 
 
 def test_critics_are_independent_members_of_one_ensemble():
-    critics = make_critics(Critic((8, 8), outputs=3), 4, 7, 2)
+    critics = make_critics(Critic((8, 8), outputs=3), 4, ObservationSpec((7,)), 2)
     params = critics.init(jax.random.key(0))
     action = jax.random.normal(jax.random.key(1), (5, 4, 2))
     values = critics.apply(params, OBS, action)

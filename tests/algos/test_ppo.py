@@ -6,7 +6,7 @@ import pytest
 from algos.networks import make_actor_critic
 from algos.on_policy import Batch
 from algos.ppo import PPOConfig, ppo_loss, surrogate_loss, value_loss
-from algos.types import ActionSpec, Rollout
+from algos.types import ActionSpec, ObservationSpec, Rollout
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 DISCRETE = ActionSpec("discrete", (3, 2))
@@ -68,7 +68,7 @@ def test_the_first_minibatch_has_ratio_one_with_warm_normalisers(action, setting
 
 
 def test_loss_is_the_policy_gradient_plus_value_loss_minus_entropy():
-    policy = make_actor_critic(PPOConfig(widths=(16,)), F, CONTINUOUS)
+    policy = make_actor_critic(PPOConfig(widths=(16,)), ObservationSpec((F,)), CONTINUOUS)
     params = policy.init(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), 4)
     obs, advantage = jax.random.normal(keys[0], (6, F)), jax.random.normal(keys[1], (6,))
