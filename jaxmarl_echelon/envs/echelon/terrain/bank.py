@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -30,7 +29,7 @@ from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
 TELEMETRY = 16
 _SHOWN_FROM = 8  # fewer maps need no progress bar
-_PER_WORKER = 8  # a process takes as long to start as it takes to generate a few maps
+_PER_WORKER = 64  # a process takes as long to start as it takes to generate this many maps
 _STORED = ("voxels", "zone", "corners", "reachable")
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -159,14 +158,13 @@ def _save(path: Path, layouts: list[Layout]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.stack([getattr(layout, name) for layout in layouts]) for name in _STORED}
     about = json.dumps([[layout.biomes, layout.transform, layout.repairs] for layout in layouts])
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        try:
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
             np.savez_compressed(file, about=np.array(about), **arrays)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _load(path: Path, jobs: list[tuple]) -> list[Layout]:

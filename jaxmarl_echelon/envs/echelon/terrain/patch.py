@@ -77,7 +77,7 @@ class Patch(NamedTuple):
         window[(zs - z) ** 2 + (ys - y) ** 2 + (xs - x) ** 2 <= radius**2] = material
 
     def worm(self, radius: int, steps: int, low: int, high: int, material: int = 0) -> None:
-        """Carves a tunnel along a random walk that starts anywhere and keeps its centre in low <= z <= high."""
+        """Carves a tunnel along a random walk from anywhere; its centre stays in low <= z <= high."""
         position = np.array([self.rng.uniform(0, self.width), self.rng.uniform(0, self.depth)])
         z = self.rng.uniform(low, high)
         heading = self.rng.uniform(0, 2 * np.pi)
