@@ -148,7 +148,7 @@ def _draw_mechs(canvas: Canvas, frames: Frame, now: Frame, blue: int) -> None:
         yaw = now.yaw[mech] * YAW_UNIT
         nose = position[:2] + 1.5 * half * np.array([np.cos(yaw), np.sin(yaw)])
         canvas.line(position, nose, _PAPER)
-        _draw_bars(canvas, position, half, now.hp[mech], now.heat[mech])
+        _draw_bars(canvas, position, half, int(now.hp[mech]), int(now.heat[mech]))
 
 
 def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> None:

@@ -16,7 +16,7 @@ MATERIAL_COLOURS = np.array(
         [84, 142, 196],
         [140, 112, 84],
         [104, 94, 88],
-        [196, 184, 160],
+        [206, 196, 174],
         [168, 216, 226],
         [88, 98, 120],
         [112, 162, 92],
@@ -43,5 +43,5 @@ def terrain_image(voxels: np.ndarray) -> np.ndarray:
     top = np.take_along_axis(voxels, np.maximum(height - 1, 0)[None], axis=0)[0]
     padded = np.pad(height, 1, mode="edge")
     upper_left = padded[2:, :-2]
-    light = 0.78 + 0.26 * height / len(voxels) - 0.05 * np.clip(upper_left - height, -1, 5)
+    light = 0.92 + 0.22 * height / len(voxels) - 0.05 * np.clip(upper_left - height, -1, 5)
     return np.clip(MATERIAL_COLOURS[top] * light[..., None], 0, 255).astype(np.uint8)

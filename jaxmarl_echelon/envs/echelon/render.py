@@ -36,8 +36,7 @@ class Viewer:
           outcomes: names of the outcome codes.
           period: seconds per decision.
         """
-        self.voxels, self.zones = np.asarray(bank.voxels.material), np.asarray(bank.zone)
-        self.teams, self.outcomes, self.period = tuple(teams), tuple(outcomes), period
+        self.bank, self.teams, self.outcomes, self.period = bank, tuple(teams), tuple(outcomes), period
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
@@ -52,7 +51,7 @@ class Viewer:
         ]
         title = f"{len(named)} episodes: " + ", ".join(
             f"{named.count(name)} {name.replace('_', ' ')}"
-            for name in sorted(set(named), key=named.count, reverse=True)
+            for name in sorted(sorted(set(named)), key=named.count, reverse=True)
         )
         save_picture(path, panels, self.teams[0], title)
 
@@ -69,10 +68,10 @@ class Viewer:
         save_replay(path, self._voxels(frames), self._zone(frames), frames, self.teams[0], name, self.period)
 
     def _voxels(self, frames: Frame) -> np.ndarray:
-        return self.voxels[int(frames.map_index[0])]
+        return np.asarray(self.bank.voxels.material[int(frames.map_index[0])])
 
     def _zone(self, frames: Frame) -> np.ndarray:
-        return self.zones[int(frames.map_index[0])]
+        return np.asarray(self.bank.zone[int(frames.map_index[0])])
 
     def _name(self, outcome) -> str:
         return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"

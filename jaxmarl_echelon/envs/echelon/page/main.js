@@ -15,7 +15,7 @@ class Player {
 
   /** Draws the current moment and asks to be called again. */
   tick(now) {
-    const seconds = Math.min((now - this.before) / 1000, 0.1);
+    const seconds = clamp((now - this.before) / 1000, 0, 0.1);
     this.before = now;
     if (this.playing) this.advance(seconds);
     this.draw();
@@ -97,7 +97,9 @@ function connectControls(player) {
   byId("cut").oninput = (event) => player.scene.setCut(Number(event.target.value));
   window.addEventListener("keydown", (event) => {
     const typing = event.target instanceof HTMLSelectElement;
-    if (!typing && player.press(event.key)) event.preventDefault();
+    if (typing || !player.press(event.key)) return;
+    event.preventDefault();
+    if (event.target instanceof HTMLButtonElement) event.target.blur();
   });
 }
 

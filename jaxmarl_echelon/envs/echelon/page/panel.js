@@ -18,8 +18,9 @@ class Panel {
   }
 
   addUnit(mech, follow) {
-    const button = element("button", "unit", byId("units"));
-    button.style.borderColor = this.recording.teams[this.recording.team(mech)];
+    const team = this.recording.team(mech);
+    const button = element("button", "unit", byId(["units-blue", "units-red"][team]));
+    button.style.borderColor = this.recording.teams[team];
     button.onclick = () => follow(mech);
     element("span", "name", button, this.recording.names[mech]);
     const state = element("span", "state", button);
@@ -47,8 +48,8 @@ class Panel {
     const [hp, heat] = now.alive ? [now.hp, now.heat] : [0, 0];
     button.classList.toggle("dead", !now.alive);
     button.classList.toggle("followed", mech === followed);
-    state.textContent = `${"✕".repeat(Math.min(kills, 10))} ${dealt} dmg`;
-    button.title = `${hp} % hit points, ${heat} % heat, ${kills} kills`;
+    state.textContent = `${"✕".repeat(Math.min(kills, 10))} ${dealt}`;
+    button.title = `${hp} % hit points, ${heat} % heat, ${kills} kills, ${dealt} damage done`;
     bars[0].style.cssText = `width:${hp}%;background:${hpColour(hp)}`;
     bars[1].style.cssText = `width:${Math.min(heat, 100)}%;background:${heatColour(heat)}`;
   }

@@ -40,6 +40,9 @@ class Scene {
     if (!this.gl) throw new Error("This page needs WebGL 2.");
     this.program = this.link();
     this.gl.useProgram(this.program);
+    this.uniforms = Object.fromEntries(
+      ["view", "model", "tint"].map((name) => [name, this.gl.getUniformLocation(this.program, name)]),
+    );
     this.gl.enable(this.gl.DEPTH_TEST);
     this.cube = this.upload(cubeMesh());
     this.ball = this.upload(ballMesh());
@@ -106,7 +109,7 @@ class Scene {
     gl.viewport(0, 0, canvas.width, canvas.height);
     gl.clearColor(0.08, 0.09, 0.11, 1);
     gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
-    gl.uniformMatrix4fv(gl.getUniformLocation(this.program, "view"), false, view);
+    gl.uniformMatrix4fv(this.uniforms.view, false, view);
     this.mesh(this.terrain, NOWHERE, [1, 1, 1]);
     this.drawZone(moment);
     for (const mech of this.recording.present()) this.drawMech(this.recording.mech(mech, moment));
@@ -122,8 +125,8 @@ class Scene {
   mesh({ array, count }, model, colour, alpha = 1) {
     const { gl } = this;
     gl.bindVertexArray(array);
-    gl.uniformMatrix4fv(gl.getUniformLocation(this.program, "model"), false, model);
-    gl.uniform4f(gl.getUniformLocation(this.program, "tint"), ...colour, alpha);
+    gl.uniformMatrix4fv(this.uniforms.model, false, model);
+    gl.uniform4f(this.uniforms.tint, ...colour, alpha);
     gl.drawElements(gl.TRIANGLES, count, gl.UNSIGNED_INT, 0);
   }
 
