@@ -3,7 +3,7 @@
 import numpy as np
 
 TEAM_COLOURS = ("#2f6fde", "#d93636")
-NEUTRAL = "#c9c4b8"
+NEUTRAL = "#fff8e0"
 WRECK = "#3a3836"
 SMOKE = "#d9d9d9"
 

@@ -1,6 +1,8 @@
 // Bars and names above the mechs, drawn flat over the scene so that walls never hide them.
 
 const BADGES = { fallen: "fallen", shutdown: "shut down", legged: "legged", painted: "painted", ecm: "ECM", eccm: "ECCM" };
+// Further away there is only room for names.
+const BADGE_DISTANCE = 60;
 
 class Overlay {
   constructor(canvas, recording) {
@@ -35,7 +37,8 @@ class Overlay {
     pen.lineWidth = 3;
     pen.strokeStyle = "#000a";
     pen.fillStyle = followed ? "#ffd21f" : "#f4f2ec";
-    const text = [this.recording.short[mech.index], ...badges(mech)].join(" · ");
+    const known = followed || depth < BADGE_DISTANCE ? badges(mech) : [];
+    const text = [this.recording.short[mech.index], ...known].join(" · ");
     pen.strokeText(text, x, y - 13);
     pen.fillText(text, x, y - 13);
   }
