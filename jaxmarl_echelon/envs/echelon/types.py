@@ -106,6 +106,7 @@ class Tally:
       hit: `[M]` bool, damaged by a weapon.
       hit_direction: `[M, 3]` unit vector towards the last attacker, world frame; zeros without one.
       shots: `[M, 7]` int32 shots per weapon.
+      hits: `[M, 7]` int32 enemies hit per weapon, explosions not counted.
       intercepted: `[M]` int32 missiles shot down.
     """
 
@@ -118,6 +119,7 @@ class Tally:
     hit: jax.Array
     hit_direction: jax.Array
     shots: jax.Array
+    hits: jax.Array
     intercepted: jax.Array
 
 
@@ -155,6 +157,7 @@ class EchelonState:
       sort: `[M]` int32 order of contacts: 0 closest, 1 biggest, 2 most damaged.
       hostile_only: `[M]` bool; contacts are enemies only.
       outcome: int32 index into the outcomes, -1 while the episode runs.
+      ending: int32 index into the endings, -1 while the episode runs.
     """
 
     battle: Battle
@@ -165,6 +168,7 @@ class EchelonState:
     sort: jax.Array
     hostile_only: jax.Array
     outcome: jax.Array
+    ending: jax.Array
 
 
 @struct.dataclass
