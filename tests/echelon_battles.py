@@ -110,6 +110,7 @@ def make_state(battle: Battle, **changes) -> EchelonState:
         sort=jnp.zeros(size, jnp.int32),
         hostile_only=jnp.zeros(size, bool),
         outcome=jnp.int32(-1),
+        ending=jnp.int32(-1),
     )
     return state.replace(
         **{name: jnp.asarray(value, getattr(state, name).dtype) for name, value in changes.items()}
