@@ -132,7 +132,7 @@ def _draw(canvas: Canvas, zone, frames: Frame, moment: int, blue: int, facts, ou
         canvas.line(start, end, WEAPON_COLOURS[weapon])
     _draw_projectiles(canvas, frames, now, moment)
     ended = moment == len(frames.decision) - 1
-    _draw_header(canvas, now, blue, outcome.replace("_", " ") if ended else "", period)
+    _draw_header(canvas, now, blue, outcome if ended else "", period)
     return canvas.image
 
 

@@ -39,6 +39,7 @@ class Frame:
       zone_seconds: float32 seconds that win, maybe infinite.
       map_index: int16.
       decision: int16 decisions taken.
+      ending: int8 index into `outcomes.ENDINGS`, or -1 while the episode runs.
     """
 
     position: jax.Array
@@ -60,6 +61,7 @@ class Frame:
     zone_seconds: jax.Array
     map_index: jax.Array
     decision: jax.Array
+    ending: jax.Array
 
 
 def snapshot(state, params, time=None) -> Frame:
@@ -99,6 +101,7 @@ def snapshot(state, params, time=None) -> Frame:
         zone_seconds=jnp.asarray(params.zone_seconds, jnp.float32),
         map_index=battle.map_index.astype(jnp.int16),
         decision=state.decision.astype(jnp.int16),
+        ending=state.ending.astype(jnp.int8),
     )
 
 
@@ -198,4 +201,4 @@ def events(frames: Frame, blue: int, outcome: str) -> list[tuple[int, int, str]]
             owner = int(holder)
             said.append((t, owner, f"{TEAMS[owner]} holds the zone"))
     last = len(frames.decision) - 1
-    return [*sorted(said, key=lambda event: event[0]), (last, NOBODY, outcome.replace("_", " "))]
+    return [*sorted(said, key=lambda event: event[0]), (last, NOBODY, outcome)]

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.animation import save_gif
 from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, Frame, deaths, episode_frames, has, snapshot
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS
 from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS, terrain_image
 from jaxmarl_echelon.envs.echelon.replay import save_replay
 from jaxmarl_echelon.envs.echelon.types import TEAMS
@@ -40,43 +41,42 @@ class Viewer:
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        count = min(_PANELS, len(evaluation.length))
-        episodes = [episode_frames(evaluation, index) for index in range(count)]
-        named = [self._name(outcome) for outcome in evaluation.outcome]
+        episodes = [episode_frames(evaluation, index) for index in range(len(evaluation.length))]
+        results = [self._result(evaluation, *episode) for episode in enumerate(episodes)]
         panels = [
-            Panel(
-                self._voxels(frames), self._zone(frames), frames, self._caption(index, frames, named[index])
-            )
-            for index, frames in enumerate(episodes)
+            Panel(*self._place(frames), frames, self._caption(index, frames, results[index]))
+            for index, frames in enumerate(episodes[:_PANELS])
         ]
-        title = f"{len(named)} episodes: " + ", ".join(
-            f"{named.count(name)} {name.replace('_', ' ')}"
-            for name in sorted(sorted(set(named)), key=named.count, reverse=True)
-        )
-        save_picture(path, panels, self.teams[0], title)
+        often = sorted(sorted(set(results)), key=results.count, reverse=True)
+        title = ", ".join(f"{results.count(result)} {result}" for result in often)
+        save_picture(path, panels, self.teams[0], f"{len(results)} episodes: {title}")
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
         frames = episode_frames(evaluation, episode)
-        name = self._name(evaluation.outcome[episode])
-        save_gif(path, self._voxels(frames), self._zone(frames), frames, self.teams[0], name, self.period)
+        result = self._result(evaluation, episode, frames)
+        save_gif(path, *self._place(frames), frames, self.teams[0], result, self.period)
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
         frames = episode_frames(evaluation, episode)
-        name = self._name(evaluation.outcome[episode])
-        save_replay(path, self._voxels(frames), self._zone(frames), frames, self.teams[0], name, self.period)
+        result = self._result(evaluation, episode, frames)
+        save_replay(path, *self._place(frames), frames, self.teams[0], result, self.period)
 
-    def _voxels(self, frames: Frame) -> np.ndarray:
-        return np.asarray(self.bank.voxels.material[int(frames.map_index[0])])
+    def _place(self, frames: Frame) -> tuple[np.ndarray, np.ndarray]:
+        """The voxels and the zone of an episode."""
+        index = int(frames.map_index[0])
+        return np.asarray(self.bank.voxels.material[index]), np.asarray(self.bank.zone[index])
 
-    def _zone(self, frames: Frame) -> np.ndarray:
-        return np.asarray(self.bank.zone[int(frames.map_index[0])])
+    def _result(self, evaluation, episode: int, frames: Frame) -> str:
+        """How an episode ended, for people: "blue win by zone"."""
+        outcome, ending = int(evaluation.outcome[episode]), int(frames.ending[-1])
+        if outcome < 0:
+            return "not over"
+        name = self.outcomes[outcome].replace("_", " ")
+        return f"{name} by {ENDINGS[ending]}" if ending >= 0 else name
 
-    def _name(self, outcome) -> str:
-        return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"
-
-    def _caption(self, episode: int, frames: Frame, name: str) -> str:
+    def _caption(self, episode: int, frames: Frame, result: str) -> str:
         present, alive = has(frames, "alive")[[0, -1]]
         blue = self.teams[0]
         left = " : ".join(
@@ -84,7 +84,7 @@ class Viewer:
         )
         score = " : ".join(f"{seconds:.1f}" for seconds in frames.score[-1])
         seconds = frames.decision[-1] * self.period
-        return f"episode {episode}: {name.replace('_', ' ')}, {seconds:.1f} s\nalive {left}, zone {score} s"
+        return f"episode {episode}: {result}, {seconds:.1f} s\nalive {left}, zone {score} s"
 
 
 class Panel(NamedTuple):

@@ -71,7 +71,7 @@ def save_replay(
     # A "<" could end the element that the text stands in.
     text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
-        "title": html.escape(f"Echelon: {outcome.replace('_', ' ')}"),
+        "title": html.escape(f"Echelon: {outcome}"),
         "style": _asset("style.css"),
         "scripts": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
         "recording": text,

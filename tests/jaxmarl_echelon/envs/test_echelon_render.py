@@ -19,13 +19,14 @@ from jaxmarl_echelon.envs.echelon import frames as frames_lib
 from jaxmarl_echelon.envs.echelon import palette, replay
 from jaxmarl_echelon.envs.echelon.animation import HEADER
 from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
+from jaxmarl_echelon.envs.echelon.outcomes import ZONE
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, HEAVY, LASER, MISSILE, PAINTER, SCOUT, WEAPONS
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8
 STEPS, EPISODES, MECHS, BLUE = 24, 2, 4, 2
-OUTCOMES = ("blue_wins", "red_wins")
+OUTCOMES = ("blue_win", "red_win", "draw")
 ALIVE, HIT = 1 << STATUS.index("alive"), 1 << STATUS.index("hit")
 DEATH = 12
 
@@ -62,7 +63,9 @@ def made_up_state(mechs=MECHS):
             dealt=jnp.full(mechs, 12.6),
         ),
     )
-    state = SimpleNamespace(battle=battle, decision=jnp.int32(3), score=jnp.array([1.25, 0.0]))
+    state = SimpleNamespace(
+        battle=battle, decision=jnp.int32(3), ending=jnp.int32(-1), score=jnp.array([1.25, 0.0])
+    )
     params = SimpleNamespace(
         classes=jnp.full(mechs, HEAVY), pack=count // 2, zone_seconds=jnp.float32(jnp.inf)
     )
@@ -130,6 +133,7 @@ def blank_frames(steps=STEPS, mechs=MECHS) -> Frame:
         zone_seconds=zeros(np.float32) + np.float32(60),
         map_index=zeros(np.int16),
         decision=np.arange(steps, dtype=np.int16),
+        ending=zeros(np.int8) - np.int8(1),
     )
 
 
@@ -138,6 +142,7 @@ def eventful_frames() -> Frame:
     frames = blank_frames()
     frames.status[DEATH:, 3] = 0
     frames.kills[DEATH, 0] = 1
+    frames.ending[-1] = ZONE
     frames.score[5:, 1] = 0.25
     frames.score[10:, 0] = 0.25 * np.arange(STEPS - 10)
     frames.projectile_kind[4:8, 2, 0] = MISSILE
@@ -175,11 +180,11 @@ def test_facts_that_follow_from_a_recording():
     assert np.argwhere(frames_lib.deaths(frames)).tolist() == [[DEATH, 3]]
     holders = frames_lib.holders(frames)
     assert holders[[4, 5, 6, 10, 11, STEPS - 1]].tolist() == [-1, 1, -1, -1, 0, 0]
-    assert frames_lib.events(frames, BLUE, "blue_wins") == [
+    assert frames_lib.events(frames, BLUE, "blue win") == [
         (5, 1, "red holds the zone"),
         (11, 0, "blue holds the zone"),
         (DEATH, 0, "red 1 scout destroyed by blue 0 heavy"),
-        (STEPS - 1, -1, "blue wins"),
+        (STEPS - 1, -1, "blue win"),
     ]
 
 
@@ -277,7 +282,7 @@ def test_the_page_needs_nothing_else(page):
     ):
         assert reference not in page
     assert page.count("<script") == page.count("</script>") == 2
-    assert "<title>Echelon: blue wins</title>" in page
+    assert "<title>Echelon: blue win by zone</title>" in page
 
 
 def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
@@ -290,16 +295,16 @@ def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
     np.testing.assert_array_equal(replay.decode(data["voxels"]), voxels)
     assert data["size"] == [COLUMNS, ROWS, LAYERS]
     assert data["names"] == ["blue 0 heavy", "blue 1 scout", "red 0 heavy", "red 1 scout"]
-    assert [text for *_, text in data["events"]][-1] == "blue wins"
+    assert [text for *_, text in data["events"]][-1] == "blue win by zone"
     assert data["scoreGoal"] == 60
 
 
 def test_names_cannot_end_the_data(viewer, recorded, tmp_path):
-    odd = Viewer(viewer.bank, viewer.teams, ("</script><b>", "red_wins"))
+    odd = Viewer(viewer.bank, viewer.teams, ("</script><b>", "red_win"))
     odd.replay(tmp_path / "odd.html", recorded, 0)
     text = (tmp_path / "odd.html").read_text()
     assert "</script><b>" not in text
-    assert embedded(text)["events"][-1][-1] == "</script><b>"
+    assert embedded(text)["events"][-1][-1] == "</script><b> by zone"
 
 
 def javascript(page: str, code: str):
