@@ -29,7 +29,7 @@ from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
 TELEMETRY = 16
 _SHOWN_FROM = 8  # fewer maps need no progress bar
-_PER_WORKER = 64  # a process takes as long to start as it takes to generate this many maps
+_PER_WORKER = 128  # a process takes as long to start as it takes to generate this many maps
 _STORED = ("voxels", "zone", "corners", "reachable")
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 

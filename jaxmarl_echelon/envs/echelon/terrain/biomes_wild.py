@@ -1,6 +1,7 @@
 """Brushes for what grew, flowed, erupted or was dug: forests, canals, ridges and pits.
 
-Sizes follow spec section 1.2; what it leaves open is chosen so that its statistics hold.
+Sizes follow spec section 1.2. What it leaves open is chosen so that its statistics hold; where its
+words and its statistics disagree, statistics count.
 """
 
 import numpy as np
@@ -25,10 +26,11 @@ def _rocks(patch: Patch, count: int, smallest: int, largest: int, low: int, high
 def forest_park(patch: Patch) -> None:
     """Trees with crowns above head height, and rocks."""
     for _ in range(int(0.05 * patch.area)):
-        w, h = patch.between(1, 2), patch.between(1, 2)
-        x, y = patch.place(w, h)
-        patch.box(x, y, w, h, SOLID, patch.between(3, 7))
-        _canopy(patch, x - 1, y - 1, w + 2, h + 2, 5, 3)
+        side, top = patch.between(1, 2), patch.between(3, 7)
+        x, y = patch.place(side, side)
+        patch.box(x, y, side, side, SOLID, top)
+        if top > 3:
+            _canopy(patch, x - 1, y - 1, side + 2, side + 2, 5, 3)
     _rocks(patch, int(0.01 * patch.area), 3, 5, 2, 3)
 
 
@@ -51,9 +53,9 @@ def sunken_canal(patch: Patch) -> None:
     start = (patch.width - breadth) // 2
     patch.box(start, 0, breadth, patch.depth, WATER, 1)
     for _ in range(patch.between(10, 19)):
-        x = int(patch.rng.choice([start - 6, start + breadth + 2]))
-        _, y = patch.place(4, 4)
-        patch.box(x, y, 4, 4, SOLID, patch.between(4, 9))
+        x, y = patch.place(4, 4)
+        if x + 4 <= start or x >= start + breadth:
+            patch.box(x, y, 4, 4, SOLID, patch.between(4, 9))
     for _ in range(patch.between(2, 3)):
         _, y = patch.place(4, 4)
         level = patch.between(4, 7)
@@ -62,12 +64,12 @@ def sunken_canal(patch: Patch) -> None:
 
 def geo_front(patch: Patch) -> None:
     """Rock, with two wide tunnels that cross, winding ones, and pools of lava."""
-    top = patch.between(10, max(10, patch.height - 3))
+    top = patch.between(min(10, patch.height - 3), patch.height - 3)
     patch.box(0, 0, patch.width, patch.depth, SOLID, top)
     patch.box(0, patch.depth // 2 - 3, patch.width, 7, AIR, 6)
     patch.box(patch.width // 2 - 3, 0, 7, patch.depth, AIR, 6)
     for _ in range(patch.between(5, 9)):
-        patch.worm(2, 50, 1, top)
+        patch.worm(2, 40, 2, max(2, top - 3.5), 1)
     for _ in range(patch.between(3, 5)):
         patch.box(*patch.place(4, 4), 4, 4, LAVA, 1)
 
@@ -78,8 +80,7 @@ def glass_desert(patch: Patch) -> None:
         w, h = patch.between(2, 5), patch.between(2, 5)
         patch.box(*patch.place(w, h), w, h, GLASS, patch.between(5, 11))
     for _ in range(patch.between(5, 9)):
-        w, h = patch.between(15, 35), 1
-        w, h = (w, h) if patch.chance(0.5) else (h, w)
+        w, h = patch.between(3, 7), patch.between(3, 7)
         patch.box(*patch.place(w, h), w, h, GLASS, 1)
 
 
@@ -87,10 +88,12 @@ def mining_pit(patch: Patch) -> None:
     """A pit in terraces, with a ramp from its floor to the rim."""
     x, y = patch.width // 2, patch.depth // 2
     ys, xs = np.ogrid[: patch.depth, : patch.width]
-    ring = np.maximum(abs(xs - x), abs(ys - y))
-    tops = np.where(ring <= 4, 0, np.minimum(10, 2 + 2 * ((ring - 5) // 4)))
+    inset = np.minimum(np.minimum(xs, patch.width - 1 - xs), np.minimum(ys, patch.depth - 1 - ys))
+    rim = min(10, patch.height - 3)
+    tops = np.maximum(1, rim - 2 * (inset // 4))
+    tops[np.maximum(abs(xs - x), abs(ys - y)) <= 4] = 0
     on_ramp = (abs(2 * (ys - y) + 1) <= 4) & (xs >= x - 4)
-    tops = np.where(on_ramp, np.clip((xs - x + 8) // 3, 1, 10), tops)
+    tops = np.where(on_ramp, np.clip((xs - x + 7) // 3, 1, rim), tops)
     patch.voxels[np.arange(patch.height)[:, None, None] < tops] = SOLID
 
 

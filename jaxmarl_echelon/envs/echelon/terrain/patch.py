@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from physics.voxels import AIR
+
 
 class Patch(NamedTuple):
     """A window into a map under construction. Shapes that stick out of it are cut off.
@@ -66,26 +68,23 @@ class Patch(NamedTuple):
         self.box(x, y, 1, h, material, top)
         self.box(x + w - 1, y, 1, h, material, top)
 
-    def ball(self, x: float, y: float, z: float, radius: float, material: int) -> None:
-        """Fills the cells whose indices are no farther than the radius from (x, y, z)."""
-        reach = int(np.ceil(radius))
-        low = [max(0, round(c) - reach) for c in (z, y, x)]
-        window = self.voxels[
-            tuple(slice(s, round(c) + reach + 1) for s, c in zip(low, (z, y, x), strict=True))
-        ]
-        zs, ys, xs = np.ogrid[tuple(slice(s, s + n) for s, n in zip(low, window.shape, strict=True))]
-        window[(zs - z) ** 2 + (ys - y) ** 2 + (xs - x) ** 2 <= radius**2] = material
+    def worm(self, radius: int, steps: int, low: float, high: float, start: float) -> None:
+        """Carves a square tunnel along a random walk from anywhere.
 
-    def worm(self, radius: int, steps: int, low: int, high: int, material: int = 0) -> None:
-        """Carves a tunnel along a random walk from anywhere; its centre stays in low <= z <= high."""
-        position = np.array([self.rng.uniform(0, self.width), self.rng.uniform(0, self.depth)])
-        z = self.rng.uniform(low, high)
+        The height of its axis is drawn between start and high, then stays between low and high.
+        """
+        side = 2 * radius + 1
+        x, y = self.rng.uniform(0, (self.width, self.depth))
+        z = self.rng.uniform(start, high)
         heading = self.rng.uniform(0, 2 * np.pi)
         for _ in range(steps):
-            self.ball(*position, z, radius, material)
+            z = min(max(z, low), high)
+            left, near, bottom = (round(centre) - radius for centre in (x, y, z))
+            self.box(left, near, side, side, AIR, bottom + side, bottom)
             heading += self.rng.normal(0, 0.4)
-            position += np.array([np.cos(heading), np.sin(heading)]) * radius / 2
-            z = float(np.clip(z + self.rng.normal(0, 0.5), low, high))
+            x += np.cos(heading) * radius / 2
+            y += np.sin(heading) * radius / 2
+            z += self.rng.normal(0, 0.1)
 
     def until_filled(self, share: float, tries: int = 400) -> Iterator[None]:
         """Yields until this share of the columns is built on, or no more tries are left."""
