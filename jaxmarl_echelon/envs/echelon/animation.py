@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, YAW_UNIT, Frame, beams, has, holders
+from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, YAW_UNIT, Frame
 from jaxmarl_echelon.envs.echelon.palette import (
     NEUTRAL,
     SMOKE,
@@ -17,7 +18,7 @@ from jaxmarl_echelon.envs.echelon.palette import (
     terrain_image,
 )
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, WEAPON, WEAPONS
-from jaxmarl_echelon.envs.echelon.types import NOBODY
+from jaxmarl_echelon.envs.echelon.types import NOBODY, TEAMS
 
 HEADER = 40
 _SIDE = 640
@@ -63,39 +64,20 @@ class Canvas:
         self.draw.line([self.pixel(start), self.pixel(end)], fill=colour, width=width)
 
 
-def save_gif(
-    path: str | Path,
-    voxels: np.ndarray,
-    zone: np.ndarray,
-    frames: Frame,
-    blue: int,
-    outcome: str,
-    period: float,
-) -> None:
-    """Animates one episode, as a GIF below 5 MB.
-
-    Args:
-      path: file to write.
-      voxels: `[Z, Y, X]` materials.
-      zone: x, y and radius of the capture zone.
-      frames: the episode's frames, `[T, ...]`.
-      blue: number of mechs of blue.
-      outcome: how it ended.
-      period: seconds per decision.
-    """
-    background = _background(voxels)
+def save_gif(path: str | Path, episode: Episode) -> None:
+    """Animates an episode, as a GIF below 5 MB."""
+    background = _background(episode.voxels)
     palette = _palette(background)
-    facts = {"owner": holders(frames), "beams": beams(frames, blue)}
-    stride = max(1, -(-len(frames.decision) // _MOST_FRAMES))
+    stride = max(1, -(-episode.last // _MOST_FRAMES))
     while True:
-        order = np.unique(np.append(np.arange(0, len(frames.decision), stride), len(frames.decision) - 1))
+        order = np.unique(np.append(np.arange(0, episode.last, stride), episode.last))
         images = [
-            _draw(
-                Canvas(background, voxels.shape[1]), zone, frames, t, blue, facts, outcome, period
-            ).quantize(palette=palette, dither=Image.Dither.NONE)
-            for t in order
+            _draw(Canvas(background, episode.voxels.shape[1]), episode, moment).quantize(
+                palette=palette, dither=Image.Dither.NONE
+            )
+            for moment in order
         ]
-        durations = [*np.clip(600 * np.diff(order) * period, 40, 400).astype(int).tolist(), 2500]
+        durations = [*np.clip(600 * np.diff(order) * episode.period, 40, 400).astype(int).tolist(), 2500]
         images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
         if Path(path).stat().st_size < _MOST_BYTES or len(images) < 4:
             return
@@ -121,26 +103,26 @@ def _palette(background: Image.Image) -> Image.Image:
     return image
 
 
-def _draw(canvas: Canvas, zone, frames: Frame, moment: int, blue: int, facts, outcome, period) -> Image.Image:
-    now = jax.tree.map(partial(np.take, indices=moment, axis=0), frames)
-    owner = facts["owner"][moment]
-    canvas.disc(zone[:2], zone[2], outline=NEUTRAL if owner == NOBODY else TEAM_COLOURS[owner], width=4)
-    _draw_mechs(canvas, frames, now, blue)
+def _draw(canvas: Canvas, episode: Episode, moment: int) -> Image.Image:
+    now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
+    owner = episode.holders[moment]
+    colour = NEUTRAL if owner == NOBODY else TEAM_COLOURS[owner]
+    canvas.disc(episode.zone[:2], episode.zone[2], outline=colour, width=4)
+    _draw_mechs(canvas, episode, moment, now)
     _draw_smoke(canvas, now)
-    for _, weapon, shooter, target in (beam for beam in facts["beams"] if beam[0] == moment):
-        start, end = now.position[[shooter, target]] * LENGTH_UNIT
+    for _, weapon, shooter, target in (beam for beam in episode.beams if beam[0] == moment):
+        start, end = episode.position[moment, [shooter, target]]
         canvas.line(start, end, WEAPON_COLOURS[weapon])
-    _draw_projectiles(canvas, frames, now, moment)
-    ended = moment == len(frames.decision) - 1
-    _draw_header(canvas, now, blue, outcome if ended else "", period)
+    _draw_projectiles(canvas, episode.frames, moment)
+    _draw_header(canvas, episode, moment)
     return canvas.image
 
 
-def _draw_mechs(canvas: Canvas, frames: Frame, now: Frame, blue: int) -> None:
-    present, alive = has(frames, "alive")[0], has(now, "alive")
+def _draw_mechs(canvas: Canvas, episode: Episode, moment: int, now: Frame) -> None:
+    present, alive = episode.alive[[0, moment]]
     for mech in sorted(np.flatnonzero(present), key=lambda mech: alive[mech]):
-        position, half = now.position[mech] * LENGTH_UNIT, CHASSIS.size[now.classes[mech], 0] / 2
-        colour = TEAM_COLOURS[int(mech >= blue)]
+        position, half = episode.position[moment, mech], CHASSIS.size[now.classes[mech], 0] / 2
+        colour = TEAM_COLOURS[episode.team[mech]]
         if not alive[mech]:
             canvas.box(position, half, fill=WRECK, outline=colour)
             continue
@@ -179,31 +161,33 @@ def _draw_smoke(canvas: Canvas, now: Frame) -> None:
     canvas.image.paste(SMOKE, mask=Image.fromarray(np.asarray(mask) & dots))
 
 
-def _draw_projectiles(canvas: Canvas, frames: Frame, now: Frame, moment: int) -> None:
-    before = jax.tree.map(partial(np.take, indices=max(moment - 1, 0), axis=0), frames)
-    for mech, place in np.argwhere(now.projectile_kind != NOBODY):
-        kind = now.projectile_kind[mech, place]
-        position = now.projectile[mech, place] * LENGTH_UNIT
-        if before.projectile_kind[mech, place] == kind:
-            canvas.line(before.projectile[mech, place] * LENGTH_UNIT, position, WEAPON_COLOURS[kind], 1)
-        canvas.disc(position, 3 / canvas.scale, fill=WEAPON_COLOURS[kind], outline=_INK)
+def _draw_projectiles(canvas: Canvas, frames: Frame, moment: int) -> None:
+    kinds, before = frames.projectile_kind[moment], frames.projectile_kind[max(moment - 1, 0)]
+    for mech, place in np.argwhere(kinds != NOBODY):
+        kind = kinds[mech, place]
+        way = frames.projectile[: moment + 1, mech, place] * LENGTH_UNIT
+        if before[mech, place] == kind:
+            canvas.line(way[-2:][0], way[-1], WEAPON_COLOURS[kind], 1)
+        canvas.disc(way[-1], 3 / canvas.scale, fill=WEAPON_COLOURS[kind], outline=_INK)
 
 
-def _draw_header(canvas: Canvas, now: Frame, blue: int, ending: str, period: float) -> None:
+def _draw_header(canvas: Canvas, episode: Episode, moment: int) -> None:
     """Score bars that grow from the edges towards the middle, who is left, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=15)
-    goal = now.zone_seconds if np.isfinite(now.zone_seconds) else max(60.0, *now.score)
+    score, alive = episode.frames.score[moment], episode.alive[moment]
     for team, colour in enumerate(TEAM_COLOURS):
-        length = min(now.score[team] / goal, 1.0) * width / 2
+        length = min(score[team] / episode.score_goal, 1.0) * width / 2
         edges = (0, length) if team == 0 else (width - length, width)
         if length >= 1:
             canvas.draw.rectangle((edges[0], 0, edges[1], 12), fill=colour)
     canvas.draw.line((width / 2, 0, width / 2, 12), fill=_INK)
-    alive = has(now, "alive")
+    left = [alive[episode.team == team].sum() for team in range(len(TEAMS))]
+    seconds = episode.frames.decision[moment] * episode.period
+    ending = episode.result if moment == episode.last else ""
     texts = (
-        (8, "la", f"{alive[:blue].sum()} alive   {now.score[0]:.1f} s", TEAM_COLOURS[0]),
-        (width - 8, "ra", f"{now.score[1]:.1f} s   {alive[blue:].sum()} alive", TEAM_COLOURS[1]),
-        (width / 2, "ma", f"t = {now.decision * period:.1f} s   {ending}".rstrip(), _INK),
+        (8, "la", f"{left[0]} alive   {score[0]:.1f} s", TEAM_COLOURS[0]),
+        (width - 8, "ra", f"{score[1]:.1f} s   {left[1]} alive", TEAM_COLOURS[1]),
+        (width / 2, "ma", f"t = {seconds:.1f} s   {ending}".rstrip(), _INK),
     )
     for x, anchor, text, colour in texts:
         canvas.draw.text((x, 17), text, fill=colour, font=font, anchor=anchor)

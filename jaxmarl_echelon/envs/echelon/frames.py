@@ -1,12 +1,11 @@
-"""What is recorded of a battle at every decision, and the facts that follow from a recording."""
+"""What is recorded of a battle at every decision."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon.tables import CHASSIS, CLASSES, FLAMER, LASER, PAINTER, WEAPON
-from jaxmarl_echelon.envs.echelon.types import NOBODY, TEAMS
+from jaxmarl_echelon.envs.echelon.tables import CHASSIS
 
 # Lengths are whole numbers of 1/64 voxel, which reaches 512 voxels; yaw is in 1/256 of a turn.
 LENGTH_UNIT = 1 / 64
@@ -117,88 +116,6 @@ def _bits(flags: list[jax.Array], dtype) -> jax.Array:
     return sum(flag.astype(dtype) << index for index, flag in enumerate(flags))
 
 
-def episode_frames(evaluation, episode: int) -> Frame:
-    """The frames `[T, ...]` of one recorded episode, as NumPy arrays, up to its end."""
-    length = int(evaluation.length[episode]) + 1
-    return jax.tree.map(lambda x: np.asarray(x[:length, episode]), evaluation.frames)
-
-
 def has(frames: Frame, name: str) -> np.ndarray:
     """Whether mechs have the status `name`, bool in the shape of `frames.status`."""
     return (frames.status >> STATUS.index(name)) & 1 == 1
-
-
-def deaths(frames: Frame) -> np.ndarray:
-    """bool `[T, M]`: who died during the decision that led to a frame."""
-    alive = has(frames, "alive")
-    return np.concatenate([np.zeros_like(alive[:1]), alive[:-1] & ~alive[1:]])
-
-
-def holders(frames: Frame) -> np.ndarray:
-    """int `[T]`: the team whose score grew most during the last decision, or -1 for neither."""
-    gain = np.diff(frames.score, axis=0, prepend=frames.score[:1])
-    return np.where(gain[:, 0] == gain[:, 1], NOBODY, np.argmax(gain, axis=1))
-
-
-# Shooter and target have moved by the end of a decision.
-_RANGE_SLACK, _ARC_SLACK = 2.0, 0.3
-
-
-def beams(frames: Frame, blue: int) -> list[tuple[int, int, int, int]]:
-    """Who shot at whom with weapons that hit at once, as (frame, weapon, shooter, target).
-
-    Targets are not recorded; a weapon fires at the nearest enemy within its range and arc, so the
-    nearest such enemy that was hit (painter: that the shooter has painted) is it.
-
-    Args:
-      frames: an episode's frames, `[T, ...]`.
-      blue: number of mechs of blue.
-    """
-    position = frames.position * LENGTH_UNIT
-    offset = position[:, None] - position[:, :, None]
-    distance = np.linalg.norm(offset, axis=-1)
-    bearing = np.arctan2(offset[..., 1], offset[..., 0]) - (frames.yaw * YAW_UNIT)[:, :, None]
-    error = np.abs((bearing + np.pi) % (2 * np.pi) - np.pi)
-    mechs = frames.yaw.shape[1]
-    team = np.arange(mechs) >= blue
-    enemy = team[:, None] != team[None]
-    by_shooter = frames.painter[:, None, :] == np.arange(mechs)[:, None]
-    found = []
-    for weapon in (LASER, FLAMER, PAINTER):
-        marked = (
-            has(frames, "painted")[:, None] & by_shooter if weapon == PAINTER else has(frames, "hit")[:, None]
-        )
-        within = (distance <= WEAPON.range[weapon] + _RANGE_SLACK) & (
-            error <= WEAPON.half_arc[weapon] + _ARC_SLACK
-        )
-        candidate = np.where(enemy & marked & within, distance, np.inf)
-        fired = (frames.shots >> weapon & 1 == 1) & np.isfinite(candidate.min(axis=-1))
-        target = candidate.argmin(axis=-1)
-        found += [(int(t), weapon, int(m), int(target[t, m])) for t, m in np.argwhere(fired)]
-    return sorted(found)
-
-
-def names(frames: Frame, blue: int) -> list[str]:
-    """The mechs' names for people: "blue 0 heavy"; numbers count within the team."""
-    return [
-        f"{TEAMS[mech >= blue]} {mech - blue * (mech >= blue)} {CLASSES[kind]}"
-        for mech, kind in enumerate(frames.classes[0])
-    ]
-
-
-def events(frames: Frame, blue: int, outcome: str) -> list[tuple[int, int, str]]:
-    """What a commentator would say, in order: (frame, team or -1, sentence)."""
-    who = names(frames, blue)
-    team = (np.arange(len(who)) >= blue).astype(int)
-    said = []
-    for t, victim in np.argwhere(deaths(frames)):
-        killers = np.flatnonzero((frames.kills[t] > 0) & (team != team[victim]))
-        by = f" by {' and '.join(who[k] for k in killers)}" if killers.size else ""
-        said.append((int(t), int(1 - team[victim]), f"{who[victim]} destroyed{by}"))
-    owner = NOBODY
-    for t, holder in enumerate(holders(frames)):
-        if holder not in (NOBODY, owner):
-            owner = int(holder)
-            said.append((t, owner, f"{TEAMS[owner]} holds the zone"))
-    last = len(frames.decision) - 1
-    return [*sorted(said, key=lambda event: event[0]), (last, NOBODY, outcome)]

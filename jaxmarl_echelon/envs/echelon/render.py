@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.animation import save_gif
-from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, Frame, deaths, episode_frames, has, snapshot
+from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.frames import snapshot
 from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS
 from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS, terrain_image
 from jaxmarl_echelon.envs.echelon.replay import save_replay
@@ -41,113 +42,93 @@ class Viewer:
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        episodes = [episode_frames(evaluation, index) for index in range(len(evaluation.length))]
-        results = [self._result(evaluation, *episode) for episode in enumerate(episodes)]
-        panels = [
-            Panel(*self._place(frames), frames, self._caption(index, frames, results[index]))
-            for index, frames in enumerate(episodes[:_PANELS])
-        ]
+        results = [self._result(evaluation, index) for index in range(len(evaluation.length))]
         often = sorted(sorted(set(results)), key=results.count, reverse=True)
         title = ", ".join(f"{results.count(result)} {result}" for result in often)
-        save_picture(path, panels, self.teams[0], f"{len(results)} episodes: {title}")
+        shown = [self._episode(evaluation, index) for index in range(min(_PANELS, len(results)))]
+        save_picture(path, shown, f"{len(results)} episodes: {title}")
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
-        frames = episode_frames(evaluation, episode)
-        result = self._result(evaluation, episode, frames)
-        save_gif(path, *self._place(frames), frames, self.teams[0], result, self.period)
+        save_gif(path, self._episode(evaluation, episode))
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
-        frames = episode_frames(evaluation, episode)
-        result = self._result(evaluation, episode, frames)
-        save_replay(path, *self._place(frames), frames, self.teams[0], result, self.period)
+        save_replay(path, self._episode(evaluation, episode))
 
-    def _place(self, frames: Frame) -> tuple[np.ndarray, np.ndarray]:
-        """The voxels and the zone of an episode."""
-        index = int(frames.map_index[0])
-        return np.asarray(self.bank.voxels.material[index]), np.asarray(self.bank.zone[index])
+    def _episode(self, evaluation, index: int) -> Episode:
+        length = int(evaluation.length[index]) + 1
+        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        terrain = int(frames.map_index[0])
+        return Episode(
+            voxels=np.asarray(self.bank.voxels.material[terrain]),
+            zone=np.asarray(self.bank.zone[terrain]),
+            frames=frames,
+            blue=self.teams[0],
+            result=self._result(evaluation, index),
+            period=self.period,
+        )
 
-    def _result(self, evaluation, episode: int, frames: Frame) -> str:
+    def _result(self, evaluation, index: int) -> str:
         """How an episode ended, for people: "blue win by zone"."""
-        outcome, ending = int(evaluation.outcome[episode]), int(frames.ending[-1])
+        outcome, ending = int(evaluation.outcome[index]), int(evaluation.frames.ending[-1, index])
         if outcome < 0:
             return "not over"
         name = self.outcomes[outcome].replace("_", " ")
         return f"{name} by {ENDINGS[ending]}" if ending >= 0 else name
 
-    def _caption(self, episode: int, frames: Frame, result: str) -> str:
-        present, alive = has(frames, "alive")[[0, -1]]
-        blue = self.teams[0]
-        left = " : ".join(
-            f"{alive[side].sum()} of {present[side].sum()}" for side in (slice(blue), slice(blue, None))
-        )
-        score = " : ".join(f"{seconds:.1f}" for seconds in frames.score[-1])
-        seconds = frames.decision[-1] * self.period
-        return f"episode {episode}: {result}, {seconds:.1f} s\nalive {left}, zone {score} s"
 
-
-class Panel(NamedTuple):
-    """One episode of a picture.
-
-    Attributes:
-      voxels: `[Z, Y, X]` materials.
-      zone: x, y and radius of the capture zone.
-      frames: the episode's frames, `[T, ...]`.
-      caption: its title.
-    """
-
-    voxels: np.ndarray
-    zone: np.ndarray
-    frames: Frame
-    caption: str
-
-
-def save_picture(path: str | Path, panels: Sequence[Panel], blue: int, title: str) -> None:
+def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
     """Draws the ways of all mechs on their terrains, as a PNG.
 
     A dot is a start, a triangle the place of a survivor, a cross a death; the circle is the zone.
 
     Args:
       path: file to write.
-      panels: at least one episode.
-      blue: number of mechs of blue.
+      episodes: at least one; each gets a panel.
       title: headline.
     """
     from matplotlib.figure import Figure
 
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(3, len(episodes))
+    rows = -(-len(episodes) // columns)
     figure = Figure(figsize=(5.2 * columns, 5.4 * rows + 0.8), dpi=100, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, panel in zip(grid, panels, strict=False):
-        _draw_panel(axes, panel, blue)
-    for axes in grid[len(panels) :]:
+    for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
+        _draw_panel(axes, episode)
+        axes.set_title(f"episode {index}: {_caption(episode)}", fontsize=10)
+    for axes in grid[len(episodes) :]:
         axes.axis("off")
     figure.suptitle(title)
     _legend(figure)
     figure.savefig(path)
 
 
-def _draw_panel(axes, panel: Panel, blue: int) -> None:
+def _draw_panel(axes, episode: Episode) -> None:
     from matplotlib.patches import Circle
 
-    rows, columns = panel.voxels.shape[1:]
-    image = terrain_image(panel.voxels)
+    rows, columns = episode.voxels.shape[1:]
+    image = terrain_image(episode.voxels)
     axes.imshow(image, origin="lower", extent=(0, columns, 0, rows), interpolation="nearest")
-    axes.add_patch(Circle(panel.zone[:2], panel.zone[2], fill=False, color="black", linewidth=1.6))
-    position = panel.frames.position * LENGTH_UNIT
-    alive, died = has(panel.frames, "alive"), deaths(panel.frames)
-    for mech in np.flatnonzero(alive[0]):
-        colour = TEAM_COLOURS[int(mech >= blue)]
-        end = int(np.argmax(died[:, mech])) if died[:, mech].any() else len(position) - 1
-        path = position[: end + 1, mech]
+    axes.add_patch(Circle(episode.zone[:2], episode.zone[2], fill=False, color="black", linewidth=1.6))
+    for mech in np.flatnonzero(episode.alive[0]):
+        colour, died = TEAM_COLOURS[episode.team[mech]], episode.deaths[:, mech]
+        end = int(np.argmax(died)) if died.any() else episode.last
+        path = episode.position[: end + 1, mech]
         axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=0.9, alpha=0.85)
         axes.plot(*path[0, :2], "o", color=colour, markersize=3)
-        style = dict(marker="X" if died[end, mech] else "^", markersize=7, markeredgecolor="black")
+        style = dict(marker="X" if died[end] else "^", markersize=7, markeredgecolor="black")
         axes.plot(*path[-1, :2], color=colour, **style)
     axes.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
-    axes.set_title(panel.caption, fontsize=10)
+
+
+def _caption(episode: Episode) -> str:
+    present, alive = episode.alive[[0, -1]]
+    sides = [episode.team == team for team in range(len(TEAMS))]
+    left = " : ".join(f"{alive[side].sum()} of {present[side].sum()}" for side in sides)
+    score = " : ".join(f"{seconds:.1f}" for seconds in episode.frames.score[-1])
+    seconds = episode.frames.decision[-1] * episode.period
+    return f"{episode.result}, {seconds:.1f} s\nalive {left}, zone {score} s"
 
 
 def _legend(figure) -> None:

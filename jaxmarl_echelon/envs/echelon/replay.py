@@ -9,16 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.frames import (
-    LENGTH_UNIT,
-    STATUS,
-    YAW_UNIT,
-    Frame,
-    beams,
-    events,
-    holders,
-    names,
-)
+from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
 from jaxmarl_echelon.envs.echelon.palette import (
     MATERIAL_COLOURS,
     NEUTRAL,
@@ -37,41 +29,23 @@ _OPACITY = {GLASS: 90, FOLIAGE: 170}
 _BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
 
 
-def save_replay(
-    path: str | Path,
-    voxels: np.ndarray,
-    zone: np.ndarray,
-    frames: Frame,
-    blue: int,
-    outcome: str,
-    period: float,
-) -> None:
-    """Writes an episode as a page in which it can be played, turned and followed.
-
-    Args:
-      path: file to write.
-      voxels: `[Z, Y, X]` materials.
-      zone: x, y and radius of the capture zone.
-      frames: the episode's frames, `[T, ...]`.
-      blue: number of mechs of blue.
-      outcome: how it ended.
-      period: seconds per decision.
-    """
+def save_replay(path: str | Path, episode: Episode) -> None:
+    """Writes an episode as a page in which it can be played, turned and followed."""
     recording = {
-        "period": period,
-        "zone": np.asarray(zone, float).tolist(),
-        "holders": holders(frames).tolist(),
-        "beams": beams(frames, blue),
-        "events": events(frames, blue, outcome),
-        **_terrain(voxels),
-        **_roster(frames, blue),
+        "period": episode.period,
+        "zone": np.asarray(episode.zone, float).tolist(),
+        "holders": episode.holders.tolist(),
+        "beams": episode.beams,
+        "events": episode.events,
+        **_terrain(episode.voxels),
+        **_roster(episode),
         **_constants(),
-        "frames": {f.name: encode(getattr(frames, f.name)) for f in dataclasses.fields(Frame)},
+        "frames": {f.name: encode(getattr(episode.frames, f.name)) for f in dataclasses.fields(Frame)},
     }
     # A "<" could end the element that the text stands in.
     text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
-        "title": html.escape(f"Echelon: {outcome}"),
+        "title": html.escape(f"Echelon: {episode.result}"),
         "style": _asset("style.css"),
         "scripts": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
         "recording": text,
@@ -106,17 +80,13 @@ def _terrain(voxels: np.ndarray) -> dict:
     }
 
 
-def _roster(frames: Frame, blue: int) -> dict:
-    final = float(np.max(frames.score[-1]))
-    goal = float(frames.zone_seconds[-1])
+def _roster(episode: Episode) -> dict:
     return {
-        "blue": blue,
-        "names": names(frames, blue),
-        "short": [
-            f"{'BR'[mech >= blue]}{mech - blue * (mech >= blue)}" for mech in range(frames.yaw.shape[1])
-        ],
-        "sizes": CHASSIS.size[frames.classes[0]].astype(float).round(3).tolist(),
-        "scoreGoal": goal if np.isfinite(goal) else max(final, 60.0),
+        "blue": episode.blue,
+        "names": episode.names,
+        "short": episode.short_names,
+        "sizes": CHASSIS.size[episode.frames.classes[0]].astype(float).round(3).tolist(),
+        "scoreGoal": episode.score_goal,
     }
 
 

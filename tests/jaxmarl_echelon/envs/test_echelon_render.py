@@ -18,6 +18,7 @@ from jaxmarl_echelon import evaluate
 from jaxmarl_echelon.envs.echelon import frames as frames_lib
 from jaxmarl_echelon.envs.echelon import palette, replay
 from jaxmarl_echelon.envs.echelon.animation import HEADER
+from jaxmarl_echelon.envs.echelon.episode import Episode
 from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
 from jaxmarl_echelon.envs.echelon.outcomes import ZONE
 from jaxmarl_echelon.envs.echelon.render import Viewer
@@ -152,6 +153,10 @@ def eventful_frames() -> Frame:
     return frames
 
 
+def episode_of(frames: Frame) -> Episode:
+    return Episode(np.zeros((1, 1, 1), np.uint8), np.array([0, 0, 1]), frames, BLUE, "blue win", 0.25)
+
+
 @pytest.fixture(scope="module")
 def voxels():
     grid = np.zeros((LAYERS, ROWS, COLUMNS), np.uint8)
@@ -176,11 +181,11 @@ def recorded():
 
 
 def test_facts_that_follow_from_a_recording():
-    frames = eventful_frames()
-    assert np.argwhere(frames_lib.deaths(frames)).tolist() == [[DEATH, 3]]
-    holders = frames_lib.holders(frames)
-    assert holders[[4, 5, 6, 10, 11, STEPS - 1]].tolist() == [-1, 1, -1, -1, 0, 0]
-    assert frames_lib.events(frames, BLUE, "blue win") == [
+    episode = episode_of(eventful_frames())
+    assert np.argwhere(episode.deaths).tolist() == [[DEATH, 3]]
+    assert episode.short_names == ["B0", "B1", "R0", "R1"]
+    assert episode.holders[[4, 5, 6, 10, 11, STEPS - 1]].tolist() == [-1, 1, -1, -1, 0, 0]
+    assert episode.events == [
         (5, 1, "red holds the zone"),
         (11, 0, "blue holds the zone"),
         (DEATH, 0, "red 1 scout destroyed by blue 0 heavy"),
@@ -192,17 +197,17 @@ def test_beams_go_to_the_nearest_enemy_that_was_hit_within_reach():
     frames = blank_frames(steps=1)
     frames.position[0] = np.array([[10, 10, 2], [11, 12, 1], [15, 10, 2], [13, 10, 1]]) / LENGTH_UNIT
     frames.shots[0, 0] = 1 << LASER | 1 << AUTOCANNON
-    assert frames_lib.beams(frames, BLUE) == []
+    assert episode_of(frames).beams == []
     frames.status[0, 1:3] |= HIT
-    assert frames_lib.beams(frames, BLUE) == [(0, LASER, 0, 2)]
+    assert episode_of(frames).beams == [(0, LASER, 0, 2)]
     frames.status[0, 3] |= HIT
-    assert frames_lib.beams(frames, BLUE) == [(0, LASER, 0, 3)]
+    assert episode_of(frames).beams == [(0, LASER, 0, 3)]
     frames.yaw[0, 0] = 128
-    assert frames_lib.beams(frames, BLUE) == []
+    assert episode_of(frames).beams == []
     frames.shots[0] = [0, 1 << PAINTER, 0, 0]
     frames.status[0, 2] |= 1 << STATUS.index("painted")
     frames.painter[0, 2] = 1
-    assert frames_lib.beams(frames, BLUE) == [(0, PAINTER, 1, 2)]
+    assert episode_of(frames).beams == [(0, PAINTER, 1, 2)]
 
 
 def test_terrain_from_above_shows_the_highest_material(voxels):
