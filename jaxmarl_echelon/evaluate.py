@@ -159,13 +159,15 @@ def ladder(program, config, state) -> list[dict]:
 
 
 def show(program, config, state, record, viewer, output: Path, episode: int | None, console) -> None:
-    """Writes the picture of all trajectories and the animation of one episode."""
+    """Writes the picture of all trajectories, and one episode as an animation and, if it can be, a replay."""
     key = loop.evaluation_key(config.seed)
     recorded = jax.device_get(jax.jit(lambda run: program.evaluate(run, key, record=record))(state))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
     viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
+    if hasattr(viewer, "replay"):
+        viewer.replay(output / "replay.html", recorded, episode)
     console.print(f"pictures: {output}")
 
 

@@ -84,9 +84,17 @@ def script(policy: ScriptedPolicy) -> Controller:
 
 
 def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
-    """Returns a script of the environment; raises ValueError with the known names otherwise."""
+    """Returns a script of the environment, `NAME_ROLE` before `NAME`.
+
+    Raises:
+      ValueError: no such script; one line says which there are.
+    """
     scripts = getattr(env, "scripts", {})
-    if name not in scripts:
-        known = ", ".join(["learner", *scripts])
-        raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")
-    return scripts[name]
+    suffix = f"_{role}"
+    for key in (name + suffix, name):
+        if key in scripts:
+            return scripts[key]
+    others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
+    fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
+    known = ", ".join(["learner", *fitting])
+    raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")

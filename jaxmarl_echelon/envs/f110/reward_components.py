@@ -1,16 +1,12 @@
 """Components of the F110 rewards: what each pays for one physics step."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_echelon.envs.f110.observation import rotate
 from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES
-
-Weights = dict[str, jax.Array]
+from jaxmarl_echelon.envs.rewards import Component, Weights
 
 # Shape of the distance shaping: metres to the target, and reward in units of its amplitude.
 _GRADIENT_DISTANCE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5)
@@ -81,18 +77,6 @@ class Memory:
     last_speed: jax.Array
     last_steer: jax.Array
     has_steer: jax.Array
-
-
-class Component(NamedTuple):
-    """One named term of a reward.
-
-    Attributes:
-      defaults: its weights; numbers or switches, without the overall `weight` that all share.
-      value: `(weights, situation, memory) -> (scalar, memory)`.
-    """
-
-    defaults: dict[str, float | bool]
-    value: Callable[[Weights, Situation, Memory], tuple[jax.Array, Memory]]
 
 
 def terminal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:

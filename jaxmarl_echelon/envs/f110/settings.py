@@ -2,75 +2,39 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from numbers import Real
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams, check_ftg
+from jaxmarl_echelon.envs.settings import (
+    choice,
+    choices,
+    interval,
+    map_weights,
+    mapping,
+    number,
+    numbers,
+    switch,
+    whole,
+)
 from physics import single_track
 from physics.gridmap import OccupancyMap
 from physics.lidar import Lidar
 from physics.occupancy import load_map
 from physics.single_track import CarParams, ControlGains
 
+__all__ = [
+    "CARS", "GAINS", "change_ftg", "choice", "choices", "interval", "map_weights", "mapping", "number",
+    "numbers", "read_car", "read_finish_lines", "read_ftg", "read_gains", "read_lidar", "read_maps",
+    "spawns", "switch", "whole",
+]  # fmt: skip
+
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
 GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
 
 _GAINS = {field.name for field in dataclasses.fields(FTGParams)}
 _OPTIONS = {field.name for field in dataclasses.fields(FTGOptions)}
-
-
-def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
-    """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not np.isfinite(value) or not low <= value <= high:
-        bounds = f"a number in [{low:g}, {high:g}]" if np.isfinite([low, high]).any() else "a finite number"
-        raise ValueError(f"env.{name}={value!r}: must be {bounds}")
-    return float(value)
-
-
-def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
-    """Returns `value` as an int; raises ValueError unless it is a whole number within [low, high]."""
-    if number(name, value, low, high) != int(value):
-        raise ValueError(f"env.{name}={value!r}: must be a whole number")
-    return int(value)
-
-
-def choice(name: str, value, allowed: Sequence[str]) -> str:
-    """Returns `value`; raises ValueError unless it is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
-    return value
-
-
-def choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Returns one name or several as a tuple; raises ValueError unless each is one of `allowed`."""
-    given = (value,) if isinstance(value, str) else value or ()
-    if not isinstance(given, Sequence):
-        raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
-    return tuple(choice(name, one, allowed) for one in given)
-
-
-def switch(name: str, value) -> bool:
-    """Returns `value`; raises ValueError unless it is a bool."""
-    if not isinstance(value, bool):
-        raise ValueError(f"env.{name}={value!r}: must be true or false")
-    return value
-
-
-def mapping(name: str, value) -> Mapping:
-    """Returns a mapping, empty for None; raises ValueError for anything else."""
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"env.{name}={value!r}: must be a mapping")
-    return value or {}
-
-
-def numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, ...]:
-    """Reads `count` numbers of at least `low`; raises ValueError for anything else."""
-    if isinstance(value, str | Mapping) or not isinstance(value, Sequence) or len(value) != count:
-        raise ValueError(f"env.{name}={value!r}: must be {count} numbers")
-    return tuple(number(name, one, low) for one in value)
 
 
 def spawns(value) -> str | Sequence | Mapping:
@@ -82,17 +46,6 @@ def spawns(value) -> str | Sequence | Mapping:
     return value
 
 
-def interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tuple[float, float]:
-    """Reads one number, or two in order, as a closed interval within [low, high]."""
-    ends = [value, value] if isinstance(value, Real) else value
-    if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise ValueError(f"env.{name}={value!r}: must be one number or [low, high]")
-    first, second = (number(name, end, low, high) for end in ends)
-    if first > second:
-        raise ValueError(f"env.{name}={value!r}: the first number must not exceed the second")
-    return first, second
-
-
 def read_maps(spec: str | Sequence[str]) -> tuple[OccupancyMap, ...]:
     """Loads one map or several; see `physics.occupancy.load_map` for what a map is called."""
     names = [spec] if isinstance(spec, str) else list(spec or ())
@@ -102,16 +55,6 @@ def read_maps(spec: str | Sequence[str]) -> tuple[OccupancyMap, ...]:
         return tuple(load_map(name) for name in names)
     except ValueError as error:
         raise ValueError(f"env.{error}") from None
-
-
-def map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
-    """Returns how often each map is drawn, float32 `[M]`; equal by default."""
-    if weights is not None and (isinstance(weights, str) or not isinstance(weights, Sequence)):
-        raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
-    values = [number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]
-    if len(values) != maps or sum(values) <= 0:
-        raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
-    return np.array(values, np.float32)
 
 
 def read_car(settings: str | Mapping) -> CarParams:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.f110 import settings
 from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions
-from jaxmarl_echelon.envs.f110.rewards import Reward, make_reward
+from jaxmarl_echelon.envs.f110.rewards import Reward
 from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
 from physics.single_track import CarParams
 
@@ -151,15 +151,5 @@ def change(
     return params.replace(
         **read(readers, plain, limits),
         ftg=settings.change_ftg(params.ftg, options, gains),
-        reward=_change_reward(params.reward, reward, weights),
+        reward=reward.change(params.reward, weights),
     )
-
-
-def _change_reward(params: Mapping, reward: Reward, given: Mapping | None) -> dict:
-    changed = dict(params)
-    for name, weights in settings.mapping("reward", given).items():
-        settings.choice("reward", name, reward.names)
-        weights = settings.mapping(f"reward.{name}", weights)
-        read = make_reward({name: weights}).params()[name]
-        changed[name] = changed[name] | {key: read[key] for key in weights}
-    return changed

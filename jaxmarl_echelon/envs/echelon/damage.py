@@ -1,0 +1,165 @@
+"""What weapons do to mechs: effects are gathered while a phase lasts and take place together.
+
+Source: spec sections 2.3 and 3.3.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.echelon.scene import Scene
+from jaxmarl_echelon.envs.echelon.tables import PAINT, SUPPRESSION, WEAPONS
+from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Tally
+
+REAR, REAR_FACTOR = 0.707, 1.5
+PAINT_BONUS = 0.1
+LEG_HEIGHT, LEG_CHANCE, LEG_SHARE = 0.3, 0.1, 0.5
+
+
+class Effects(NamedTuple):
+    """What the weapons of a phase do.
+
+    Attributes:
+      damage: `[M, M]` hit points that a shooter takes from a target.
+      legs: `[M]` hit points of legs.
+      stability: `[M]`.
+      heat: `[M]` added to targets.
+      suppressed: `[M]` bool.
+      painter: `[M]` int32 who paints the mech, or NOBODY.
+      assists: `[M]` int32 hits by others on what this mech has painted.
+      hits: `[M, 7]` int32 enemies that a shooter hit, per weapon.
+    """
+
+    damage: jax.Array
+    legs: jax.Array
+    stability: jax.Array
+    heat: jax.Array
+    suppressed: jax.Array
+    painter: jax.Array
+    assists: jax.Array
+    hits: jax.Array
+
+
+def no_effects(mechs: int) -> Effects:
+    """Nothing happens to `mechs` mechs."""
+    zeros, whole = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32)
+    return Effects(
+        damage=jnp.zeros((mechs, mechs)),
+        legs=zeros,
+        stability=zeros,
+        heat=zeros,
+        suppressed=jnp.zeros(mechs, bool),
+        painter=jnp.full(mechs, NOBODY, jnp.int32),
+        assists=whole,
+        hits=jnp.zeros((mechs, len(WEAPONS)), jnp.int32),
+    )
+
+
+def no_tally(mechs: int) -> Tally:
+    """Nothing has happened to `mechs` mechs."""
+    zeros, whole, never = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32), jnp.zeros(mechs, bool)
+    weapons = jnp.zeros((mechs, len(WEAPONS)), jnp.int32)
+    return Tally(
+        dealt=zeros,
+        dealt_to_friends=zeros,
+        taken=zeros,
+        kills=whole,
+        assists=whole,
+        died=never,
+        hit=never,
+        hit_direction=jnp.zeros((mechs, 3)),
+        shots=weapons,
+        hits=weapons,
+        intercepted=whole,
+    )
+
+
+def together(first: Effects, second: Effects) -> Effects:
+    """Both effects; of two painters of one mech the one with the higher index has painted it last."""
+    return Effects(
+        *(a + b for a, b in zip(first[:4], second[:4], strict=True)),
+        suppressed=first.suppressed | second.suppressed,
+        painter=jnp.maximum(first.painter, second.painter),
+        assists=first.assists + second.assists,
+        hits=first.hits + second.hits,
+    )
+
+
+def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[Mechs, Tally]:
+    """Lets effects take place on the living; who is left without hit points dies.
+
+    A kill is credited to the enemy who did the most damage in the phase.
+    """
+    alive = mechs.alive
+    damage = jnp.where(alive, effects.damage, 0.0)
+    taken = damage.sum(0)
+    painted = alive & (effects.painter != NOBODY)
+    hurt = mechs.replace(
+        hp=mechs.hp - taken,
+        leg_hp=mechs.leg_hp - jnp.where(alive, effects.legs, 0.0),
+        heat=mechs.heat + jnp.where(alive, effects.heat, 0.0),
+        stability=jnp.maximum(mechs.stability - jnp.where(alive, effects.stability, 0.0), 0.0),
+        suppressed=jnp.where(alive & effects.suppressed, SUPPRESSION, mechs.suppressed),
+        painted=jnp.where(painted, PAINT, mechs.painted),
+        painter=jnp.where(painted, effects.painter, mechs.painter),
+    )
+    counted = _count(tally, hurt, damage, taken, effects, scene)
+    return die(hurt, counted)
+
+
+def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
+    """Lets mechs without hit points die."""
+    dies = mechs.alive & (mechs.hp <= 0)
+    dead = mechs.replace(
+        alive=mechs.alive & ~dies,
+        velocity=jnp.where(dies[:, None], 0.0, mechs.velocity),
+        noise=jnp.where(dies, 0.0, mechs.noise),
+    )
+    return dead, tally.replace(died=tally.died | dies)
+
+
+def on_painted(mechs: Mechs, scene: Scene) -> jax.Array:
+    """`[M, M]` bool: shots by one at another profit from the paint of the former's pack."""
+    known = (mechs.painted > 0) & (mechs.painter != NOBODY)
+    return (scene.packmates[jnp.maximum(mechs.painter, 0)] & known[:, None]).T
+
+
+def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
+    """Factor `[...]` of damage: larger where an attack along `direction` comes from behind.
+
+    Args:
+      heading: `[..., 2]` unit vectors along which targets look.
+      direction: `[..., 2 or 3]` of the attack, of any length.
+    """
+    planar = direction[..., :2]
+    along = (heading * planar).sum(-1)
+    length = jnp.sqrt((planar * planar).sum(-1))
+    return jnp.where((length > 1e-6) & (along > REAR * length), REAR_FACTOR, 1.0)
+
+
+def heading(mechs: Mechs) -> jax.Array:
+    """`[M, 2]` unit vectors along which mechs look."""
+    return jnp.stack([jnp.cos(mechs.yaw), jnp.sin(mechs.yaw)], -1)
+
+
+def _count(tally, mechs, damage, taken, effects, scene):
+    size = damage.shape[0]
+    by_enemies = jnp.where(scene.enemies, damage, 0.0)
+    dealt = by_enemies.sum(1)
+    killed = mechs.alive & (mechs.hp <= 0) & (by_enemies.max(0) > 0)
+    killer = jnp.where(killed, by_enemies.argmax(0), NOBODY)
+    attacker = damage.argmax(0)
+    towards = mechs.position[attacker] - mechs.position
+    distance = jnp.sqrt((towards * towards).sum(-1, keepdims=True))
+    hit = taken > 0
+    return tally.replace(
+        dealt=tally.dealt + dealt,
+        dealt_to_friends=tally.dealt_to_friends + (damage.sum(1) - dealt),
+        taken=tally.taken + taken,
+        kills=tally.kills + (killer == jnp.arange(size)[:, None]).sum(1, dtype=jnp.int32),
+        assists=tally.assists + effects.assists,
+        hit=tally.hit | hit,
+        hit_direction=jnp.where(hit[:, None], towards / jnp.maximum(distance, 1e-6), tally.hit_direction),
+        hits=tally.hits + effects.hits,
+    )

@@ -1,0 +1,304 @@
+"""Squads of mechs that fight for a zone in voxel terrain."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs import settings as readers
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.echelon import commands as commands_lib
+from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
+from jaxmarl_echelon.envs.echelon import sensors, settings
+from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon.contacts import Sides
+from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
+from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, TIME, judge
+from jaxmarl_echelon.envs.echelon.render import Viewer
+from jaxmarl_echelon.envs.echelon.rewards import Situation
+from jaxmarl_echelon.envs.echelon.rosters import read_roster
+from jaxmarl_echelon.envs.echelon.scene import Scene, scene_of
+from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
+from jaxmarl_echelon.envs.echelon.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
+from jaxmarl_echelon.envs.echelon.types import BLUE, MESSAGE, NOBODY, TEAMS, EchelonParams, EchelonState
+from jaxmarl_echelon.envs.rewards import Reward
+from jaxmarl_echelon.envs.spaces import Box
+
+
+class Echelon:
+    """Blue against red on terrains of one size; see `make` for the settings.
+
+    Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
+    observations of `layout`, each from its own side. A mech that dies is terminated and earns
+    nothing more; the episode goes on until the zone is won, a team is gone or time is up, which
+    truncates the living. `info["ending"]` is an index into `endings`; rewards in `info` are
+    means over blue's mechs.
+
+    Attributes:
+      spec: roles, spaces, outcomes.
+      simulation: the battle.
+      bank: the terrains.
+      teams: mechs of blue and of red.
+      layout: blocks of an observation.
+      endings: names of how an episode can end.
+      scripts: scripted policies, `NAME_blue` and `NAME_red`.
+      baselines: scripts to compare a learner with.
+      controllers: who plays a role unless the run says otherwise.
+      viewer: draws evaluations.
+    """
+
+    endings = ENDINGS
+
+    def __init__(
+        self, simulation: Simulation, reward: Reward, layout: Layout, limits: Limits, params: EchelonParams
+    ):
+        self.simulation, self.reward, self.layout = simulation, reward, layout
+        self.bank, self.teams = simulation.bank, tuple(simulation.teams)
+        self._params, self._limits = params, limits
+        self._team = np.repeat(np.arange(len(TEAMS), dtype=np.int32), self.teams)
+        self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
+        self.scripts = scripts_lib.scripts(self)
+        self.baselines = scripts_lib.BASELINES
+        self.controllers = {"blue": "learner", "red": "heuristic"}
+        self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)
+
+    def default_params(self) -> EchelonParams:
+        """Returns the parameters that the configuration asks for."""
+        return self._params
+
+    def task_params(self, given: Mapping) -> EchelonParams:
+        """Returns the default parameters with some of `make`'s settings changed; see `settings.change`."""
+        return settings.change(self._params, given, self._limits, self.reward)
+
+    def evaluation_params(self, params: EchelonParams, index: jax.Array) -> EchelonParams:
+        """Returns the parameters of evaluation episode `index`: terrains in use follow each other."""
+        used = params.map_weights > 0
+        chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
+        return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
+
+    def sides(self, params: EchelonParams) -> Sides:
+        """Returns who belongs together."""
+        return Sides(jnp.asarray(self._team), params.pack, params.classes)
+
+    def reset(self, key: jax.Array, params: EchelonParams) -> tuple[EchelonState, TimeStep]:
+        """Starts an episode on a drawn terrain."""
+        key_map, key_start = jax.random.split(key)
+        index = jax.random.categorical(key_map, jnp.log(params.map_weights)).astype(jnp.int32)
+        size = sum(self.teams)
+        state = EchelonState(
+            battle=self.simulation.start(key_start, index, params),
+            decision=jnp.int32(0),
+            score=jnp.zeros(len(TEAMS), jnp.float32),
+            messages=jnp.zeros((size, MESSAGE), jnp.float32),
+            contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
+            sort=jnp.zeros(size, jnp.int32),
+            hostile_only=jnp.zeros(size, bool),
+            outcome=jnp.int32(RUNNING),
+            ending=jnp.int32(RUNNING),
+        )
+        unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
+        return self._show(state, params, jnp.ones(size, bool), unpaid)
+
+    def step(
+        self, key: jax.Array, state: EchelonState, actions: dict[str, jax.Array], params: EchelonParams
+    ) -> tuple[EchelonState, TimeStep]:
+        """Advances one decision of 0.25 s; both teams act at once."""
+        before = state.battle.mechs
+        given = jnp.concatenate([actions[team] for team in TEAMS])
+        orders = commands_lib.read(given, state.contacts, before.alive, jnp.asarray(self._team))
+        battle = state.battle.replace(mechs=before.replace(focus=orders.focus))
+        battle = self.simulation.decide(key, battle, orders.commands, params)
+        scene = self._scene(battle, params)
+        hold = self._hold(battle, battle.mechs.alive, scene)
+        score, decision = state.score + PERIOD * hold.tick, state.decision + 1
+        outcome, ending, lead = judge(
+            score, *self._strength(battle.mechs), decision, params.zone_seconds, params.max_decisions
+        )
+        situation = self._situation(before, battle, scene, hold, lead)
+        paid, _ = self.reward(params.reward, situation, self.reward.init())
+        paid = {name: jnp.where(before.alive, value, 0.0) for name, value in paid.items()}
+        moved = state.replace(
+            battle=battle,
+            decision=decision,
+            score=score,
+            messages=orders.messages,
+            sort=orders.sort,
+            hostile_only=orders.hostile_only,
+            outcome=outcome,
+            ending=ending,
+        )
+        return self._show(moved, params, before.alive, paid)
+
+    def _scene(self, battle, params: EchelonParams) -> Scene:
+        return scene_of(self.simulation.terrain(battle), self._team, params)
+
+    def _hold(self, battle, counts, scene: Scene) -> zone_lib.Hold:
+        zone = self.bank.zone[battle.map_index]
+        return zone_lib.hold(battle.mechs.position, counts, scene.chassis.tonnage, self._team, zone)
+
+    def _strength(self, mechs) -> tuple[jax.Array, jax.Array]:
+        """Living mechs and their hit points, `[2]` each."""
+        living = jnp.stack([mechs.alive & (self._team == side) for side in range(len(TEAMS))])
+        return jnp.sum(living, axis=1), jnp.sum(jnp.where(living, mechs.hp, 0.0), axis=1)
+
+    def _situation(self, before, battle, scene: Scene, hold: zone_lib.Hold, lead) -> Situation:
+        """What the reward sees of a decision."""
+        zone, after, tally = self.bank.zone[battle.map_index], battle.mechs, battle.tally
+        fought = self._hold(battle, before.alive, scene)
+        gained = zone_lib.distance(before.position, zone) - zone_lib.distance(after.position, zone)
+        inside = jnp.stack([jnp.sum(hold.inside & (self._team == side)) for side in range(len(TEAMS))])
+        return Situation(
+            approach=gained / float(max(self.bank.size[:2])),
+            inside=hold.inside,
+            friends_inside=inside[self._team] - hold.inside,
+            tick=hold.tick[self._team],
+            fighting=fought.inside & fought.contested,
+            dealt=tally.dealt,
+            kills=tally.kills,
+            assists=tally.assists,
+            died=before.alive & ~after.alive,
+            result=jnp.where(self._team == BLUE, lead, -lead),
+        )
+
+    def _senses(self, battle, params: EchelonParams) -> Senses:
+        scene, mechs = self._scene(battle, params), battle.mechs
+        terrain, smoke = sensors.lines(scene.terrain, battle)
+        quality, jam, _ = sensors.quality(mechs, self._team, scene.chassis)
+        visible = sensors.visible(
+            battle, self._team, scene.packmates, scene.chassis, terrain, smoke, params.full_observation
+        )
+        sight = terrain & smoke
+        return Senses(sight, visible, quality, jam, sensors.acoustic(mechs, sight))
+
+    def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
+        """Observes a state and reports it; `acted` `[M]` were alive before."""
+        chassis = self._scene(state.battle, params).chassis
+        senses = self._senses(state.battle, params)
+        place = place_of(self.bank, state.battle.map_index)
+        observations, contacts = observe(
+            self.layout, state, params, self.sides(params), chassis, senses, place
+        )
+        state = state.replace(contacts=contacts)
+        over, alive = state.outcome != RUNNING, state.battle.mechs.alive
+        cut = over & (state.ending == TIME)
+        total = sum(paid.values(), jnp.zeros_like(acted, jnp.float32))
+        info = {
+            "outcome": state.outcome,
+            "ending": state.ending,
+            "map": state.battle.map_index,
+            "decision": state.decision,
+        }
+        paid_blue = {f"reward/{name}": jnp.mean(value[: self.teams[BLUE]]) for name, value in paid.items()}
+        return state, TimeStep(
+            obs=self._by_role(observations),
+            reward=self._by_role(total),
+            terminated=self._by_role(acted & (~alive | (over & ~cut))),
+            truncated=self._by_role(acted & alive & cut),
+            alive=self._by_role(alive & ~over),
+            action_mask={},
+            over=over,
+            info=info | paid_blue,
+        )
+
+    def _by_role(self, values: jax.Array) -> dict[str, jax.Array]:
+        blue = self.teams[BLUE]
+        return {"blue": values[:blue], "red": values[blue:]}
+
+
+def make(
+    reward: Reward,
+    blue: str | Sequence | Mapping = "pack5",
+    red: str | Sequence | Mapping = "pack5",
+    size: Sequence[int] = (40, 40, 20),
+    maps: int = 64,
+    map_seed: int = 0,
+    map_weights: Sequence[float] | None = None,
+    biomes: Sequence[str] | None = None,
+    cache: str | None = "auto",
+    observation: str = "full",
+    telemetry: bool = True,
+    time_limit: float = 60.0,
+    zone_seconds: float | str | None = None,
+    gravity: float = 9.81,
+    spawn_jitter: float = 0.25,
+    yaw_jitter: float = 0.15,
+    fire_probability: float | Sequence[float] = 0.5,
+    pages: int = 64,
+    damaged: int = 16,
+    ordered: bool = False,
+    bank: TerrainBank | None = None,
+) -> Echelon:
+    """Builds the environment; `conf/env/echelon.yaml` explains each setting.
+
+    Args:
+      bank: terrains to use instead of generated ones; `size`, `maps`, `map_seed`, `biomes` and
+        `cache` are then ignored.
+
+    Raises:
+      ValueError: a setting has a value that is not allowed; one line says which.
+    """
+    rosters = read_roster("blue", blue), read_roster("red", red)
+    teams = tuple(len(roster.classes) for roster in rosters)
+    if bank is None:
+        bank = _terrain(size, maps, map_seed, biomes, max(teams), cache)
+    pack = max(roster.largest_pack for roster in rosters)
+    limits = Limits(bank.zone.shape[0], teams, pack)
+    given = {
+        "map_weights": map_weights,
+        "observation": observation,
+        "time_limit": time_limit,
+        "gravity": gravity,
+        "spawn_jitter": spawn_jitter,
+        "yaw_jitter": yaw_jitter,
+        "fire_probability": fire_probability,
+    }
+    fields = settings.read(given, limits)
+    half = time_limit / 2 if zone_seconds is None else zone_seconds
+    params = EchelonParams(
+        reward=reward.params(),
+        zone_seconds=settings.zone_seconds(half, limits),
+        **fields,
+        **settings.roster_fields(rosters),
+    )
+    simulation = Simulation(
+        bank=bank,
+        teams=teams,
+        substeps=SUBSTEPS,
+        ordered=readers.switch("ordered", ordered),
+        pages=readers.whole("pages", pages, 0, 4096),
+        damaged=readers.whole("damaged", damaged, 0, 4096),
+    )
+    layout = make_layout(pack, readers.switch("telemetry", telemetry))
+    return Echelon(simulation, reward, layout, limits, params)
+
+
+def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank:
+    count = readers.whole("maps", maps, 1, 2**16)
+    first = readers.whole("map_seed", map_seed, 0)
+    size = [readers.whole("size", side, 1) for side in readers.numbers("size", size, 3)]
+    if cache is not None and not isinstance(cache, str):
+        raise ValueError(f"env.cache={cache!r}: must be a folder, auto or null")
+    try:
+        return terrain_bank(
+            range(first, first + count), size, biomes=biomes, team_size=team_size, cache=cache
+        )
+    except ValueError as error:
+        raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
+
+
+def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
+    observation = Box((layout.size,), -np.inf, np.inf)
+    action = Box((commands_lib.SIZE,), -1.0, 1.0)
+    return EnvSpec(
+        name="echelon",
+        version=1,
+        roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
+        decision_period=PERIOD,
+        episode_limit=limit,
+        outcomes=OUTCOMES,
+        success=SUCCESS,
+        components=reward.names,
+    )

@@ -1,0 +1,216 @@
+"""The scripted opponent: goes for the zone and shoots at the nearest enemy.
+
+It reads the whole state: it knows where everybody is, but lasers and painters wait for a clear line.
+It neither jets, nor lays smoke, nor plans a way. Source: spec section 6.2.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.echelon import commands as commands_lib
+from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon.tables import (
+    ACTIONS,
+    AUTOCANNON,
+    CHASSIS,
+    FLAMER,
+    FORWARD,
+    GAUSS,
+    HEAVY,
+    LASER,
+    MISSILE,
+    MISSILE_SIGHT_RANGE,
+    PAINTER,
+    SCOUT,
+    SECONDARY,
+    SMOKE,
+    STRAFE,
+    TRIGGERS,
+    VENT,
+    WEAPON,
+    WEAPONS,
+    YAW_RATE,
+)
+from physics.line_of_sight import in_smoke, sight_clear
+from physics.voxels import Terrain
+
+TOO_CLOSE = 5.5
+COHESION_GAP, COHESION_PEACE = 15.0, 20.0
+STUCK_STEP, STUCK_PATIENCE, ESCAPE = 0.2, 10, 4
+VENT_HEAT, ECM_HEAT = 0.75, 0.7
+ECM, ECCM = 0.25, 0.75
+FULL_TURN = np.pi / 3.0
+# Per weapon the largest bearing error at which it is fired, rad.
+_AIM = np.zeros(len(WEAPONS), np.float32)
+_AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 45, 90, 30, 30, 30])
+_NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, PAINTER))
+
+
+@struct.dataclass
+class Memory:
+    """What the mechs of a team remember, to get free when they are stuck.
+
+    Attributes:
+      position: `[A, 2]` at the last decision.
+      still: `[A]` int32 decisions in a row without getting anywhere.
+      escape: `[A]` int32 decisions left of backing up and then stepping aside.
+      side: `[A]` 1 to step aside to the left, -1 to the right.
+    """
+
+    position: jax.Array
+    still: jax.Array
+    escape: jax.Array
+    side: jax.Array
+
+
+class Aim(NamedTuple):
+    """Each mech's nearest living enemy.
+
+    Attributes:
+      target: `[A]` int32 mech.
+      distance: `[A]` voxels; infinite where no enemy lives.
+      error: `[A]` bearing off the own heading, rad.
+      clear: `[A]` bool; neither terrain nor smoke in between.
+      painted: `[A]` bool; the own pack paints it.
+    """
+
+    target: jax.Array
+    distance: jax.Array
+    error: jax.Array
+    clear: jax.Array
+    painted: jax.Array
+
+
+def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
+    """Plays a team; with probability 1 - `params.fire_probability[side]` a mech holds its fire.
+
+    Args:
+      env: the environment.
+      side: 0 for blue, 1 for red.
+      moves: False for mechs that stay where they are, turn and shoot.
+    """
+    first, size = env.teams[0] * side, env.teams[side]
+    own = np.arange(first, first + size)
+
+    def init():
+        return Memory(
+            position=jnp.full((size, 2), 1e6, jnp.float32),
+            still=jnp.zeros(size, jnp.int32),
+            escape=jnp.zeros(size, jnp.int32),
+            side=jnp.ones(size, jnp.float32),
+        )
+
+    def act(key, memory, state, params):
+        key_side, key_fire = jax.random.split(key)
+        sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
+        classes = sides.classes[own]
+        zone = env.bank.zone[state.battle.map_index]
+        aim = take_aim(env, state, sides, own)
+        heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
+        memory = _notice(key_side, memory, mechs.position)
+        base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
+        if moves:
+            throttle, error = _walk(memory, mechs, classes, aim, zone)
+            base = base.at[:, [FORWARD, STRAFE]].set(throttle)
+            aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
+        willing = jax.random.bernoulli(key_fire, params.fire_probability[side], (size,))
+        fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
+        base = base + fire
+        base = base.at[:, YAW_RATE].set(jnp.clip(aim.error / FULL_TURN, -1.0, 1.0))
+        base = base.at[:, VENT].set(heat > VENT_HEAT)
+        warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
+        base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
+        return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
+
+    return ScriptedPolicy(init, act)
+
+
+def take_aim(env, state, sides, own: np.ndarray) -> Aim:
+    """Looks for the nearest living enemy of each of the mechs `own`."""
+    battle = state.battle
+    mechs = battle.mechs
+    foes = np.setdiff1d(np.arange(sum(env.teams)), own)
+    position = mechs.position[own]
+    offset = mechs.position[foes][None] - position[:, None]
+    apart = jnp.where(mechs.alive[foes], jnp.sqrt(jnp.sum(offset**2, axis=-1)), jnp.inf)
+    nearest = jnp.argmin(apart, axis=1)
+    target = jnp.asarray(foes)[nearest]
+    there = mechs.position[target]
+    bearing = jnp.arctan2(there[:, 1] - position[:, 1], there[:, 0] - position[:, 0])
+    terrain = Terrain(env.bank.voxels, battle.map_index, battle.overlay)
+    clouds = battle.smoke.position.reshape(-1, 3), battle.smoke.left.reshape(-1) > 0
+    clear = sight_clear(terrain, position, there)
+    clear &= ~in_smoke(position, there, *clouds, WEAPON.splash_radius[SMOKE])
+    painter = jnp.maximum(mechs.painter[target], 0)
+    painted = (mechs.painted[target] > 0) & (mechs.painter[target] >= 0)
+    painted &= sides.packmates[own, painter]
+    error = _wrap(bearing - mechs.yaw[own])
+    return Aim(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
+
+
+def _notice(key, memory: Memory, position) -> Memory:
+    """Counts decisions without progress; after too many a mech begins to get itself free."""
+    moved = jnp.hypot(*(position[:, :2] - memory.position).T)
+    still = jnp.where((moved < STUCK_STEP) & (memory.escape == 0), memory.still + 1, 0)
+    stuck = still > STUCK_PATIENCE
+    drawn = jnp.where(jax.random.bernoulli(key, shape=stuck.shape), 1.0, -1.0)
+    return Memory(
+        position=position[:, :2],
+        still=jnp.where(stuck, 0, still),
+        escape=jnp.where(stuck, 2 * ESCAPE, jnp.maximum(memory.escape - 1, 0)),
+        side=jnp.where(stuck, drawn, memory.side),
+    )
+
+
+def _walk(memory: Memory, mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
+    """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
+    position = mechs.position[:, :2]
+    living = mechs.alive[:, None]
+    centroid = jnp.sum(jnp.where(living, position, 0.0), axis=0) / jnp.maximum(jnp.sum(living), 1)
+    lonely = zone_lib.distance(mechs.position, zone) < 2.0 * zone[2]
+    lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
+    lonely &= aim.distance > COHESION_PEACE
+    goal = jnp.where(lonely[:, None], 0.5 * (zone[:2] + centroid), zone[:2])
+    bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
+    inside = zone_lib.within(mechs.position, zone)
+    slow = jnp.where(inside, 0.5, 1.0)
+    forward, strafe = slow * jnp.cos(bearing), 0.25 * slow * jnp.sin(bearing)
+    close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
+    forward = jnp.where(close, -0.3, forward)
+    strafe = jnp.where(close, jnp.where(bearing >= 0.0, 1.0, -1.0), strafe)
+    backing, aside = memory.escape > ESCAPE, memory.escape > 0
+    forward = jnp.where(backing, -1.0, jnp.where(aside, 0.0, forward))
+    strafe = jnp.where(backing, 0.0, jnp.where(aside, memory.side, strafe))
+    return jnp.stack([forward, strafe], axis=-1), bearing
+
+
+def _fire(classes, aim: Aim) -> jax.Array:
+    """Returns which triggers are pulled, `[A, 9]` bool."""
+    reach = jnp.broadcast_to(jnp.asarray(WEAPON.range), (classes.shape[0], len(WEAPONS)))
+    missile = jnp.where(aim.painted, WEAPON.range[MISSILE], MISSILE_SIGHT_RANGE)
+    reach = reach.at[:, MISSILE].set(missile)
+    wanted = (aim.distance[:, None] <= reach) & (jnp.abs(aim.error)[:, None] <= _AIM)
+    wanted &= aim.clear[:, None] | ~_NEEDS_SIGHT
+    wanted &= np.arange(len(WEAPONS)) != SMOKE
+    trigger = jnp.asarray(TRIGGERS)[classes]
+    pulled = trigger[:, None, :] == jnp.arange(len(ACTIONS))[:, None]
+    return jnp.any(pulled & wanted[:, None], axis=-1)
+
+
+def _with_control(base, target_slots) -> jax.Array:
+    """Adds the rest of the action: aims at the target's slot, wants the closest enemies, says nothing."""
+    size = base.shape[0]
+    action = jnp.zeros((size, commands_lib.SIZE), jnp.float32)
+    action = action.at[:, : len(ACTIONS)].set(base)
+    action = action.at[:, commands_lib.TARGET].set(target_slots)
+    action = action.at[:, commands_lib.SORT.start].set(1.0)
+    return action.at[:, commands_lib.HOSTILE_ONLY].set(1.0)
+
+
+def _wrap(angle):
+    return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))

@@ -1,0 +1,418 @@
+"""What is in the air: interception, guidance, flight, impact.
+
+Few of a battle's places for projectiles are in use at a time, so that those in use are gathered and
+worked on together; rounds are repeated while any environment of the batch has more.
+Source: spec sections 3.2, 3.3 and 3.5.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxmarl_echelon.envs.echelon import damage
+from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.damage import Effects
+from jaxmarl_echelon.envs.echelon.scene import Scene
+from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, where_needed
+from jaxmarl_echelon.envs.echelon.tables import (
+    AMS_PERIOD,
+    AMS_SLOT,
+    AUTOCANNON,
+    GAUSS,
+    HEAVY,
+    MISSILE,
+    SMOKE,
+    SMOKE_LIFE,
+    SUBSTEP,
+    WEAPON,
+    WEAPONS,
+)
+from jaxmarl_echelon.envs.echelon.types import (
+    CLOUDS_PER_MECH,
+    NOBODY,
+    PROJECTILES_PER_MECH,
+    Mechs,
+    Projectiles,
+    Smoke,
+)
+from physics.line_of_sight import cast, sight_clear
+from physics.voxels import box_collides
+
+AMS_RANGE, AMS_CHANCE = 5.5, 0.6
+STEERING = 4.0
+NEAREST_STEERING = 0.1
+# Places of a mech's projectiles: shells of its cannon in the first two, missiles and smoke in the others.
+SHELLS, TUBES = (0, 1), (2, 3)
+BODY = 0.1
+_STEP_BACK = 1e-4
+_CAST_STEPS = 7
+_SPLASH_STEPS = 6
+_SPLASH_SHARE = 1 / 16
+_EXACT = lax.Precision.HIGHEST
+
+
+class Impacts(NamedTuple):
+    """What projectiles struck during a decision, kept until it ends.
+
+    Attributes:
+      kind: `[M, 4]` int32 of the projectile, or NOBODY.
+      point: `[M, 4, 3]` where it ended.
+      cell: `[M, 4, 3]` int32 voxel that it struck.
+      struck: `[M, 4]` bool; it struck a voxel.
+    """
+
+    kind: jax.Array
+    point: jax.Array
+    cell: jax.Array
+    struck: jax.Array
+
+
+class _Shots(NamedTuple):
+    """Q projectiles; `place` is their place among the `[M * 4]`, or that number for none."""
+
+    place: jax.Array
+    shooter: jax.Array
+    position: jax.Array
+    velocity: jax.Array
+    kind: jax.Array
+    target: jax.Array
+
+    @property
+    def exists(self) -> jax.Array:
+        return self.kind != NOBODY
+
+
+class _Ends(NamedTuple):
+    """How the flights of Q projectiles end in this substep.
+
+    ended `[Q]`: hits something; struck `[Q]`: a voxel, `cell` `[Q, 3]`; direct `[Q]`: the mech
+    `victim` `[Q]`; point `[Q, 3]`: where; centre `[Q, 3]`: of the explosion or the cloud.
+    """
+
+    ended: jax.Array
+    struck: jax.Array
+    cell: jax.Array
+    direct: jax.Array
+    victim: jax.Array
+    point: jax.Array
+    centre: jax.Array
+
+
+class _Round(NamedTuple):
+    todo: jax.Array
+    projectiles: Projectiles
+    effects: Effects
+    ams_ready: jax.Array
+    impacts: Impacts
+    cloud: jax.Array
+    centre: jax.Array
+
+
+def no_projectiles(mechs: int) -> Projectiles:
+    """Nothing in the air."""
+    shape = (mechs, PROJECTILES_PER_MECH)
+    return Projectiles(
+        position=jnp.zeros((*shape, 3)),
+        velocity=jnp.zeros((*shape, 3)),
+        age=jnp.zeros(shape, jnp.int32),
+        kind=jnp.full(shape, NOBODY, jnp.int32),
+        target=jnp.full(shape, NOBODY, jnp.int32),
+    )
+
+
+def no_impacts(mechs: int) -> Impacts:
+    """Nothing was struck."""
+    shape = (mechs, PROJECTILES_PER_MECH)
+    return Impacts(
+        kind=jnp.full(shape, NOBODY, jnp.int32),
+        point=jnp.zeros((*shape, 3)),
+        cell=jnp.zeros((*shape, 3), jnp.int32),
+        struck=jnp.zeros(shape, bool),
+    )
+
+
+def no_smoke(mechs: int) -> Smoke:
+    """No clouds."""
+    shape = (mechs, CLOUDS_PER_MECH)
+    return Smoke(position=jnp.zeros((*shape, 3)), left=jnp.zeros(shape, jnp.int32))
+
+
+def fly(
+    scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, impacts: Impacts, draws: jax.Array
+) -> tuple[Projectiles, Smoke, Impacts, Effects, jax.Array]:
+    """One substep of everything in the air.
+
+    Args:
+      scene: surroundings.
+      mechs: the mechs, on which nothing takes effect yet.
+      projectiles: what is in the air.
+      smoke: clouds.
+      impacts: of the decision so far.
+      draws: `[M, 4]` uniform in [0, 1), for interceptions.
+
+    Returns:
+      projectiles, smoke, impacts, effects, and which mechs `[M]` bool shot a missile down.
+    """
+    age = jnp.where(projectiles.kind != NOBODY, projectiles.age + 1, 0)
+    life = jnp.asarray(WEAPON.life)[jnp.maximum(projectiles.kind, 0)]
+    kind = jnp.where(age > life, NOBODY, projectiles.kind)
+    projectiles = projectiles.replace(age=age, kind=kind)
+    size = mechs.hp.shape[0]
+    ready = mechs.alive & ~is_shut_down(mechs, scene.chassis) & (scene.classes == HEAVY)
+    ready &= mechs.cooldown[:, AMS_SLOT] <= 0
+    start = _Round(
+        todo=(kind != NOBODY).ravel(),
+        projectiles=projectiles,
+        effects=damage.no_effects(size),
+        ams_ready=ready,
+        impacts=impacts,
+        cloud=jnp.zeros(size, bool),
+        centre=jnp.zeros((size, 3)),
+    )
+    reach = _reach(scene, mechs)
+    look, painted = damage.heading(mechs), damage.on_painted(mechs, scene)
+
+    def work(carry):
+        return _work(scene, mechs, reach, look, painted, draws, carry)
+
+    end = lax.while_loop(lambda carry: anywhere(carry.todo.any()), work, start)
+    smoke = _puff(smoke, end.cloud, end.centre)
+    return end.projectiles, smoke, end.impacts, end.effects, ready & ~end.ams_ready
+
+
+def age_smoke(smoke: Smoke) -> Smoke:
+    """One substep of the clouds."""
+    return smoke.replace(left=jnp.maximum(smoke.left - 1, 0))
+
+
+def intercepted(mechs: Mechs, shot_down: jax.Array) -> Mechs:
+    """Who shot a missile down has to wait before the next."""
+    slot = mechs.cooldown.at[:, AMS_SLOT]
+    return mechs.replace(cooldown=slot.set(jnp.where(shot_down, AMS_PERIOD, mechs.cooldown[:, AMS_SLOT])))
+
+
+def _reach(scene: Scene, mechs: Mechs) -> jax.Array:
+    """`[M]` how near to a mech's centre a projectile hits it."""
+    return scene.chassis.size.max(-1) / 2
+
+
+def _work(scene, mechs, reach, look, painted, draws, carry: _Round) -> _Round:
+    """Moves as many of the projectiles that are left as there is room for."""
+    size = mechs.hp.shape[0]
+    place = first(carry.todo, max(4, size * 4 // 5))
+    shots = _gather(carry.projectiles, place)
+    stopped, ready = _intercept(scene, mechs, carry.ams_ready, shots, draws)
+    shots = shots._replace(kind=jnp.where(stopped, NOBODY, shots.kind))
+    shots = shots._replace(velocity=_steer(scene, mechs, shots))
+    after = shots.position + shots.velocity * SUBSTEP
+    ends = _collide(scene, mechs, reach, shots, after)
+    effects = _harm(scene, mechs, look, painted, shots, ends)
+    puffs = ends.ended & (shots.kind == SMOKE)
+    owners = (shots.shooter[:, None] == np.arange(size)) & puffs[:, None]
+    moved = shots._replace(
+        position=jnp.where(ends.ended[:, None], ends.point, after),
+        kind=jnp.where(ends.ended, NOBODY, shots.kind),
+    )
+    return _Round(
+        todo=carry.todo.at[place].set(False, mode="drop"),
+        projectiles=_scatter(carry.projectiles, moved),
+        effects=damage.together(carry.effects, effects),
+        ams_ready=ready,
+        impacts=_record(carry.impacts, shots, ends),
+        cloud=carry.cloud | owners.any(0),
+        centre=jnp.where(owners.any(0)[:, None], _per_mech(owners, ends.centre), carry.centre),
+    )
+
+
+def _gather(projectiles: Projectiles, place: jax.Array) -> _Shots:
+    def pick(values, fill):
+        flat = values.reshape(-1, *values.shape[2:])
+        return flat.at[place].get(mode="fill", fill_value=fill)
+
+    return _Shots(
+        place=place,
+        shooter=jnp.minimum(place, projectiles.kind.size - 1) // PROJECTILES_PER_MECH,
+        position=pick(projectiles.position, 0.0),
+        velocity=pick(projectiles.velocity, 0.0),
+        kind=pick(projectiles.kind, NOBODY),
+        target=pick(projectiles.target, NOBODY),
+    )
+
+
+def _scatter(projectiles: Projectiles, shots: _Shots) -> Projectiles:
+    def put(values, new):
+        flat = values.reshape(-1, *values.shape[2:])
+        return flat.at[shots.place].set(new, mode="drop").reshape(values.shape)
+
+    return projectiles.replace(
+        position=put(projectiles.position, shots.position),
+        velocity=put(projectiles.velocity, shots.velocity),
+        kind=put(projectiles.kind, shots.kind),
+    )
+
+
+def _record(impacts: Impacts, shots: _Shots, ends: _Ends) -> Impacts:
+    place = jnp.where(ends.ended, shots.place, impacts.kind.size)
+
+    def put(values, new):
+        flat = values.reshape(-1, *values.shape[2:])
+        return flat.at[place].set(new, mode="drop").reshape(values.shape)
+
+    return Impacts(
+        kind=put(impacts.kind, shots.kind),
+        point=put(impacts.point, ends.centre),
+        cell=put(impacts.cell, ends.cell),
+        struck=put(impacts.struck, ends.struck),
+    )
+
+
+def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, jax.Array]:
+    """Which missiles `[Q]` are shot down, and who `[M]` can still shoot at others.
+
+    Every defender in reach tries in turn, so that one draw decides who succeeds, if anybody.
+    """
+    apart = mechs.position - shots.position[:, None]
+    near = (apart * apart).sum(-1) <= AMS_RANGE**2
+    defends = near & ready & (shots.kind == MISSILE)[:, None] & _enemies(scene, shots.shooter)
+    before = _counted_before(defends)
+    draw = draws.reshape(-1).at[shots.place].get(mode="fill", fill_value=0.0)
+    failures = jnp.floor(jnp.log1p(-draw) / np.log(1 - AMS_CHANCE))[:, None]
+    succeeds = defends & (before == failures)
+    earliest = succeeds & (_counted_before(succeeds.T).T == 0)
+    return earliest.any(-1), ready & ~earliest.any(0)
+
+
+def _counted_before(mask: jax.Array) -> jax.Array:
+    """How many earlier entries along the last axis are true."""
+    size = mask.shape[-1]
+    return jnp.matmul(mask.astype(jnp.float32), np.triu(np.ones((size, size), np.float32), 1))
+
+
+def _enemies(scene: Scene, shooter: jax.Array) -> jax.Array:
+    """`[Q, M]` bool; who is an enemy of the shooters `[Q]`."""
+    return jnp.asarray(scene.team)[shooter][:, None] != scene.team
+
+
+def _steer(scene, mechs, shots: _Shots) -> jax.Array:
+    """Velocities after guidance and gravity."""
+    target = jnp.maximum(shots.target, 0)
+    to = mechs.position[target] - shots.position
+    distance = _length(to)
+    speed = jnp.asarray(WEAPON.speed)[jnp.maximum(shots.kind, 0)][:, None]
+    share = STEERING * SUBSTEP
+    turned = (1 - share) * shots.velocity + share * speed * to / jnp.maximum(distance, NEAREST_STEERING)
+    turned = turned / jnp.maximum(_length(turned), 1e-6) * speed
+    guided = (shots.kind == MISSILE) & (shots.target != NOBODY) & mechs.alive[target]
+    guided = guided[:, None] & (distance > NEAREST_STEERING)
+    drop = jnp.where(shots.kind == GAUSS, scene.gravity * SUBSTEP, 0.0)
+    return jnp.where(guided, turned, shots.velocity.at[:, 2].add(-drop))
+
+
+def _length(vectors: jax.Array) -> jax.Array:
+    return jnp.sqrt((vectors * vectors).sum(-1, keepdims=True))
+
+
+def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
+    """What the projectiles meet on the way to `after`."""
+    way = after - shots.position
+    to = mechs.position - shots.position[:, None]
+    square = jnp.maximum((way * way).sum(-1), 1e-12)
+    share = jnp.clip((to * way[:, None]).sum(-1) / square[:, None], 0.0, 1.0)
+    miss = to - share[..., None] * way[:, None]
+    meets = (miss * miss).sum(-1) <= reach * reach
+    meets &= _enemies(scene, shots.shooter) & mechs.alive & shots.exists[:, None]
+    share = jnp.where(meets, share, 2.0)
+    victim, share = share.argmin(-1), share.min(-1)
+    met = share <= 1
+    closest = shots.position + jnp.where(met, share, 1.0)[:, None] * way
+    end = jnp.where(met[:, None], closest, after)
+
+    struck, entry, cell = cast(scene.terrain, shots.position, end, steps=_CAST_STEPS)
+    struck &= shots.exists
+    touches = box_collides(scene.terrain, after - BODY, after + BODY, reach=2) & shots.exists & ~met & ~struck
+    before = jnp.maximum(entry - _STEP_BACK, 0.0)[:, None]
+    point = jnp.where(struck[:, None], shots.position + before * (end - shots.position), end)
+    direct = met & ~struck
+    return _Ends(
+        ended=struck | direct | touches,
+        struck=struck,
+        cell=cell,
+        direct=direct,
+        victim=victim,
+        point=point,
+        centre=jnp.where(direct[:, None], mechs.position[victim], point),
+    )
+
+
+def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
+    """Direct hits and explosions."""
+    size = mechs.hp.shape[0]
+    kind = jnp.maximum(shots.kind, 0)
+    shooters = (shots.shooter[:, None] == np.arange(size)) & shots.exists[:, None]
+    victims = (ends.victim[:, None] == np.arange(size)) & ends.direct[:, None]
+    factor = damage.from_behind(look[ends.victim], shots.velocity)
+    base = jnp.asarray(WEAPON.damage)[kind] * factor
+    feet = (mechs.position[:, 2] - scene.chassis.size[:, 2] / 2)[ends.victim]
+    legs = ends.point[:, 2] < feet + damage.LEG_HEIGHT * scene.chassis.size[:, 2][ends.victim]
+    bonus = painted[shots.shooter, ends.victim]
+    body = base * jnp.where(legs, damage.LEG_SHARE, 1.0) * jnp.where(bonus, 1 + damage.PAINT_BONUS, 1.0)
+    stability = jnp.asarray(WEAPON.stability)[kind]
+    splashed = _splash(scene, mechs, shots, ends, victims)
+    splash = jnp.asarray(WEAPON.splash_scale * WEAPON.damage)[kind]
+    shock = jnp.asarray(WEAPON.splash_scale * WEAPON.stability)[kind]
+
+    done = jnp.where(victims, body[:, None], 0.0) + jnp.where(splashed, splash[:, None], 0.0)
+    shaken = jnp.where(victims, (stability * factor)[:, None], 0.0) + jnp.where(splashed, shock[:, None], 0.0)
+    harmful = ends.direct & (shots.kind != SMOKE)
+    weapons = (kind[:, None] == np.arange(len(WEAPONS))) & harmful[:, None]
+    painter = mechs.painter[ends.victim]
+    helps = harmful & bonus & (painter != shots.shooter)
+    return damage.no_effects(size)._replace(
+        damage=_per_mech(shooters, done),
+        legs=jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0).sum(0),
+        stability=shaken.sum(0),
+        suppressed=(victims & (shots.kind == AUTOCANNON)[:, None]).any(0),
+        assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
+        hits=_per_mech(shooters, weapons.astype(jnp.float32)).astype(jnp.int32),
+    )
+
+
+def _per_mech(owners: jax.Array, values: jax.Array) -> jax.Array:
+    """Sums rows `[Q, ...]` per mech that owns them, `owners` being bool `[Q, M]`."""
+    return jnp.matmul(owners.T.astype(jnp.float32), values, precision=_EXACT)
+
+
+def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax.Array:
+    """`[Q, M]` bool; who is near an explosion that no voxel keeps away."""
+    explodes = ends.ended & ((shots.kind == MISSILE) | (shots.kind == GAUSS))
+    radius = jnp.asarray(WEAPON.splash_radius)[jnp.maximum(shots.kind, 0)][:, None]
+    apart = mechs.position - ends.centre[:, None]
+    near = ((apart * apart).sum(-1) <= radius * radius) & explodes[:, None] & mechs.alive & ~victims
+
+    def uncovered(terrain, centre, position, near):
+        ends = jnp.where(near[..., None], position, centre[:, None])
+        return near & sight_clear(terrain, centre[:, None], ends, steps=_SPLASH_STEPS)
+
+    return where_needed(
+        uncovered,
+        near.any(),
+        jnp.zeros_like(near),
+        scene.terrain,
+        ends.centre,
+        mechs.position,
+        near,
+        share=_SPLASH_SHARE,
+    )
+
+
+def _puff(smoke: Smoke, wanted: jax.Array, centre: jax.Array) -> Smoke:
+    """New clouds in place of those that would have vanished first."""
+    oldest = smoke.left.argmin(-1)[:, None] == np.arange(CLOUDS_PER_MECH)
+    here = oldest & wanted[:, None]
+    return Smoke(
+        position=jnp.where(here[..., None], centre[:, None], smoke.position),
+        left=jnp.where(here, SMOKE_LIFE, smoke.left),
+    )

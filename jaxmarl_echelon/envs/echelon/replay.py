@@ -1,0 +1,109 @@
+"""One episode of a battle as a page with a 3-D view: one file, no network, any browser with WebGL 2."""
+
+import base64
+import dataclasses
+import html
+import json
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
+from jaxmarl_echelon.envs.echelon.palette import (
+    MATERIAL_COLOURS,
+    NEUTRAL,
+    TEAM_COLOURS,
+    WEAPON_COLOURS,
+    WRECK,
+)
+from jaxmarl_echelon.envs.echelon.tables import CHASSIS, FLAMER, LASER, SMOKE, SMOKE_LIFE, WEAPON, WEAPONS
+from physics.voxels import AIR, DIRT, FOLIAGE, GLASS, LAVA, MATERIALS, WATER
+
+SCRIPTS = ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "main")
+
+# What mechs walk through is drawn as floor; opacity is out of 255.
+_GROUND = (LAVA, WATER, DIRT)
+_OPACITY = {GLASS: 90, FOLIAGE: 170}
+_BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
+
+
+def save_replay(path: str | Path, episode: Episode) -> None:
+    """Writes an episode as a page in which it can be played, turned and followed."""
+    recording = {
+        "period": episode.period,
+        "zone": np.asarray(episode.zone, float).tolist(),
+        "holders": episode.holders.tolist(),
+        "beams": episode.beams,
+        "events": episode.events,
+        **_terrain(episode.voxels),
+        **_roster(episode),
+        **_constants(),
+        "frames": {f.name: encode(getattr(episode.frames, f.name)) for f in dataclasses.fields(Frame)},
+    }
+    # A "<" could end the element that the text stands in.
+    text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    parts = {
+        "title": html.escape(f"Echelon: {episode.result}"),
+        "style": _asset("style.css"),
+        "scripts": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
+        "recording": text,
+    }
+    page = _asset("replay.html")
+    for name, part in parts.items():
+        page = page.replace("{{" + name + "}}", part)
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def encode(array: np.ndarray) -> dict:
+    """An array as JSON: dtype, shape and the bytes in base64, lowest byte first."""
+    array = np.asarray(array)
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return {"dtype": array.dtype.name, "shape": array.shape, "data": base64.b64encode(data).decode()}
+
+
+def decode(coded: dict) -> np.ndarray:
+    """The array that `encode` was given."""
+    data = np.frombuffer(base64.b64decode(coded["data"]), np.dtype(coded["dtype"]).newbyteorder("<"))
+    return data.reshape(coded["shape"]).astype(coded["dtype"])
+
+
+def _terrain(voxels: np.ndarray) -> dict:
+    return {
+        "size": voxels.shape[::-1],
+        "voxels": encode(voxels.astype(np.uint8)),
+        "air": AIR,
+        "ground": _GROUND,
+        "materials": MATERIAL_COLOURS.tolist(),
+        "alpha": [_OPACITY.get(material, 255) for material in range(len(MATERIALS))],
+    }
+
+
+def _roster(episode: Episode) -> dict:
+    return {
+        "blue": episode.blue,
+        "names": episode.names,
+        "short": episode.short_names,
+        "sizes": CHASSIS.size[episode.frames.classes[0]].astype(float).round(3).tolist(),
+        "scoreGoal": episode.score_goal,
+    }
+
+
+def _constants() -> dict:
+    return {
+        "lengthUnit": LENGTH_UNIT,
+        "yawUnit": YAW_UNIT,
+        "status": STATUS,
+        "teams": TEAM_COLOURS,
+        "weapons": WEAPON_COLOURS,
+        "beamWidths": [_BEAM_WIDTHS.get(weapon, 0.08) for weapon in range(len(WEAPONS))],
+        "neutralColour": NEUTRAL,
+        "wreckColour": WRECK,
+        "smokeLife": SMOKE_LIFE,
+        "smokeRadius": float(WEAPON.splash_radius[SMOKE]),
+    }
+
+
+def _asset(name: str) -> str:
+    return (resources.files("jaxmarl_echelon.envs.echelon") / "page" / name).read_text(encoding="utf-8")

@@ -1,0 +1,43 @@
+"""Scripted policies of the mech battles, by name and team."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.echelon.heuristic import heuristic
+from jaxmarl_echelon.envs.echelon.types import TEAMS
+
+BASELINES = ("random", "standing", "heuristic")
+
+
+def scripts(env) -> dict[str, ScriptedPolicy]:
+    """Returns the scripts as `NAME_blue` and `NAME_red`.
+
+    `heuristic` goes for the zone and shoots, `standing` stays where it starts and shoots, `random`
+    draws uniform actions, `none` does nothing.
+    """
+    found = {}
+    for side, team in enumerate(TEAMS):
+        role = env.spec.role(team)
+        found |= {
+            f"heuristic_{team}": heuristic(env, side),
+            f"standing_{team}": heuristic(env, side, moves=False),
+            f"random_{team}": random(role),
+            f"none_{team}": nothing(role),
+        }
+    return found
+
+
+def random(role) -> ScriptedPolicy:
+    """Draws every action uniformly from the role's action space."""
+
+    def act(key, memory, state, params):
+        return memory, jax.vmap(role.action.sample)(jax.random.split(key, role.size))
+
+    return ScriptedPolicy(tuple, act)
+
+
+def nothing(role) -> ScriptedPolicy:
+    """Does nothing at all."""
+    shape = (role.size, *role.action.shape)
+    return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.zeros(shape)))

@@ -1,0 +1,148 @@
+"""Reads and checks what a configuration or a curriculum says about the mech battles."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs import settings
+from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
+from jaxmarl_echelon.envs.echelon.tables import SUBSTEP
+from jaxmarl_echelon.envs.echelon.types import TEAMS, EchelonParams
+from jaxmarl_echelon.envs.rewards import Reward
+
+OBSERVATIONS = ("full", "partial")
+NEVER = "never"
+SUBSTEPS = 5
+PERIOD = SUBSTEP * SUBSTEPS
+
+
+class Limits(NamedTuple):
+    """What settings are checked against.
+
+    Attributes:
+      maps: number of terrains.
+      teams: mechs of blue and of red.
+      pack: members that a pack may have.
+      seconds: the longest time limit.
+    """
+
+    maps: int
+    teams: tuple[int, int]
+    pack: int
+    seconds: float = math.inf
+
+
+Reader = tuple[str, Callable[[Any, Limits], jax.Array]]
+
+
+def _number(name: str, low: float, high: float = math.inf) -> Reader:
+    return name, lambda value, _: jnp.float32(settings.number(name, value, low, high))
+
+
+def decisions(seconds: float) -> int:
+    """Returns how many decisions a time limit of `seconds` allows, rounded up."""
+    return math.ceil(round(seconds / PERIOD, 6))
+
+
+def time_limit(value, limits: Limits) -> jax.Array:
+    """Reads a time limit in seconds as a number of decisions."""
+    return jnp.int32(decisions(settings.number("time_limit", value, PERIOD, limits.seconds)))
+
+
+def zone_seconds(value, limits: Limits) -> jax.Array:
+    """Reads the seconds of holding the zone that win; `never` is infinite."""
+    if value == NEVER:
+        return jnp.float32(math.inf)
+    if isinstance(value, str):
+        raise ValueError(f"env.zone_seconds={value!r}: must be a number of at least 0, null or {NEVER}")
+    return jnp.float32(settings.number("zone_seconds", value, PERIOD))
+
+
+def fire_probability(value, limits: Limits) -> jax.Array:
+    """Reads one probability for both teams, or one for each."""
+    both = [value, value] if not isinstance(value, list | tuple) else value
+    chances = settings.numbers("fire_probability", both, len(TEAMS), 0.0)
+    return jnp.asarray([settings.number("fire_probability", one, 0.0, 1.0) for one in chances], jnp.float32)
+
+
+READERS: dict[str, Reader] = {
+    "map_weights": (
+        "map_weights",
+        lambda value, limits: jnp.asarray(settings.map_weights(value, limits.maps)),
+    ),
+    "observation": (
+        "full_observation",
+        lambda value, _: jnp.bool_(settings.choice("observation", value, OBSERVATIONS) == "full"),
+    ),
+    "time_limit": ("max_decisions", time_limit),
+    "zone_seconds": ("zone_seconds", zone_seconds),
+    "gravity": _number("gravity", 0.0, 100.0),
+    "spawn_jitter": _number("spawn_jitter", 0.0, 1.0),
+    "yaw_jitter": _number("yaw_jitter", 0.0, math.pi),
+    "fire_probability": ("fire_probability", fire_probability),
+}
+
+
+def read(given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
+    """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
+    return {READERS[key][0]: READERS[key][1](value, limits) for key, value in given.items()}
+
+
+def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
+    """Returns the parameters `classes` and `pack` of two teams."""
+    columns = {"classes": "classes", "pack": "packs"}
+    return {
+        field: jnp.asarray(np.concatenate([getattr(roster, column) for roster in rosters]), jnp.int32)
+        for field, column in columns.items()
+    }
+
+
+def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, reward: Reward) -> EchelonParams:
+    """Changes some settings of the parameters, on the host.
+
+    Args:
+      params: the environment's default parameters, whose time limit is the longest one allowed.
+      given: settings as in the environment's configuration: those of `READERS`, `blue` and `red`
+        (rosters of as many mechs as before), `reward` (`{component: {weight name: value}}`).
+      limits: what values are checked against.
+      reward: the reward that `params.reward` belongs to.
+
+    Returns:
+      the changed parameters, with the same shapes and dtypes.
+
+    Raises:
+      ValueError: one line, for a setting that is unknown, that would need another program, or
+        that has a value which `make` would refuse.
+    """
+    plain = dict(given)
+    weights = plain.pop("reward", None)
+    fields = {}
+    for side, team in enumerate(TEAMS):
+        if team in plain:
+            roster = _same_size(team, plain.pop(team), side, limits)
+            here = slice(limits.teams[0] * side, limits.teams[0] * side + limits.teams[side])
+            before = {name: fields.get(name, getattr(params, name)) for name in ("classes", "pack")}
+            fields["classes"] = before["classes"].at[here].set(jnp.asarray(roster.classes, jnp.int32))
+            fields["pack"] = before["pack"].at[here].set(jnp.asarray(roster.packs, jnp.int32))
+    for key in plain:
+        if key not in READERS:
+            allowed = ", ".join((*READERS, *TEAMS, "reward"))
+            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+    limits = limits._replace(seconds=int(params.max_decisions) * PERIOD)
+    return params.replace(**read(plain, limits), **fields, reward=reward.change(params.reward, weights))
+
+
+def _same_size(team: str, value, side: int, limits: Limits) -> Roster:
+    roster = read_roster(team, value)
+    size = limits.teams[side]
+    if len(roster.classes) != size:
+        found = f"has {len(roster.classes)} mechs"
+        raise ValueError(f"env.{team}={value!r}: {found}; this run's team has {size}")
+    if roster.largest_pack > limits.pack:
+        found = f"has a pack of {roster.largest_pack}"
+        raise ValueError(f"env.{team}={value!r}: {found}; this run's packs have at most {limits.pack}")
+    return roster

@@ -1,0 +1,235 @@
+"""Banks of terrain: everything a compiled program needs to know about many maps."""
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from rich.console import Console
+from rich.progress import track
+
+from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes
+from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size, generate
+from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE
+from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
+
+TELEMETRY = 16
+_SHOWN_FROM = 8  # fewer maps need no progress bar
+_PER_WORKER = 128  # a process takes as long to start as it takes to generate this many maps
+_STORED = ("voxels", "zone", "corners", "reachable")
+_BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+@struct.dataclass
+class TerrainBank:
+    """N maps of one size X x Y x Z, in voxels.
+
+    Attributes:
+      voxels: materials and their columns.
+      zone: `[N, 3]` float32 centre x, y and radius.
+      corners: `[N, 2]` int32 of blue and red; 0 bottom left, 1 bottom right, 2 top left, 3 top right, where
+        bottom is low y and left is low x.
+      occupancy: `[N, Y, X]` bool, columns with solid rock or solid debris among the lowest four voxels.
+      telemetry: `[N, 16, 16]` float32, 1 where any column of a block holds solid rock or solid debris.
+      reachable: `[N, Y, X]` bool, columns where feet that start in one of the corners can come to stand.
+      seeds: of the maps, -1 for maps made by hand (static).
+    """
+
+    voxels: VoxelBank
+    zone: jax.Array
+    corners: jax.Array
+    occupancy: jax.Array
+    telemetry: jax.Array
+    reachable: jax.Array
+    seeds: tuple[int, ...] = struct.field(pytree_node=False)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Voxels along x, y and z."""
+        return self.voxels.material.shape[:-4:-1]
+
+
+def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
+    """Stacks maps of one size into a bank.
+
+    Raises:
+      ValueError: no maps, or maps of different sizes.
+    """
+    grids = voxel_bank([layout.voxels for layout in layouts])
+    rock = np.stack([np.isin(layout.voxels, (SOLID, SOLID_DEBRIS)) for layout in layouts])
+    return TerrainBank(
+        voxels=grids,
+        zone=jnp.asarray([layout.zone for layout in layouts], jnp.float32),
+        corners=jnp.asarray([layout.corners for layout in layouts], jnp.int32),
+        occupancy=jnp.asarray(rock[:, :CLEARANCE].any(1)),
+        telemetry=jnp.asarray(_blocks(rock.any(1)), jnp.float32),
+        reachable=jnp.asarray(np.stack([layout.reachable for layout in layouts])),
+        seeds=tuple(layout.seed for layout in layouts),
+    )
+
+
+def terrain_bank(
+    seeds: Sequence[int],
+    size: Sequence[int],
+    *,
+    biomes: Sequence[str] | None = None,
+    team_size: int = 10,
+    cache: str | Path | None = "auto",
+    workers: int | None = None,
+    progress: bool = True,
+) -> TerrainBank:
+    """Generates one map per seed, or loads them if the same bank was made before.
+
+    The maps do not depend on the number of workers.
+
+    Args:
+      seeds: of the maps, not negative.
+      size: voxels along x, y and z.
+      biomes: names to draw from; all sixteen if None.
+      team_size: mechs of a team.
+      cache: folder that keeps banks; "auto" is `cache_folder()`, None keeps nothing.
+      workers: processes; None takes as many as there are processors and enough maps for.
+      progress: show a progress bar on a terminal, if there are more than a few maps to generate.
+
+    Raises:
+      ValueError: no seeds or a negative one, an impossible size, an unknown biome, too few workers.
+    """
+    size = check_size(size, team_size)
+    biomes = BIOMES if biomes is None else tuple(biomes)
+    check_biomes(biomes)
+    seeds = tuple(int(seed) for seed in seeds)
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seeds={list(seeds[:4])}: at least one, none negative")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers={workers}: at least 1 is needed")
+    jobs = [(seed, size, biomes, team_size) for seed in seeds]
+    if cache is None:
+        return bank_of(_generate_all(jobs, workers, progress))
+    folder = cache_folder() if cache == "auto" else Path(cache).expanduser()
+    return bank_of(_kept(folder / f"{_name(jobs)}.npz", jobs, workers, progress))
+
+
+def cache_folder() -> Path:
+    """Where banks are kept: `$XDG_CACHE_HOME/jaxmarl_echelon/terrain`, or in `~/.cache` without it."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "jaxmarl_echelon" / "terrain"
+
+
+def _blocks(columns: np.ndarray) -> np.ndarray:
+    """`[N, 16, 16]` bool: whether any column `[N, Y, X]` of a block is set."""
+    for axis in (1, 2):
+        starts = np.arange(TELEMETRY) * columns.shape[axis] // TELEMETRY
+        columns = np.logical_or.reduceat(columns, starts, axis)
+    return columns
+
+
+def _name(jobs: list[tuple]) -> str:
+    return hashlib.sha256(json.dumps([VERSION, jobs]).encode()).hexdigest()[:32]
+
+
+def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
+    """Maps from a file; without it, or if it is damaged, they are generated and the file is written."""
+    with suppress(*_BROKEN):
+        return _load(path, jobs)
+    layouts = _generate_all(jobs, workers, progress)
+    try:
+        _save(path, layouts)
+    except OSError as error:
+        warnings.warn(f"terrain is not kept in {path.parent}: {error}", stacklevel=3)
+    return layouts
+
+
+def _save(path: Path, layouts: list[Layout]) -> None:
+    """Writes a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: np.stack([getattr(layout, name) for layout in layouts]) for name in _STORED}
+    about = json.dumps([[layout.biomes, layout.transform, layout.repairs] for layout in layouts])
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(file, about=np.array(about), **arrays)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _load(path: Path, jobs: list[tuple]) -> list[Layout]:
+    with np.load(path, allow_pickle=False) as stored:
+        voxels, zone, corners, reachable = (stored[name] for name in _STORED)
+        about = json.loads(str(stored["about"]))
+    return [
+        Layout(v, tuple(z), tuple(c), r, tuple(biomes), transform, repairs, job[0])
+        for v, z, c, r, (biomes, transform, repairs), job in zip(
+            voxels, zone.tolist(), corners.tolist(), reachable, about, jobs, strict=True
+        )
+    ]
+
+
+def _generate_all(jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
+    if workers is None:
+        workers = min(_processors(), len(jobs) // _PER_WORKER)
+    console = Console(stderr=True)
+    shown = progress and len(jobs) >= _SHOWN_FROM and console.is_terminal
+    made = _in_turn(jobs) if workers < 2 else _side_by_side(jobs, min(workers, len(jobs)))
+    layouts = dict(track(made, "terrain", len(jobs), console=console, transient=True, disable=not shown))
+    return [layouts[index] for index in range(len(jobs))]
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _in_turn(jobs: list[tuple]) -> Iterator[tuple[int, Layout]]:
+    for index, (seed, size, biomes, team_size) in enumerate(jobs):
+        yield index, generate(seed, size, biomes=biomes, team_size=team_size)
+
+
+def _side_by_side(jobs: list[tuple], workers: int) -> Iterator[tuple[int, Layout]]:
+    """Maps in the order in which processes finish them."""
+    idle = SimpleQueue()
+
+    def run(index: int) -> tuple[int, Layout]:
+        process = idle.get()
+        try:
+            pickle.dump(jobs[index], process.stdin)
+            process.stdin.flush()
+            return index, pickle.load(process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            raise RuntimeError(f"terrain of seed {jobs[index][0]}: its process ended early") from error
+        finally:
+            idle.put(process)
+
+    with ExitStack() as processes, ThreadPoolExecutor(workers) as pool:
+        try:
+            for _ in range(workers):
+                idle.put(processes.enter_context(_start_worker()))
+            for done in as_completed([pool.submit(run, index) for index in range(len(jobs))]):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> subprocess.Popen:
+    # multiprocessing would fork a process that runs JAX, or run the user's script again in every child.
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxmarl_echelon.envs.echelon.terrain.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )

@@ -1,0 +1,45 @@
+"""The sixteen biomes a quadrant of a map can have."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.terrain import biomes_built, biomes_wild
+from jaxmarl_echelon.envs.echelon.terrain.patch import Patch
+
+BRUSHES: dict[str, Callable[[Patch], None]] = {
+    brush.__name__: brush
+    for brush in (
+        biomes_built.urban_residential,
+        biomes_built.industrial_refinery,
+        biomes_built.civic_government,
+        biomes_wild.forest_park,
+        biomes_wild.barrens,
+        biomes_built.arcology_spire,
+        biomes_wild.sunken_canal,
+        biomes_wild.geo_front,
+        biomes_wild.glass_desert,
+        biomes_built.command_outpost,
+        biomes_wild.dense_jungle,
+        biomes_wild.mining_pit,
+        biomes_wild.volcanic_ridge,
+        biomes_built.hydroponic_lab,
+        biomes_built.server_farm,
+        biomes_built.orbital_relay,
+    )
+}
+
+BIOMES = tuple(BRUSHES)
+
+
+def check_biomes(names: Sequence[str]) -> None:
+    """Raises a one-line ValueError if a name is not that of a biome, or if there is no name at all."""
+    unknown = sorted(set(names) - set(BIOMES))
+    if unknown or not names:
+        given = unknown[0] if unknown else "[]"
+        raise ValueError(f"env.biomes={given}: some of {', '.join(BIOMES)}")
+
+
+def paint(biome: str, voxels: np.ndarray, rng: np.random.Generator) -> None:
+    """Paints one biome on an empty window `[Z, Y, X]` of a map, in place."""
+    BRUSHES[biome](Patch(voxels, rng))

@@ -1,0 +1,139 @@
+"""Where mechs can stand and how they get from there to elsewhere.
+
+A node is a free cell that feet can be in: the cell (x, y, z + 1) above a supporting voxel z, or the
+lowest cell of a column, which stands on bedrock (z = -1). Source: spec section 1.4.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import ndimage, sparse
+from scipy.sparse import csgraph
+
+from physics.voxels import COLLIDES
+
+CLEARANCE, RADIUS, STEP = 4, 1, 2
+_DIAGONAL, _CLIMB = 1.414, 1.2
+_OTHER_LEVEL = 1000.0
+_NEIGHBOURS = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx]
+
+
+@dataclass(frozen=True, eq=False)
+class NavGraph:
+    """Nodes and directed edges of one map.
+
+    Attributes:
+      feet: `[N, 3]` int32 foot cells x, y, z + 1 of the nodes, ordered by z, then y, then x.
+      node_lookup: `[Z, Y, X]` int32 node whose feet are in a cell, or -1.
+      edges: `[N, N]` sparse matrix of costs; one step costs a voxel's edge, 1.414 of it diagonally, and
+        1.2 times that upwards.
+      voxel_size: edge of a voxel, in the unit of positions.
+    """
+
+    feet: np.ndarray
+    node_lookup: np.ndarray
+    edges: sparse.csr_array
+    voxel_size: float = field(default=1.0)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """`[N, 3]` the middle of the supporting voxels' upper faces."""
+        return (self.feet + np.array([0.5, 0.5, 0.0])) * self.voxel_size
+
+    def nearest(self, position: np.ndarray) -> int:
+        """The node closest to a position (x, y, z) among the 3x3 columns around it; -1 without any.
+
+        Nodes more than one and a half voxels above or below come after all others.
+        """
+        x, y = np.floor(np.asarray(position[:2]) / self.voxel_size).astype(int)
+        around = self.node_lookup[:, max(y - 1, 0) : max(y + 2, 0), max(x - 1, 0) : max(x + 2, 0)]
+        nodes = np.sort(around[around >= 0])
+        if not nodes.size:
+            return -1
+        offset = self.positions[nodes] - np.asarray(position)
+        cost = (offset**2).sum(-1) + _OTHER_LEVEL * (abs(offset[:, 2]) > 1.5 * self.voxel_size)
+        return int(nodes[np.argmin(cost)])
+
+    def reachable(self, start: int) -> np.ndarray:
+        """`[N]` bool: nodes that can be reached from a node; none from node -1."""
+        found = np.zeros(len(self.feet), bool)
+        if start >= 0:
+            found[csgraph.breadth_first_order(self.edges, start, return_predecessors=False)] = True
+        return found
+
+    def path(self, start: int, goal: int) -> np.ndarray:
+        """Nodes of a cheapest path, both ends included; empty if there is none.
+
+        Dijkstra's algorithm over the whole graph costs as much as the path A* would find.
+        """
+        if min(start, goal) < 0:
+            return np.zeros(0, np.int32)
+        _, before = csgraph.dijkstra(self.edges, indices=start, return_predecessors=True)
+        return trace(before, start, goal)
+
+
+def trace(before: np.ndarray, start: int, goal: int) -> np.ndarray:
+    """The path from start to goal in a tree of predecessors; empty if the goal is not in it."""
+    nodes = [goal]
+    while nodes[-1] != start:
+        if before[nodes[-1]] < 0:
+            return np.zeros(0, np.int32)
+        nodes.append(int(before[nodes[-1]]))
+    return np.array(nodes[::-1], np.int32)
+
+
+def nav_graph(
+    voxels: np.ndarray,
+    *,
+    clearance: int = CLEARANCE,
+    radius: int = RADIUS,
+    step: int = STEP,
+    voxel_size: float = 1.0,
+) -> NavGraph:
+    """Builds the graph of a map.
+
+    Args:
+      voxels: `[Z, Y, X]` uint8 materials.
+      clearance: free voxels that a node needs above its support; above the map everything is free.
+      radius: nodes need this many columns with a node of the same level on every side.
+      step: largest difference in level between neighbours.
+      voxel_size: edge of a voxel, in the unit of positions.
+    """
+    standing = _standing(COLLIDES[voxels], clearance, radius)
+    node_lookup = np.full(voxels.shape, -1, np.int32)
+    z, y, x = np.nonzero(standing)
+    node_lookup[z, y, x] = np.arange(len(z), dtype=np.int32)
+    feet = np.stack([x, y, z], axis=-1).astype(np.int32)
+    return NavGraph(feet, node_lookup, _edges(feet, node_lookup, step, voxel_size), voxel_size)
+
+
+def _standing(solid: np.ndarray, clearance: int, radius: int) -> np.ndarray:
+    """`[Z, Y, X]` bool: feet can be in a cell, with free cells above and even ground around."""
+    floor = np.concatenate([np.ones_like(solid[:1]), solid[:-1]])
+    blocked = solid.copy()
+    for up in range(1, min(clearance, len(solid))):
+        blocked[:-up] |= solid[up:]
+    side = 2 * radius + 1
+    return ndimage.minimum_filter(floor & ~blocked, size=(1, side, side), mode="constant", cval=False)
+
+
+def _edges(feet: np.ndarray, node_lookup: np.ndarray, step: int, voxel_size: float) -> sparse.csr_array:
+    """Steps to the eight neighbours on any level within reach; a diagonal must not cut a corner."""
+    padded = np.pad(node_lookup, ((step, step), (1, 1), (1, 1)), constant_values=-1)
+    x, y, z = (feet + np.array([1, 1, step], np.int32)).T
+    rises = np.arange(-step, step + 1)
+    beside = {(dy, dx): padded[z, y + dy, x + dx] >= 0 for dy, dx in _NEIGHBOURS}
+    rows, columns, costs = [], [], []
+    for dy, dx in _NEIGHBOURS:
+        target = padded[z + rises[:, None], y + dy, x + dx]
+        linked = target >= 0
+        length = voxel_size
+        if dy and dx:
+            linked &= beside[dy, 0] & beside[0, dx]
+            length *= _DIAGONAL
+        rise, node = np.nonzero(linked)
+        rows.append(node)
+        columns.append(target[rise, node])
+        costs.append(np.where(rises[rise] > 0, _CLIMB * length, length))
+    entries = np.concatenate(costs), (np.concatenate(rows), np.concatenate(columns))
+    return sparse.csr_array(entries, shape=(len(feet), len(feet)))

@@ -1,0 +1,92 @@
+"""The zone that both teams fight for, and the squares in which they start. Source: spec 1.2, 1.3."""
+
+from math import ceil, sqrt
+
+import numpy as np
+
+from physics.voxels import AIR, COLLIDES
+
+CORNERS = ("bottom left", "bottom right", "top left", "top right")
+SPACING, FIRST, COLUMNS = 3.5, 2.0, 5
+JITTER = 0.25
+MEAN_RADIUS, EDGE = 7.5, 2.0
+LEAST_SIDE = ceil(2 * (0.5 * MEAN_RADIUS + EDGE))
+
+
+def formation(team_size: int) -> tuple[int, int]:
+    """Columns and rows of a team that stands in rows of five."""
+    return min(COLUMNS, team_size), -(-team_size // COLUMNS)
+
+
+def room(team_size: int) -> tuple[float, float]:
+    """Voxels along x and y that a team's formation may take from its corner, whatever its mechs."""
+    along_x, along_y = (FIRST + SPACING * n + JITTER for n in formation(team_size))
+    return along_x, along_y
+
+
+def spawn_side(size: tuple[int, int, int], team_size: int) -> int:
+    """Edge of the square that is cleared in a team's corner, voxels."""
+    extent = max(ceil(FIRST + SPACING * (n - 1) + SPACING + 1) for n in formation(team_size))
+    shorter = min(size[:2])
+    return min(shorter, max(25, shorter // 4, extent))
+
+
+def spawn_square(corner: int, size: tuple[int, int, int], side: int) -> tuple[int, int]:
+    """Low corner (x, y) of a team's square."""
+    return (size[0] - side) * (corner % 2), (size[1] - side) * (corner // 2)
+
+
+def spawn_anchor(corner: int, size: tuple[int, int, int], side: int) -> tuple[float, float]:
+    """The middle (x, y) of a team's square."""
+    x, y = spawn_square(corner, size, side)
+    half = max(1, side // 2)
+    return (x + side - half if corner % 2 else x + half), (y + side - half if corner // 2 else y + half)
+
+
+def _distance_to_square(centre: np.ndarray, square: tuple[int, int], side: int) -> float:
+    low = np.array(square)
+    return float(np.hypot(*(centre - np.clip(centre, low, low + side))))
+
+
+def draw_zone(
+    rng: np.random.Generator, voxels: np.ndarray, squares: list[tuple[int, int]], side: int
+) -> tuple[float, float, float]:
+    """Draws the zone: centre x, y and radius.
+
+    The centre is uniform in a random quadrant, away from the edges, on ground that is free of walls. The
+    first 200 tries want the whole zone outside both squares of the teams, which small maps have no room
+    for; then its centre shall be outside.
+    """
+    _, depth, width = voxels.shape
+    spans = np.array([width, depth])
+    radius = min(MEAN_RADIUS * rng.uniform(0.5, 1.5), min(spans) / 2 - EDGE)
+    low, high = np.full(2, radius + EDGE), spans - radius - EDGE
+    blocked = COLLIDES[voxels[0]]
+    best, best_gap = spans / 2, -1.0
+    for attempt in range(456):
+        upper = rng.integers(2, size=2).astype(bool)
+        first = np.maximum(low, np.where(upper, spans / 2, 0))
+        last = np.maximum(first, np.minimum(high, np.where(upper, spans, spans / 2)))
+        centre = np.minimum(rng.uniform(first, last), high)
+        x, y = centre.astype(int)
+        gap = min(_distance_to_square(centre, square, side) for square in squares)
+        if blocked[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2].any():
+            continue
+        if gap >= radius or (attempt >= 200 and gap > 0):
+            return float(centre[0]), float(centre[1]), float(radius)
+        if gap > best_gap:
+            best, best_gap = centre, gap
+    return float(best[0]), float(best[1]), float(radius)
+
+
+def clear_zone(voxels: np.ndarray, zone: tuple[float, float, float]) -> int:
+    """Removes what blocks movement in a zone, in place; returns the number of voxels removed.
+
+    Counted are all columns whose middle is within the radius and half a cell's diagonal.
+    """
+    x, y, radius = zone
+    ys, xs = np.ogrid[: voxels.shape[1], : voxels.shape[2]]
+    inside = np.hypot(xs + 0.5 - x, ys + 0.5 - y) <= radius + sqrt(2) / 2
+    removed = COLLIDES[voxels] & inside
+    voxels[removed] = AIR
+    return int(removed.sum())

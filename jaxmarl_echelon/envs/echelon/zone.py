@@ -1,0 +1,61 @@
+"""The zone that both teams fight for: who is inside, and what holding it is worth.
+
+Source: spec sections 1.3, 4 and 6.1. Height does not count.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CONTESTED_FLOOR = 0.25
+
+
+class Hold(NamedTuple):
+    """Who holds the zone.
+
+    Attributes:
+      inside: `[M]` bool; alive and in the zone.
+      contested: bool; both teams are in it.
+      margin: (blue - red) / (blue + red) in tons inside, 0 for an empty zone.
+      tick: `[2]` share of a full hold that blue and red get: 1 alone, 0 without anybody inside;
+        in a contested zone `CONTESTED_FLOOR`, and more for the heavier side.
+    """
+
+    inside: jax.Array
+    contested: jax.Array
+    margin: jax.Array
+    tick: jax.Array
+
+
+def within(position: jax.Array, zone: jax.Array) -> jax.Array:
+    """Whether positions `[..., 3]` lie in the zone `[3]` of x, y and radius, as bool `[...]`."""
+    return distance(position, zone) < zone[2]
+
+
+def distance(position: jax.Array, zone: jax.Array) -> jax.Array:
+    """Returns the planar distances of positions `[..., 3]` to the zone's centre."""
+    return jnp.hypot(position[..., 0] - zone[0], position[..., 1] - zone[1])
+
+
+def hold(
+    position: jax.Array, counts: jax.Array, tonnage: jax.Array, team: jax.Array, zone: jax.Array
+) -> Hold:
+    """Weighs the teams' mechs in the zone.
+
+    Args:
+      position: `[M, 3]`.
+      counts: `[M]` bool, mechs that count.
+      tonnage: `[M]`.
+      team: `[M]` 0 for blue, 1 for red.
+      zone: `[3]` x, y and radius.
+    """
+    inside = counts & within(position, zone)
+    tons = jnp.stack([jnp.sum(jnp.where(inside & (team == side), tonnage, 0.0)) for side in (0, 1)])
+    contested = jnp.all(tons > 0)
+    total = jnp.sum(tons)
+    margin = jnp.where(total > 0, (tons[0] - tons[1]) / jnp.maximum(total, 1e-6), 0.0)
+    lead = jnp.maximum(jnp.stack([margin, -margin]), 0.0)
+    alone = (tons > 0).astype(jnp.float32)
+    tick = jnp.where(contested, CONTESTED_FLOOR + (1.0 - CONTESTED_FLOOR) * lead, alone)
+    return Hold(inside, contested, margin, tick)

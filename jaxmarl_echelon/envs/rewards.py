@@ -1,0 +1,140 @@
+"""Rewards made of named pure components with traced weights, for any environment.
+
+A reward is a static choice of components; every number in it is an array, so that weights can be
+swept, annealed or zeroed without compiling again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs import settings
+
+PyTree = Any
+Weights = dict[str, jax.Array]
+
+
+class Component(NamedTuple):
+    """One named term of a reward.
+
+    Attributes:
+      defaults: its weights; numbers or switches. `weight`, a factor on all that it pays, is added
+        where it is not among them, with a default of 1.
+      value: `(weights, situation, memory) -> (paid, memory)`.
+    """
+
+    defaults: dict[str, float | bool]
+    value: Callable[[Weights, PyTree, PyTree], tuple[jax.Array, PyTree]]
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """All components that an environment offers.
+
+    Attributes:
+      components: by name.
+      memory: `() -> memory` that components carry from step to step, fresh in every episode.
+    """
+
+    components: Mapping[str, Component]
+    memory: Callable[[], PyTree] = tuple
+
+    def make(
+        self,
+        components: Mapping[str, Mapping[str, float | bool] | None],
+        sets: Mapping[str, Sequence[str]] | None = None,
+    ) -> "Reward":
+        """Builds a reward from component names and the weights that differ from their defaults.
+
+        Args:
+          components: name to weights.
+          sets: names for several components together, for ablations.
+
+        Raises:
+          ValueError: if a component or a weight is unknown, or a value has the wrong type.
+        """
+        allowed = ", ".join(self.components)
+        for name, parts in (sets or {}).items():
+            strangers = [part for part in parts if part not in self.components]
+            if strangers:
+                raise ValueError(f"reward sets.{name}: {strangers[0]!r} is unknown; allowed: {allowed}")
+        unknown = [name for name in components if name not in self.components]
+        if unknown:
+            raise ValueError(f"reward component {unknown[0]!r} is unknown; allowed: {allowed}")
+        weights = tuple(self._weights(name, components[name]) for name in components)
+        return Reward(self, tuple(components), weights)
+
+    def _weights(self, name: str, given: Mapping | None) -> tuple[tuple[str, float | bool], ...]:
+        defaults = {"weight": 1.0} | self.components[name].defaults
+        for key, value in (given or {}).items():
+            if key not in defaults:
+                raise ValueError(f"reward {name}.{key} is unknown; allowed: {', '.join(defaults)}")
+            switch = isinstance(defaults[key], bool)
+            if isinstance(value, bool) != switch or not isinstance(value, bool | Real):
+                kind = "true or false" if switch else "a number"
+                raise ValueError(f"reward {name}.{key} is {value!r}; it must be {kind}")
+            defaults[key] = value if switch else float(value)
+        return tuple(defaults.items())
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A static choice of components with their default weights.
+
+    Attributes:
+      catalogue: where the components come from.
+      names: components in the order in which they were asked for.
+      weights: for each of them its `(weight name, value)` pairs.
+    """
+
+    catalogue: Catalogue
+    names: tuple[str, ...]
+    weights: tuple[tuple[tuple[str, float | bool], ...], ...]
+
+    def params(self) -> dict[str, Weights]:
+        """Returns the default weights as arrays, `{component: {weight: scalar}}`."""
+        return {
+            name: {key: jnp.array(value, dtype=type(value)) for key, value in pairs}
+            for name, pairs in zip(self.names, self.weights, strict=True)
+        }
+
+    def init(self) -> PyTree:
+        """Returns the memory at the start of an episode."""
+        return self.catalogue.memory()
+
+    def __call__(
+        self, params: dict[str, Weights], situation: PyTree, memory: PyTree
+    ) -> tuple[dict[str, jax.Array], PyTree]:
+        """Rewards one step.
+
+        Args:
+          params: weights, structured like `params()`.
+          situation: the step.
+          memory: what the previous call returned, or `init()`.
+
+        Returns:
+          `({component: paid}, memory)`; the step's reward is the sum of what they pay.
+        """
+        values = {}
+        for name in self.names:
+            value, memory = self.catalogue.components[name].value(params[name], situation, memory)
+            values[name] = params[name]["weight"] * value
+        return values, memory
+
+    def change(self, params: Mapping[str, Weights], given: Mapping | None) -> dict[str, Weights]:
+        """Returns weights in which some are replaced, `given` as `{component: {weight name: value}}`.
+
+        Raises:
+          ValueError: one line, for a component that this reward lacks or a weight that is refused.
+        """
+        changed = dict(params)
+        for name, weights in settings.mapping("reward", given).items():
+            settings.choice("reward", name, self.names)
+            weights = settings.mapping(f"reward.{name}", weights)
+            read = self.catalogue.make({name: weights}).params()[name]
+            changed[name] = changed[name] | {key: read[key] for key in weights}
+        return changed

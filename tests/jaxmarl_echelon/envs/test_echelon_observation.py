@@ -1,0 +1,322 @@
+"""What mechs see: golden contacts, slots, the pack's board, the local map, the mechs themselves."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from echelon_battles import chassis_of, make_battle, make_mechs, make_params, make_state, quiet_tally
+
+from jaxmarl_echelon.envs.echelon import contacts as contacts_lib
+from jaxmarl_echelon.envs.echelon.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
+from jaxmarl_echelon.envs.echelon.layout import CONTACT_FIELDS, make_layout
+from jaxmarl_echelon.envs.echelon.observation import Place, Senses, observe, pack_board
+from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, MISSILE, SCOUT
+
+ZONE = (30.0, 20.0, 6.0)
+
+
+def sides_of(teams, classes, packs=None):
+    packs = [0] * len(teams) if packs is None else packs
+    return Sides(*(jnp.asarray(row, jnp.int32) for row in (teams, packs, classes)))
+
+
+def make_senses(size, **changes):
+    """Sensors that miss nothing and hear nothing."""
+    everything = jnp.ones((size, size), bool)
+    senses = Senses(everything, everything, jnp.ones(size), jnp.zeros(size), jnp.zeros((size, 4)))
+    return senses._replace(**changes)
+
+
+def make_place(occupancy=None):
+    occupancy = jnp.zeros((1, 40, 40), bool) if occupancy is None else occupancy
+    telemetry = jnp.linspace(0.0, 1.0, 256).reshape(16, 16)
+    return Place(jnp.array(ZONE), occupancy, telemetry, jnp.int32(0), (40, 40, 20))
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def see(state, params, teams, layout, senses, place):
+    sides = Sides(jnp.asarray(teams, jnp.int32), params.pack, params.classes)
+    place = place._replace(size=(40, 40, 20))
+    return observe(layout, state, params, sides, chassis_of(params.classes), senses, place)
+
+
+def look(state, params, teams, senses=None, place=None):
+    """Blocks of all mechs' observations, and the contacts."""
+    layout = make_layout(5)
+    senses = make_senses(len(teams)) if senses is None else senses
+    flat, contacts = see(state, params, tuple(teams), layout, senses, place or make_place())
+    return layout.split(flat), contacts
+
+
+def own(blocks, field, mech=0):
+    return float(blocks["self"][mech, make_layout(5).index("self", field)])
+
+
+def test_layout_is_the_spec_s_with_the_own_heading_added():
+    layout = make_layout(5)
+    starts = {block.name: (block.start, block.stop) for block in layout.blocks}
+    assert starts == {
+        "contacts": (0, 125),
+        "pack": (125, 165),
+        "local_map": (165, 286),
+        "telemetry": (286, 542),
+        "acoustic": (542, 546),
+        "self": (546, 591),
+    }
+    # The spec counts from the acoustic quadrants, which are four features.
+    assert 4 + layout.index("self", "velocity_x") == 27
+    assert make_layout(10).size == layout.size + 40
+    assert make_layout(5, telemetry=False).size == layout.size - 256
+    flat = jnp.arange(2 * layout.size, dtype=jnp.float32).reshape(2, -1)
+    assert (layout.join(layout.split(flat)) == flat).all()
+    assert hash(layout) == hash(make_layout(5))
+    with pytest.raises(KeyError, match="telemetry"):
+        make_layout(5, telemetry=False)["telemetry"]
+    with pytest.raises(KeyError, match="hp"):
+        layout.index("contacts", "ph")
+
+
+def test_golden_contact():
+    mechs = make_mechs(
+        [[10, 10, 2], [20, 15, 1.5]],
+        [HEAVY, MEDIUM],
+        velocity=[[1, 0, 0], [1, 2, 0]],
+        yaw=[0.3, -1.0],
+        hp=[200, 75],
+        heat=[0, 50],
+        stability=[100, 40],
+        painted=[0, 30],
+        painter=[-1, 0],
+    )
+    state, params = make_state(make_battle(mechs)), make_params([HEAVY, MEDIUM])
+    blocks, contacts = look(state, params, [0, 1])
+    wanted = [0.25, 0.125, -0.0125, 0, 0.2, 0, -0.841471, 0.540302, 0.5, 0.5, 0.4, 0, 0, 0, 1, 0]
+    wanted += [0, 0, 1, 0, 1, 1, -0.013301, -0.089353, 0.200799]
+    np.testing.assert_allclose(blocks["contacts"][0, 0], wanted, atol=2e-6)
+    assert contacts[0].tolist() == [1, -1, -1, -1, -1]
+    assert (blocks["contacts"][0, 1:] == 0).all()
+
+
+def test_paint_shows_to_the_painter_s_pack_only():
+    mechs = make_mechs(
+        [[5, 5, 1], [6, 9, 1], [7, 20, 1], [20, 20, 1]],
+        [SCOUT] * 4,
+        painted=[0, 0, 0, 9],
+        painter=[-1, -1, -1, 0],
+    )
+    blocks, _ = look(
+        make_state(make_battle(mechs), hostile_only=[True] * 4),
+        make_params([SCOUT] * 4, packs=[0, 0, 1, 0]),
+        [0, 0, 0, 1],
+    )
+    painted = blocks["contacts"][:, 0, CONTACT_FIELDS.index("painted")]
+    assert painted.tolist() == [1, 1, 0, 0]
+
+
+# Six friends and three enemies of mech 0, at distances 1, 2, ... in the order of their indices.
+CLASSES = [HEAVY, SCOUT, LIGHT, MEDIUM, HEAVY, MEDIUM, SCOUT, MEDIUM, SCOUT, HEAVY]
+TEAMS = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
+
+
+def choose(sort=CLOSEST, hostile_only=False, hidden=(), hp=None, teams=TEAMS):
+    size = len(teams)
+    x = jnp.arange(size, dtype=jnp.float32)
+    offset = jnp.zeros((size, size, 3)).at[..., 0].set(x[None] - x[:, None])
+    visible = jnp.ones((size, size), bool).at[:, list(hidden)].set(False)
+    picked = contacts_lib.choose(
+        visible,
+        offset,
+        jnp.ones(size) if hp is None else jnp.asarray(hp),
+        sides_of(teams, CLASSES[:size]),
+        jnp.full(size, sort),
+        jnp.full(size, hostile_only),
+    )
+    return picked[0].tolist()
+
+
+def test_slots_take_three_friends_then_enemies_then_more_friends():
+    assert choose() == [1, 2, 3, 7, 8]
+    assert choose(hidden=(1, 2, 3, 4)) == [5, 6, 7, 8, 9]
+    assert choose(hidden=(7, 8)) == [1, 2, 3, 9, 4]
+    assert choose(hidden=(7, 8, 9)) == [1, 2, 3, 4, 5]
+    assert choose(hostile_only=True) == [7, 8, 9, -1, -1]
+    assert choose(hidden=range(1, 10)) == [-1] * 5
+
+
+def test_orders_of_contacts():
+    assert choose(BIGGEST) == [4, 3, 5, 9, 7]
+    hp = [1.0, 0.9, 0.8, 0.2, 0.9, 0.5, 1.0, 1.0, 0.4, 0.4]
+    assert choose(MOST_DAMAGED, hp=hp) == [3, 5, 2, 8, 9]
+    assert choose(MOST_DAMAGED, hostile_only=True, hp=hp) == [8, 9, 7, -1, -1]
+
+
+def test_contacts_agree_with_sorting_on_random_scenes():
+    generator, size = np.random.default_rng(3), 9
+    choose_jit = jax.jit(contacts_lib.choose)
+    for _ in range(60):
+        teams, classes = generator.integers(0, 2, size), generator.integers(0, 4, size)
+        hp, position = generator.random(size).astype(np.float32), generator.normal(size=(size, 3))
+        visible = generator.random((size, size)) < 0.8
+        offset = (position[None] - position[:, None]).astype(np.float32)
+        sort, only = generator.integers(0, 3, size), generator.random(size) < 0.3
+        got = choose_jit(
+            jnp.asarray(visible),
+            jnp.asarray(offset),
+            jnp.asarray(hp),
+            sides_of(teams, classes),
+            jnp.asarray(sort),
+            jnp.asarray(only),
+        )
+        bigness = np.array([1, 1, 2, 3])
+        for viewer in range(size):
+            key = (np.zeros(size), -bigness[classes], hp)[sort[viewer]]
+            near = (offset[viewer] ** 2).sum(-1)
+            order = sorted(range(size), key=lambda j: (key[j], near[j]))  # noqa: B023
+            order = [j for j in order if j != viewer and visible[viewer, j]]
+            friends = [j for j in order if teams[j] == teams[viewer] and not only[viewer]]
+            foes = [j for j in order if teams[j] != teams[viewer]]
+            wanted = (friends[:3] + foes + friends[3:] + [-1] * 5)[:5]
+            assert got[viewer].tolist() == wanted
+
+
+def test_messages_reach_the_own_pack_of_the_living_only():
+    said = jnp.arange(5 * 8, dtype=jnp.float32).reshape(5, 8) + 1
+    sides = sides_of([0, 0, 0, 1, 1], [SCOUT] * 5, packs=[0, 0, 1, 0, 0])
+    board = pack_board(said, jnp.array([True, True, True, True, False]), sides, 3)
+    assert (board[0, :2] == said[:2]).all() and (board[1] == board[0]).all()
+    assert (board[0, 2] == 0).all()
+    assert (board[2, 0] == said[2]).all() and (board[2, 1:] == 0).all()
+    assert (board[3, 0] == said[3]).all() and (board[3, 1:] == 0).all()
+
+
+def test_local_map_turns_with_the_mech_and_ends_at_the_border():
+    occupancy = np.zeros((1, 40, 40), bool)
+    occupancy[0, 20, 23] = True  # x = 23, y = 20
+    place = make_place(jnp.asarray(occupancy))
+    mechs = make_mechs(
+        [[20.5, 20.5, 1], [20.5, 20.5, 1], [1.5, 20.5, 1]], [SCOUT] * 3, yaw=[0.0, np.pi / 2, np.pi]
+    )
+    blocks, _ = look(make_state(make_battle(mechs)), make_params([SCOUT] * 3), [0, 1, 0], place=place)
+    local = np.asarray(blocks["local_map"])
+    assert np.argwhere(local[0]).tolist() == [[5 + 3, 5]]
+    # Looking along +y, what lies at larger x is on the right.
+    assert np.argwhere(local[1]).tolist() == [[5, 5 - 3]]
+    # x = 1.5 - 2 = -0.5 is truncated into the first column; farther ahead is outside.
+    assert (local[2][8:] == 1).all() and (local[2][:8] == 0).all()
+
+
+def test_what_a_mech_knows_of_itself():
+    mechs = make_mechs(
+        [[10, 10, 1], [14, 10, 1], [30, 21, 1]],
+        [LIGHT, SCOUT, HEAVY],
+        yaw=[np.pi / 2, 0, 0],
+        velocity=[[1, 2, 3], [0, 0, 0], [0, 0, 0]],
+        hp=[20, 60, 200],
+        heat=[72, 0, 0],
+        stability=[30, 100, 100],
+        painted=[5, 0, 0],
+        suppressed=[12, 0, 0],
+        cooldown=[[6, 61, 81, 10, 5], [0] * 5, [0] * 5],
+        ecm=[True, False, False],
+    )
+    tally = quiet_tally(3, hit=[True, False, False], hit_direction=[[1, 0, 0], [0, 0, 0], [0, 0, 0]])
+    battle = make_battle(mechs, tally)
+    missile = battle.projectiles.replace(
+        kind=battle.projectiles.kind.at[1, 2].set(MISSILE),
+        target=battle.projectiles.target.at[1, 2].set(0),
+    )
+    state = make_state(battle.replace(projectiles=missile), decision=60, score=[6.0, 15.0], sort=[1, 0, 0])
+    senses = make_senses(3, quality=jnp.array([0.75, 1.0, 1.0]), jam=jnp.array([0.4, 0.0, 0.0]))
+    blocks, _ = look(state, make_params([LIGHT, SCOUT, HEAVY]), [0, 1, 1], senses)
+    wanted = {
+        "light": 1, "heavy": 0, "targeted": 1, "under_fire": 1, "painted": 1, "shutdown": 0,
+        "critical_heat": 1, "hp": 0.25, "heat": 0.9, "heat_headroom": 0.1, "stability_risk": 0.7,
+        "hit_x": 0, "hit_y": -1, "hit_z": 0, "incoming_missile": 1, "sensor_quality": 0.5, "jammed": 0.4,
+        "ecm": 1, "eccm": 0, "suppressed": 0.5, "ams_cooldown": 0.25, "velocity_x": 0.1,
+        "velocity_y": 0.2, "velocity_z": 0.3, "laser_cooldown": 6 / 13, "missile_cooldown": 1,
+        "kinetic_cooldown": 1, "painter_cooldown": 0.5, "in_zone": 0, "zone_x": 0.5, "zone_y": 0.25,
+        "zone_z": -1 / 40, "zone_radius": 0.15, "control": -1, "score": 0.2, "enemy_score": 0.5,
+        "time": 0.25, "sort_closest": 0, "sort_biggest": 1, "sort_most_damaged": 0, "hostile_only": 0,
+        "sin_yaw": 1, "cos_yaw": 0,
+    }  # fmt: skip
+    for field, value in wanted.items():
+        np.testing.assert_allclose(own(blocks, field), value, atol=1e-6, err_msg=field)
+    assert own(blocks, "incoming_missile", 1) == 0
+    assert own(blocks, "in_zone", 2) == 1 and own(blocks, "control", 2) == 1
+    assert own(blocks, "score", 2) == 0.5 and own(blocks, "enemy_score", 2) == pytest.approx(0.2)
+
+
+def test_a_shut_down_mech_does_not_feel_its_speed():
+    mechs = make_mechs([[10, 10, 1]] * 2, [LIGHT] * 2, velocity=[[5, 5, 5]] * 2, heat=[80.5, 79.5])
+    blocks, _ = look(make_state(make_battle(mechs)), make_params([LIGHT] * 2), [0, 1])
+    assert own(blocks, "shutdown") == 1 and own(blocks, "velocity_x") == 0
+    assert own(blocks, "shutdown", 1) == 0 and own(blocks, "velocity_x", 1) == 0.5
+
+
+def test_targeted_needs_a_living_enemy_in_sight_and_range():
+    def targeted(distance, team=1, alive=True, sight=True):
+        mechs = make_mechs([[10, 10, 1], [10 + distance, 10, 1]], [SCOUT] * 2, alive=[True, alive])
+        senses = make_senses(2, sight=jnp.full((2, 2), sight))
+        return own(
+            look(make_state(make_battle(mechs)), make_params([SCOUT] * 2), [0, team], senses)[0], "targeted"
+        )
+
+    assert targeted(7.9) == 1
+    assert targeted(8.1) == 0
+    assert targeted(7.9, team=0) == 0
+    assert targeted(7.9, alive=False) == 0
+    assert targeted(7.9, sight=False) == 0
+
+
+def test_the_dead_see_nothing_and_are_not_seen():
+    mechs = make_mechs([[10, 10, 1], [12, 10, 1], [14, 10, 1]], [SCOUT] * 3, alive=[True, False, True])
+    state, params = make_state(make_battle(mechs)), make_params([SCOUT] * 3)
+    blocks, contacts = look(state, params, [0, 0, 1])
+    assert all((block[1] == 0).all() for block in blocks.values())
+    assert contacts[0].tolist() == [2, -1, -1, -1, -1]
+    assert contacts[1].tolist() == [-1] * 5
+    assert (blocks["telemetry"][0] == blocks["telemetry"][2]).all()
+
+
+def test_both_sides_see_the_same_from_their_own_side():
+    """Swapping the teams swaps the observations, so that one policy can play either."""
+    generator = np.random.default_rng(0)
+    position = generator.uniform(3, 37, (4, 3)).astype(np.float32)
+    mechs = make_mechs(position, [HEAVY, SCOUT] * 2, yaw=generator.uniform(-3, 3, 4))
+    params = make_params([HEAVY, SCOUT] * 2)
+    state = make_state(make_battle(mechs), score=[3.0, 9.0])
+    swapped = state.replace(score=state.score[::-1])
+    blocks, _ = look(state, params, [0, 0, 1, 1])
+    mirrored, _ = look(swapped, params, [1, 1, 0, 0])
+    for name in blocks:
+        assert (blocks[name] == mirrored[name]).all(), name
+
+
+def test_observations_are_one_trace_over_rosters_and_maps():
+    traces = []
+
+    @jax.jit
+    @jax.vmap
+    def see_all(classes, index):
+        traces.append(1)
+        mechs = make_mechs([[10, 10, 1], [15, 12, 1]], [SCOUT, SCOUT])
+        place = place_of(index)
+        blocks, _ = look(make_state(make_battle(mechs)), params_of(classes), [0, 1], place=place)
+        return blocks
+
+    def place_of(index):
+        occupancy = jnp.stack([jnp.zeros((40, 40), bool), jnp.ones((40, 40), bool)])
+        return make_place(occupancy)._replace(index=index)
+
+    def params_of(classes):
+        return dataclasses.replace(make_params([SCOUT, SCOUT]), classes=classes)
+
+    blocks = see_all(jnp.array([[SCOUT, HEAVY], [MEDIUM, LIGHT]]), jnp.arange(2))
+    assert blocks["local_map"][0].sum() == 0 and blocks["local_map"][1].min() == 1
+    seen = blocks["contacts"][:, 0, 0, 16:20]
+    assert seen.tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
+    see_all(jnp.array([[LIGHT, HEAVY], [MEDIUM, LIGHT]]), jnp.arange(2))
+    assert len(traces) == 1
