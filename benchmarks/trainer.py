@@ -128,7 +128,8 @@ def peer(python: str, kind: str, repeats: int) -> float | str:
         "horizon": HORIZON,
         "rows": MINIBATCH // HORIZON,
         "threads": os.cpu_count(),
-        "repeats": 16 * repeats,
+        "steps": EPOCHS * AGENTS * HORIZON // MINIBATCH,
+        "repeats": repeats,
     }
     script = str(Path(__file__).with_name("peers.py"))
     done = subprocess.run([python, script, "segments", json.dumps(job)], capture_output=True, text=True)
