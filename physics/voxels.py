@@ -34,6 +34,7 @@ COLLIDES = np.array([0, 1, 0, 0, 1, 1, 0, 1, 1, 0], bool)
 OPAQUE = np.array([0, 1, 0, 0, 1, 1, 0, 0, 1, 1], bool)
 
 MAX_HEIGHT = 32
+MAX_SIDE = 1000
 _TILE = 4
 _EMPTY = -1
 _FULL = np.uint32(0xFFFFFFFF)
@@ -102,12 +103,26 @@ class Terrain(NamedTuple):
         return self.overlay.gone.shape[0] > 0
 
 
+class Sights(NamedTuple):
+    """What E environments can see through, so that one lookup serves points of all of them.
+
+    Attributes:
+      stored: `[N, Y, X]` uint32 columns of opaque cells in the bank.
+      page, gone, debris: those of the environments' overlays, with a leading axis E.
+    """
+
+    stored: jax.Array
+    page: jax.Array
+    gone: jax.Array
+    debris: jax.Array
+
+
 def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
     """Stacks maps `[Z, Y, X]` of materials, all of one size.
 
     Raises:
-      ValueError: no maps, different sizes, more than 32 layers, unknown materials, or more cells in
-        all than 32-bit indices reach.
+      ValueError: no maps, different sizes, more than 32 layers or 1000 cells along a side, unknown
+        materials, or more cells in all than 32-bit indices reach.
     """
     if not len(grids):
         raise ValueError("grids=[]: at least one map is needed")
@@ -116,6 +131,8 @@ def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
         raise ValueError(f"grids: sizes {shapes}; all must have one size [Z, Y, X]")
     if shapes[0][0] > MAX_HEIGHT:
         raise ValueError(f"grids: {shapes[0][0]} layers; at most {MAX_HEIGHT}")
+    if max(shapes[0]) > MAX_SIDE:
+        raise ValueError(f"grids: sizes {shapes}; at most {MAX_SIDE} cells along each side")
     if len(grids) * np.prod(shapes[0]) >= 2**31:
         raise ValueError(f"grids: {len(grids)} maps of {shapes[0]} cells; at most 2**31 - 1 in all")
     material = np.stack(grids).astype(np.uint8)
@@ -173,14 +190,29 @@ def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, 
     return solid, opaque
 
 
-def opaque_columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> jax.Array:
-    """Cells that block sight, uint32 `[...]`; outside the map, those of the nearest column.
+def sights(terrain: Terrain) -> Sights:
+    """What one environment can see through, as a batch of one."""
+    overlay = terrain.overlay
+    return Sights(terrain.bank.opaque, overlay.page[None], overlay.gone[None], overlay.debris[None])
+
+
+def opaque_columns(
+    views: Sights, map_index: jax.Array, row: jax.Array, ix: jax.Array, iy: jax.Array
+) -> jax.Array:
+    """Cells that block sight, uint32 `[...]`; outside the map, those of some column.
 
     Args:
+      views: of E environments.
+      map_index: int32 `[...]` or scalar, maps in the bank.
+      row: int32 `[...]` or scalar, environments.
       ix: int32 `[...]`.
       iy: int32 `[...]`.
     """
-    return _now(terrain, ix, iy, terrain.bank.opaque)[0]
+    word = _stored(views.stored, map_index, ix, iy)
+    if not views.gone.shape[1]:
+        return word
+    gone, debris = _changes(views, row, ix, iy)
+    return (word & ~gone) | debris
 
 
 def material_at(terrain: Terrain, cell: jax.Array) -> jax.Array:
@@ -281,8 +313,8 @@ def fill_box(
     ix, iy = _footprint(near, reach)
     covered = where & (ix < far[0]) & (iy < far[1]) & (ix >= 0) & (ix < cols) & (iy >= 0) & (iy < rows)
     kept = _kept(boxes, spared, ix, iy)
-    gone, debris = _changes(terrain, ix, iy)
-    vacant = (_stored(terrain, ix, iy, terrain.bank.vacant) | gone) & ~debris
+    gone, debris = _changes(sights(terrain), 0, ix, iy)
+    vacant = (_stored(terrain.bank.vacant, terrain.map_index, ix, iy) | gone) & ~debris
     fill = jnp.where(covered, _span(near[2], jnp.minimum(far[2], layers)) & vacant & ~kept, 0)
     overlay, page, room = _claim(overlay, ix, iy, fill != 0)
     place = (jnp.where(room & (fill != 0), page, overlay.gone.shape[0]), _within_tile(ix, iy))
@@ -319,38 +351,36 @@ def _inside(terrain: Terrain, cell: jax.Array) -> jax.Array:
     return ((cell >= 0) & (cell < size)).all(-1)
 
 
-def _stored(terrain: Terrain, ix: jax.Array, iy: jax.Array, words: jax.Array) -> jax.Array:
-    """Columns of the bank, `words` being `[N, Y, X]`; outside the map those of its border."""
+def _take(values: jax.Array, at: jax.Array) -> jax.Array:
+    return values.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+
+
+def _stored(words: jax.Array, map_index: jax.Array, ix: jax.Array, iy: jax.Array) -> jax.Array:
+    """Columns of the bank, `words` being `[N, Y, X]`."""
     maps, rows, cols = words.shape
-    at = jnp.clip(iy, 0, rows - 1) * cols + jnp.clip(ix, 0, cols - 1)
-    at = at if maps == 1 else at + terrain.map_index * (rows * cols)
-    return words.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+    at = iy * cols + ix
+    return _take(words, at if maps == 1 else at + map_index * (rows * cols))
 
 
 def _within_tile(ix: jax.Array, iy: jax.Array) -> jax.Array:
     return iy % _TILE * _TILE + ix % _TILE
 
 
-def _changes(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gone cells and debris of columns; outside the map those of its border."""
-    overlay = terrain.overlay
-    _, rows, cols = terrain.shape
-    ix, iy = jnp.clip(ix, 0, cols - 1), jnp.clip(iy, 0, rows - 1)
-    page = overlay.page.reshape(-1)[iy // _TILE * overlay.page.shape[1] + ix // _TILE]
-    at = page.astype(jnp.int32) * _TILE**2 + _within_tile(ix, iy)
-    gone, debris = (
-        planes.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
-        for planes in (overlay.gone, overlay.debris)
-    )
-    return gone, debris
+def _changes(views: Sights, row: jax.Array, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gone cells and debris of columns."""
+    _, rows, cols = views.page.shape
+    tile = iy // _TILE * cols + ix // _TILE
+    page = _take(views.page, row * (rows * cols) + tile).astype(jnp.int32)
+    at = (row * views.gone.shape[1] + page) * _TILE**2 + _within_tile(ix, iy)
+    return _take(views.gone, at), _take(views.debris, at)
 
 
 def _now(terrain: Terrain, ix: jax.Array, iy: jax.Array, *words: jax.Array) -> list[jax.Array]:
     """Columns of the bank with the overlay's changes; debris blocks movement and sight."""
-    stored = [_stored(terrain, ix, iy, word) for word in words]
+    stored = [_stored(word, terrain.map_index, ix, iy) for word in words]
     if not terrain.changes:
         return stored
-    gone, debris = _changes(terrain, ix, iy)
+    gone, debris = _changes(sights(terrain), 0, ix, iy)
     return [(word & ~gone) | debris for word in stored]
 
 
@@ -360,10 +390,10 @@ def _material(terrain: Terrain, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, y, z = (jnp.clip(cell[..., i], 0, n - 1) for i, n in enumerate((cols, rows, layers)))
     at = (z * rows + y) * cols + x
     at = at if maps == 1 else at + terrain.map_index * (layers * rows * cols)
-    stored = terrain.bank.material.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+    stored = _take(terrain.bank.material, at)
     if not terrain.changes:
         return stored, jnp.zeros(stored.shape, bool)
-    gone, debris = ((plane >> z.astype(jnp.uint32)) & 1 != 0 for plane in _changes(terrain, x, y))
+    gone, debris = ((plane >> z.astype(jnp.uint32)) & 1 != 0 for plane in _changes(sights(terrain), 0, x, y))
     wreck = jnp.where(gone, np.uint8(SOLID_DEBRIS), np.uint8(DEBRIS_FIELD))
     return jnp.where(debris, wreck, jnp.where(gone, np.uint8(AIR), stored)), debris
 
