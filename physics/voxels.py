@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from physics.compaction import first_true
+
 MATERIALS = (
     "air",
     "solid",
@@ -35,8 +37,9 @@ OPAQUE = np.array([0, 1, 0, 0, 1, 1, 0, 0, 1, 1], bool)
 
 MAX_HEIGHT = 32
 MAX_SIDE = 1000
-_TILE = 4
+_TILE, _SHIFT = 4, 2
 _EMPTY = -1
+_TOGETHER = 32  # hits that are compared all with all; more take turns
 _FULL = np.uint32(0xFFFFFFFF)
 
 
@@ -256,31 +259,21 @@ def damage_cells(terrain: Terrain, cells: jax.Array, amount: jax.Array, where: j
       amount: `[K]` hit points; only positive ones count.
       where: `[K]` bool, hits that happen.
     """
-    overlay = terrain.overlay
     if not terrain.changes:
-        return overlay
-    _, rows, cols = terrain.shape
-    x, y, z = jnp.moveaxis(cells, -1, 0)
-    flat = (z * rows + y) * cols + x
-    material, wreck = _material(terrain, cells)
-    hit = where & (amount > 0) & _inside(terrain, cells) & (material != AIR) & (material != REINFORCED)
-    first, same = _groups(flat, hit)
-    total = jnp.where(same, amount, 0).sum(-1)
-    known = first[:, None] & (overlay.cell == flat[:, None])
-    lost = total + jnp.where(known, overlay.damage, 0).sum(-1)
-    endures = jnp.where(wreck, 0, jnp.asarray(HIT_POINTS)[material])
-    falls = first & (lost >= endures)
-    overlay, page, room = _claim(overlay, x, y, falls)
-    falls &= room
-    overlay = _remember(overlay, flat, lost, known, falls, first & (lost < endures))
-    bit = jnp.uint32(1) << z.astype(jnp.uint32)
-    place = (jnp.where(falls, page, overlay.gone.shape[0]), _within_tile(x, y))
-    gone, debris = (planes.at[place].get(mode="clip") & bit for planes in (overlay.gone, overlay.debris))
-    # Fallen cells are distinct, so that adding their bits sets them and taking bits that are set clears them.
-    return overlay.replace(
-        gone=overlay.gone.at[place].add(bit ^ gone, mode="drop"),
-        debris=overlay.debris.at[place].add(jnp.uint32(0) - debris, mode="drop"),
-    )
+        return terrain.overlay
+    hit = where & (amount > 0) & _damageable(terrain, cells)
+    if hit.size <= _TOGETHER:
+        return _damage(terrain, cells, amount, hit)
+
+    def some(carry):
+        hit, overlay = carry
+        chosen, place, total = first_true(hit, _TOGETHER)
+        now = terrain._replace(overlay=overlay)
+        picked, taken = cells[chosen], np.arange(_TOGETHER) < total
+        overlay = _damage(now, picked, amount[chosen], taken & _damageable(now, picked))
+        return hit & (place >= _TOGETHER), overlay
+
+    return jax.lax.while_loop(lambda carry: carry[0].any(), some, (hit, terrain.overlay))[1]
 
 
 def fill_box(
@@ -363,13 +356,13 @@ def _stored(words: jax.Array, map_index: jax.Array, ix: jax.Array, iy: jax.Array
 
 
 def _within_tile(ix: jax.Array, iy: jax.Array) -> jax.Array:
-    return iy % _TILE * _TILE + ix % _TILE
+    return ((iy & (_TILE - 1)) << _SHIFT) | (ix & (_TILE - 1))
 
 
 def _changes(views: Sights, row: jax.Array, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Gone cells and debris of columns."""
     _, rows, cols = views.page.shape
-    tile = iy // _TILE * cols + ix // _TILE
+    tile = (iy >> _SHIFT) * cols + (ix >> _SHIFT)
     page = _take(views.page, row * (rows * cols) + tile).astype(jnp.int32)
     at = (row * views.gone.shape[1] + page) * _TILE**2 + _within_tile(ix, iy)
     return _take(views.gone, at), _take(views.debris, at)
@@ -398,6 +391,37 @@ def _material(terrain: Terrain, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(debris, wreck, jnp.where(gone, np.uint8(AIR), stored)), debris
 
 
+def _damageable(terrain: Terrain, cells: jax.Array) -> jax.Array:
+    material = _material(terrain, cells)[0]
+    return _inside(terrain, cells) & (material != AIR) & (material != REINFORCED)
+
+
+def _damage(terrain: Terrain, cells: jax.Array, amount: jax.Array, hit: jax.Array) -> Overlay:
+    """Takes hit points from damageable cells `[K, 3]`, comparing all with all."""
+    overlay = terrain.overlay
+    _, rows, cols = terrain.shape
+    x, y, z = jnp.moveaxis(cells, -1, 0)
+    flat = (z * rows + y) * cols + x
+    material, wreck = _material(terrain, cells)
+    first, same = _groups(flat, hit)
+    total = jnp.where(same, amount, 0).sum(-1)
+    known = first[:, None] & (overlay.cell == flat[:, None])
+    lost = total + jnp.where(known, overlay.damage, 0).sum(-1)
+    endures = jnp.where(wreck, 0, jnp.asarray(HIT_POINTS)[material])
+    falls = first & (lost >= endures)
+    overlay, page, room = _claim(overlay, x, y, falls)
+    falls &= room
+    overlay = _remember(overlay, flat, lost, known, falls, first & (lost < endures))
+    bit = jnp.uint32(1) << z.astype(jnp.uint32)
+    place = (jnp.where(falls, page, overlay.gone.shape[0]), _within_tile(x, y))
+    gone, debris = (planes.at[place].get(mode="clip") & bit for planes in (overlay.gone, overlay.debris))
+    # Fallen cells are distinct, so that adding their bits sets them and taking bits that are set clears them.
+    return overlay.replace(
+        gone=overlay.gone.at[place].add(bit ^ gone, mode="drop"),
+        debris=overlay.debris.at[place].add(jnp.uint32(0) - debris, mode="drop"),
+    )
+
+
 def _groups(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Which of `[K]` entries is the first with its value, and `[K, K]` which entries share theirs."""
     same = (values[:, None] == values) & where[:, None] & where
@@ -411,7 +435,7 @@ def _claim(
     """Gives pages to the tiles of columns `[K]`; the page of each, and whether there was one left."""
     pages = overlay.gone.shape[0]
     cols = overlay.page.shape[1]
-    tile = iy // _TILE * cols + ix // _TILE
+    tile = (iy >> _SHIFT) * cols + (ix >> _SHIFT)
     page = overlay.page.reshape(-1).at[tile].get(mode="clip").astype(jnp.int32)
     first, same = _groups(tile, where & (page == 0))
     fresh = jnp.where(first, overlay.used + jnp.cumsum(first), 0)

@@ -215,6 +215,18 @@ def test_equal_cells_of_one_call_add_up():
     assert (materials(terrain) == AIR).sum() == 1
 
 
+def test_many_hits_add_up_wherever_they_stand_in_a_call():
+    rng = np.random.default_rng(14)
+    grid = scattered(15, (6, 12, 12), air=0.3)
+    terrain, model = world(grid), Model(grid)
+    for _ in range(3):
+        cells = rng.integers(0, [9, 9, 5], (300, 3)).astype(np.int32)
+        amount, where = rng.integers(1, 30, 300).astype(np.float32), rng.random(300) < 0.8
+        terrain = terrain._replace(overlay=hurt(terrain, cells, amount, where))
+        model.damage(cells, amount, where)
+        np.testing.assert_array_equal(materials(terrain), model.grid)
+
+
 def test_cells_outside_the_map_take_nothing():
     grid = np.full((2, 5, 5), FOLIAGE, np.uint8)
     hits = [[-1, 2, 1, 9], [5, 2, 1, 9], [2, -1, 1, 9], [2, 5, 1, 9], [2, 2, -1, 9], [2, 2, 2, 9]]
