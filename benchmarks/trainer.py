@@ -46,15 +46,16 @@ def read(*overrides: str) -> config_lib.RunConfig:
     return config_lib.read(config)
 
 
-def best_seconds(call, *arguments, repeats: int) -> float:
-    """Least seconds of a compiled call, after a warm-up."""
-    jax.block_until_ready(call(*arguments))
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        jax.block_until_ready(call(*arguments))
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def best_seconds(calls: dict, repeats: int) -> dict[str, float]:
+    """Least seconds of compiled calls, each with its arguments, taken in turns after a warm-up."""
+    best = dict.fromkeys(calls, math.inf)
+    for turn in range(repeats + 1):
+        for name, (call, *arguments) in calls.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(call(*arguments))
+            if turn:
+                best[name] = min(best[name], time.perf_counter() - begin)
+    return best
 
 
 def compile_call(call, *arguments):
@@ -95,13 +96,13 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
 
     learn, _ = compile_call(agent.update, learner, jax.random.key(1), rollout)
     trace, _ = compile_call(advantages, learner, rollout)
-    seconds = {
-        "update": best_seconds(update, run, repeats=repeats),
-        "rollout": best_seconds(collect, run, repeats=repeats),
-        "advantages": best_seconds(trace, learner, rollout, repeats=repeats),
-        "learning": best_seconds(learn, learner, jax.random.key(1), rollout, repeats=repeats),
-        "compiling": compiling,
+    calls = {
+        "update": (update, run),
+        "rollout": (collect, run),
+        "advantages": (trace, learner, rollout),
+        "learning": (learn, learner, jax.random.key(1), rollout),
     }
+    seconds = best_seconds(calls, repeats) | {"compiling": compiling}
     seconds["learning"] -= seconds["advantages"]
     return seconds
 
@@ -128,7 +129,8 @@ def peer(python: str, kind: str, repeats: int) -> float | str:
         "horizon": HORIZON,
         "rows": MINIBATCH // HORIZON,
         "threads": os.cpu_count(),
-        "repeats": 16 * repeats,
+        "steps": EPOCHS * AGENTS * HORIZON // MINIBATCH,
+        "repeats": repeats,
     }
     script = str(Path(__file__).with_name("peers.py"))
     done = subprocess.run([python, script, "segments", json.dumps(job)], capture_output=True, text=True)
@@ -137,17 +139,23 @@ def peer(python: str, kind: str, repeats: int) -> float | str:
     return json.loads(done.stdout.splitlines()[-1])["rate"]
 
 
-def speed_table(arguments, matmul: float) -> Table:
+def speed_table(arguments) -> Table:
     """Rates and shares by core."""
+    before, matmul = os.getloadavg()[0], matmul_rate()
+    measured = {}
+    for kind in arguments.cores.split(","):
+        seconds = measure(kind, arguments.precision, arguments.repeats)
+        measured[kind] = seconds, peer(arguments.peer_python, kind, arguments.repeats)
+        matmul = max(matmul, matmul_rate())
     title = f"learning from decisions, {arguments.precision}; matrix products at {matmul / 1e9:.0f} GFLOP/s"
-    before = os.getloadavg()[0]
     table = Table(title=title, title_justify="left", caption_justify="left")
+    table.caption = (
+        f"load before and after: {before:.1f} and {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
     columns = ("core", "learnt/s", "PyTorch", "ratio", "of the matmul rate", "played and learnt/s")
     for column in (*columns, "rollout", "advantages", "learning", "compile s"):
         table.add_column(column, justify="right")
-    for kind in arguments.cores.split(","):
-        seconds = measure(kind, arguments.precision, arguments.repeats)
-        theirs = peer(arguments.peer_python, kind, arguments.repeats)
+    for kind, (seconds, theirs) in measured.items():
         if isinstance(theirs, str):
             print(f"{kind}: no peer: {theirs}", file=sys.stderr)
         ours = EPOCHS * AGENTS * HORIZON / seconds["learning"]
@@ -161,9 +169,6 @@ def speed_table(arguments, matmul: float) -> Table:
             *(f"{seconds[part] / seconds['update']:.1%}" for part in ("rollout", "advantages", "learning")),
             f"{seconds['compiling']:.1f}",
         )
-    table.caption = (
-        f"load before and after: {before:.1f} and {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
     return table
 
 
@@ -260,7 +265,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=150)
     if not arguments.memory:
-        console.print(speed_table(arguments, matmul_rate()))
+        console.print(speed_table(arguments))
     for plan in PLANS:
         console.print(memory_table(*plan, arguments.precision))
 

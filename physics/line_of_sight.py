@@ -6,18 +6,29 @@ any axis. `sight_clear` walks over columns only: within one it compares the word
 the bits of the heights that the segment has there. Source: spec sections 2.1, 2.3 and 9.
 """
 
+from functools import cache, partial
+from math import ceil
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
-from physics.voxels import Terrain, opaque_columns
+from physics.compaction import first_true
+from physics.voxels import Sights, Terrain, opaque_columns, sights
 
-_UNROLL = 4
 # Later than any crossing on the segment; finite, so that no product with a zero slope is undefined.
 _NEVER = np.float32(1e9)
+# (columns, share): all segments walk some columns; then those that are neither blocked nor at their end move
+# on to the next stage, which has room for a share of them. Few segments are not worth the stages.
+_STAGES = ((8, 0.5), (8, 0.5), (16, 0.5))
+_SMALL = 1 << 14
+_UNROLL = 4
+# A walk's state is one word, since XLA on a CPU computes a loop's body once for each array that it carries:
+# columns walked along x (10 bits), along y (10), lowest cell to look at (6), and these two.
+_ENDED, _BLOCKED = np.uint32(1 << 30), np.uint32(1 << 31)
 
 
 def sight_clear(terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int | None = None) -> jax.Array:
@@ -25,32 +36,21 @@ def sight_clear(terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: in
 
     The voxels of the two points are not looked at. Leaving the map in between blocks, and a segment
     within one voxel is clear. If the segment meets an edge or a corner of voxels exactly, which of the
-    voxels there count is arbitrary.
+    voxels there count is arbitrary. A point that is not finite sees nothing. Batches are walked
+    together, whether they come as leading axes or through `vmap`.
 
     Args:
       start: `[..., 3]` x, y, z in voxels.
       end: `[..., 3]`.
       steps: borders between columns to cross at most, for segments that are known to be short; what
-        lies farther is taken for clear. None walks as far as the longest segment of the batch needs.
+        lies farther is taken for clear. None walks as far as it needs to.
     """
-    ray, leaves = _prepare(terrain, start, end)
-    walk = _Walk(ray.first[..., 0], ray.first[..., 1], ray.first[..., 2] + 1, leaves)
-
-    def advance(walk):
-        return _next_column(terrain, ray, walk)
-
-    if steps is not None:
-        walk = advance(lax.fori_loop(0, steps, lambda _, walk: advance(walk), walk, unroll=_UNROLL))
-        return ~walk.blocked
-    most = jnp.abs(ray.last - ray.first)[..., :2].sum(-1).max(initial=0) + 1
-
-    def several(carry):
-        done, walk = carry
-        for _ in range(_UNROLL):
-            walk = advance(walk)
-        return done + _UNROLL, walk
-
-    return ~lax.while_loop(lambda carry: carry[0] < most, several, (jnp.int32(0), walk))[1].blocked
+    start, end = jnp.broadcast_arrays(start, end)
+    points = [[point[..., axis].ravel() for axis in range(3)] for point in (start, end)]
+    count = points[0][0].size
+    index = jnp.broadcast_to(jnp.asarray(terrain.map_index, jnp.int32), (count,))
+    rays = _Rays(*points, index, jnp.zeros((count,), jnp.int32))
+    return _walker(terrain.shape[0], steps)(sights(terrain), rays).reshape(start.shape[:-1])
 
 
 def cast(
@@ -71,24 +71,35 @@ def cast(
       Whether there is a hit `[...]`, the share of the segment at which it enters that voxel (1 without
       a hit), and the voxel, int32 `[..., 3]` (that of the end without one).
     """
-    cell, last, sign, inverse, plane = _traversal(start, end)
+    start, end = (jnp.moveaxis(point, -1, 0) for point in jnp.broadcast_arrays(start, end))
+    way = end - start
+    last = jnp.floor(end).astype(jnp.int32)
+    sign = jnp.where(way < 0, -1, 1)
+    slope = 1 / jnp.where(way == 0, 1, way)
     size = np.array(terrain.shape[::-1], np.int32)
+    views = sights(terrain)
 
     def advance(_, carry):
         cell, at, hit = carry
-        times = jnp.where(cell == last, _NEVER, (cell + plane - start) * inverse)
-        move = (_first_axis(times) & (cell != last) & ~hit[..., None]).astype(jnp.int32)
-        moved = move.any(-1)
-        cell = cell + move * sign
-        word = opaque_columns(terrain, cell[..., 0], cell[..., 1])
-        height = jnp.clip(cell[..., 2], 0, size[2] - 1).astype(jnp.uint32)
-        inside = ((cell >= 0) & (cell < size)).all(-1)
-        entered = moved & (~inside | ((word >> height) & 1 != 0))
-        return cell, jnp.where(entered, times.min(-1), at), hit | entered
+        border = jnp.where(way < 0, cell, cell + 1)
+        times = jnp.where(cell == last, _NEVER, (border - start) * slope)
+        time = times.min(0)
+        moves = ~hit & (time < _NEVER)
+        x, y, z = (
+            c + jnp.where(a & moves, s, 0) for c, a, s in zip(cell, _first_axis(times), sign, strict=True)
+        )
+        inside = (x >= 0) & (x < size[0]) & (y >= 0) & (y < size[1]) & (z >= 0) & (z < size[2])
+        word = opaque_columns(views, terrain.map_index, 0, x, y)
+        entered = moves & (~inside | ((word >> jnp.clip(z, 0, 31).astype(jnp.uint32)) & 1 != 0))
+        return jnp.stack([x, y, z]), jnp.where(entered, time, at), hit | entered
 
-    at, hit = (jnp.full(cell.shape[:-1], value) for value in (np.float32(1), False))
-    cell, at, hit = lax.fori_loop(0, steps, advance, (cell, at, hit), unroll=True)
-    return hit, jnp.clip(at, 0, 1), jnp.where(hit[..., None], cell, last)
+    carry = (
+        jnp.floor(start).astype(jnp.int32),
+        jnp.ones(start.shape[1:], start.dtype),
+        jnp.zeros(start.shape[1:], bool),
+    )
+    cell, at, hit = lax.fori_loop(0, steps, advance, carry)
+    return hit, jnp.clip(at, 0, 1), jnp.moveaxis(jnp.where(hit, cell, last), 0, -1)
 
 
 def in_smoke(
@@ -111,97 +122,156 @@ def in_smoke(
 
 
 class _Rays(NamedTuple):
-    """Segments that do not descend.
+    """Segments.
 
-    start, way, inverse `[..., 3]`: origin, end minus origin, 1 / way; sign `[..., 3]` -1 or 1; plane
-    `[..., 3]`: 1 where a cell is left through its upper border; first, last `[..., 3]`: cells.
+    start, end: three arrays `[R]`; map_index, row: int32 `[R]`, the map and the environment they are in.
     """
 
-    start: jax.Array
-    way: jax.Array
-    inverse: jax.Array
-    sign: jax.Array
-    plane: jax.Array
-    first: jax.Array
-    last: jax.Array
+    start: list[jax.Array]
+    end: list[jax.Array]
+    map_index: jax.Array
+    row: jax.Array
 
 
-class _Walk(NamedTuple):
-    """A column, the lowest cell in it that is to be looked at, and whether something blocks."""
+@cache
+def _walker(height: int, steps: int | None):
+    """A function of views and rays: which see their ends."""
 
-    x: jax.Array
-    y: jax.Array
-    low: jax.Array
-    blocked: jax.Array
+    @custom_vmap
+    def walker(views, rays):
+        rays, blocked = _arranged(rays, (views.stored.shape[2], views.stored.shape[1], height))
+        low = jnp.maximum(jnp.floor(rays.start[2]) + 1, 0).astype(jnp.uint32)
+        state = (low << 20) | jnp.where(blocked, _BLOCKED, np.uint32(0))
+        if steps is not None:
+            return _several(_step(views, rays), steps + 1, state) < _BLOCKED
+        stages = _STAGES if state.size > _SMALL else ()
+        return _finish(views, rays, state, stages) < _BLOCKED
+
+    @walker.def_vmap
+    def batch(axis_size, batched, views, rays):
+        """Puts the new axis beside the others: all segments of all environments are walked together."""
+        if batched[0].stored:
+            axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
+            return jax.vmap(walker.fun, axes)(views, rays), True
+
+        def spread(flag, values):
+            return values if flag else jnp.broadcast_to(values, (axis_size, *values.shape))
+
+        rays = jax.tree.map(spread, batched[1], rays)
+        if any(batched[0][1:]):
+            overlays = [spread(flag, value) for flag, value in zip(batched[0][1:], views[1:], strict=True)]
+            first_row = jnp.arange(axis_size, dtype=jnp.int32)[:, None] * overlays[0].shape[1]
+            rays = rays._replace(row=rays.row + first_row)
+            views = Sights(views.stored, *(lax.collapse(v, 0, 2) for v in overlays))
+        shape = rays.row.shape
+        return walker(views, jax.tree.map(jnp.ravel, rays)).reshape(shape), True
+
+    return walker
 
 
-def _traversal(start: jax.Array, end: jax.Array) -> tuple[jax.Array, ...]:
-    """First and last cells, signs, inverse slopes, and 1 where cells are left through upper borders."""
-    way = end - start
-    cell, last = (jnp.floor(point).astype(jnp.int32) for point in (start, end))
-    sign = jnp.where(way < 0, -1, 1)
-    inverse = 1 / jnp.where(way == 0, 1, way)
-    return cell, last, sign, inverse, (way >= 0).astype(jnp.int32)
+def _arranged(rays: _Rays, size: tuple[int, int, int]) -> tuple[_Rays, jax.Array]:
+    """Segments from their lower ends up, and which are blocked by leaving the map on their way.
+
+    Those that are, and those without voxels between their ends, become points that take no walk.
+    """
+    (x, y, z), (u, v, w) = rays.start, rays.end
+    swap = (w < z) | ((w == z) & ((u < x) | ((u == x) & (v < y))))
+    start = [jnp.where(swap, b, a) for a, b in zip(rays.start, rays.end, strict=True)]
+    end = [jnp.where(swap, a, b) for a, b in zip(rays.start, rays.end, strict=True)]
+    first, last = [jnp.floor(p) for p in start], [jnp.floor(p) for p in end]
+    crossings = sum(jnp.abs(b - a) for a, b in zip(first, last, strict=True))
+    opening, closing, sign = [], [], []
+    for a, b, p, q in zip(first, last, start, end, strict=True):
+        way = q - p
+        slope = 1 / jnp.where(way == 0, 1, way)
+        opening.append(jnp.where(a == b, _NEVER, (jnp.where(way < 0, a, a + 1) - p) * slope))
+        closing.append(jnp.where(a == b, -_NEVER, (jnp.where(way < 0, b + 1, b) - p) * slope))
+        sign.append(jnp.where(way < 0, -1.0, 1.0))
+    # A walk is monotonic and the map convex: between two cells inside, all are.
+    inside = True
+    for a, b, s, n, opens, closes in zip(
+        first, last, sign, size, _first_axis(opening), _last_axis(closing), strict=True
+    ):
+        for cell in (a + jnp.where(opens, s, 0), b - jnp.where(closes, s, 0)):
+            inside = inside & (cell >= 0) & (cell < n)
+    walks = inside & (crossings > 1)
+    # A sum that is not finite comes of a point that is not.
+    blocked = ~inside & ~(crossings <= 1)
+    start, end = ([jnp.where(walks, c, 0) for c in point] for point in (start, end))
+    return rays._replace(start=start, end=end), blocked
 
 
-def _first_axis(times: jax.Array) -> jax.Array:
-    """One-hot bool `[..., 3]`, the earliest of three: x only if alone, y if before z, else z."""
-    x, y, z = (times[..., i] for i in range(3))
+def _step(views: Sights, rays: _Rays):
+    """A function of states `[R]` that looks at one column and moves on to the next, but stays in the last."""
+    start, end = rays.start, rays.end
+    way = [q - p for p, q in zip(start, end, strict=True)]
+    first, last = ([jnp.floor(c).astype(jnp.int32) for c in point] for point in (start, end))
+    count = [jnp.abs(last[i] - first[i]) for i in (0, 1)]
+    sign = [jnp.where(way[i] < 0, -1, 1) for i in (0, 1)]
+    rate = [1 / jnp.where(way[i] == 0, 1, jnp.abs(way[i])) for i in (0, 1)]
+    gap = [jnp.where(way[i] < 0, start[i] - first[i], first[i] + 1 - start[i]) for i in (0, 1)]
+
+    def step(state):
+        walked = [((state >> shift) & 1023).astype(jnp.int32) for shift in (0, 10)]
+        time_x, time_y = (
+            jnp.where(k == n, _NEVER, (k.astype(jnp.float32) + g) * r)
+            for k, n, g, r in zip(walked, count, gap, rate, strict=True)
+        )
+        time = jnp.minimum(time_x, time_y)
+        final = time == _NEVER
+        leave = jnp.minimum(jnp.floor(start[2] + time * way[2]), jnp.floor(end[2])).astype(jnp.int32)
+        high = jnp.where(final, last[2] - 1, leave)
+        low = (state >> 20) & 63
+        ix, iy = (first[i] + walked[i] * sign[i] for i in (0, 1))
+        word = opaque_columns(views, rays.map_index, rays.row, ix, iy)
+        upto = np.uint32(0xFFFFFFFF) >> (31 - high).astype(jnp.uint32)
+        seen = (low.astype(jnp.int32) <= high) & ((word & upto) >> low != 0)
+        along_x = time_x < time_y
+        walked = (along_x & ~final).astype(jnp.uint32) + ((~along_x & ~final).astype(jnp.uint32) << 10)
+        flags = jnp.where(seen, _BLOCKED, np.uint32(0)) | jnp.where(final, _ENDED, np.uint32(0))
+        kept = state & (_BLOCKED | _ENDED | np.uint32((1 << 20) - 1))
+        return (kept + walked) | (leave.astype(jnp.uint32) << 20) | flags
+
+    return step
+
+
+def _several(step, columns: int, state: jax.Array) -> jax.Array:
+    return lax.fori_loop(0, columns, lambda _, s: step(s), state, unroll=min(columns, _UNROLL))
+
+
+def _finish(views: Sights, rays: _Rays, state: jax.Array, stages: tuple) -> jax.Array:
+    """Takes segments to where they are blocked or end."""
+    step = _step(views, rays)
+    if not stages:
+        return lax.while_loop(lambda s: (s < _ENDED).any(), partial(_several, step, _UNROLL), state)
+    (columns, share), *later = stages
+    state = _several(step, columns, state)
+    room = ceil(state.size * share)
+
+    def select(carry):
+        state, _ = carry
+        going = state < _ENDED
+        chosen, place, total = first_true(going, room)
+        idle = jnp.arange(room) >= total
+        picked = jax.tree.map(lambda v: v[chosen], rays)
+        moved = _finish(views, picked, jnp.where(idle, _ENDED, state[chosen]), tuple(later))
+        taken = going & (place < room)
+        return jnp.where(taken, moved[jnp.clip(place, 0, room - 1)], state), total > room
+
+    return lax.while_loop(lambda c: c[1], select, (state, (state < _ENDED).any()))[0]
+
+
+def _first_axis(times) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Which of three crossings comes first: x only if alone, y if before z, else z."""
+    x, y, z = times
     first_x = (x < y) & (x < z)
     first_y = ~first_x & (y < z)
-    return jnp.stack([first_x, first_y, ~first_x & ~first_y], -1)
+    return first_x, first_y, ~first_x & ~first_y
 
 
-def _last_axis(times: jax.Array) -> jax.Array:
-    """One-hot bool `[..., 3]`, the last of three crossings in the same order."""
-    x, y, z = (times[..., i] for i in range(3))
+def _last_axis(times) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Which of three crossings comes last in the same order."""
+    x, y, z = times
     last_x = (x >= y) & (x >= z)
     last_y = ~last_x & (y >= z)
-    return jnp.stack([last_x, last_y, ~last_x & ~last_y], -1)
-
-
-def _prepare(terrain: Terrain, start: jax.Array, end: jax.Array) -> tuple[_Rays, jax.Array]:
-    """Segments from their lower ends up, and which of them leave the map in between."""
-    start, end = jnp.broadcast_arrays(start, end)
-    (x, y, z), (u, v, w) = (jnp.moveaxis(point, -1, 0) for point in (start, end))
-    swap = ((w < z) | ((w == z) & ((u < x) | ((u == x) & (v < y)))))[..., None]
-    start, end = jnp.where(swap, end, start), jnp.where(swap, start, end)
-    first, last, sign, inverse, plane = _traversal(start, end)
-    opening = jnp.where(first == last, _NEVER, (first + plane - start) * inverse)
-    closing = jnp.where(first == last, -_NEVER, (last + 1 - plane - start) * inverse)
-    size = np.array(terrain.shape[::-1], np.int32)
-    second, last_but_one = first + _first_axis(opening) * sign, last - _last_axis(closing) * sign
-    outside = [((cell < 0) | (cell >= size)).any(-1) for cell in (second, last_but_one)]
-    # A walk is monotonic and the map convex: between two cells inside, all are.
-    leaves = (jnp.abs(last - first).sum(-1) > 1) & (outside[0] | outside[1])
-    return _Rays(start, end - start, inverse, sign, plane, first, last), leaves
-
-
-def _next_column(terrain: Terrain, ray: _Rays, walk: _Walk) -> _Walk:
-    """Looks at the cells of one column and moves on to the next; stays in the last."""
-    height = np.int32(terrain.shape[0])
-    time_x, time_y = (
-        jnp.where(
-            cell == ray.last[..., axis],
-            _NEVER,
-            ((cell + ray.plane[..., axis]) - ray.start[..., axis]) * ray.inverse[..., axis],
-        )
-        for axis, cell in enumerate((walk.x, walk.y))
-    )
-    time = jnp.minimum(time_x, time_y)
-    final = time == _NEVER
-    top = ray.last[..., 2]
-    leave = jnp.floor(ray.start[..., 2] + time * ray.way[..., 2])
-    leave = jnp.clip(jnp.minimum(leave, top.astype(jnp.float32)).astype(jnp.int32), ray.first[..., 2], top)
-    high = jnp.where(final, top - 1, leave)
-    word = opaque_columns(terrain, walk.x, walk.y)
-    upto = np.uint32(0xFFFFFFFF) >> (31 - jnp.clip(high, 0, height - 1)).astype(jnp.uint32)
-    low = jnp.clip(walk.low, 0, 31).astype(jnp.uint32)
-    seen = (walk.low <= high) & ((word & upto) >> low != 0)
-    step_x = (time_x < time_y) & ~final
-    return _Walk(
-        walk.x + jnp.where(step_x, ray.sign[..., 0], 0),
-        walk.y + jnp.where(step_x | final, 0, ray.sign[..., 1]),
-        leave,
-        walk.blocked | seen,
-    )
+    return last_x, last_y, ~last_x & ~last_y

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from physics.compaction import first_true
+
 MATERIALS = (
     "air",
     "solid",
@@ -34,8 +36,10 @@ COLLIDES = np.array([0, 1, 0, 0, 1, 1, 0, 1, 1, 0], bool)
 OPAQUE = np.array([0, 1, 0, 0, 1, 1, 0, 0, 1, 1], bool)
 
 MAX_HEIGHT = 32
-_TILE = 4
+MAX_SIDE = 1000
+_TILE, _SHIFT = 4, 2
 _EMPTY = -1
+_TOGETHER = 32  # hits that are compared all with all; more take turns
 _FULL = np.uint32(0xFFFFFFFF)
 
 
@@ -102,12 +106,26 @@ class Terrain(NamedTuple):
         return self.overlay.gone.shape[0] > 0
 
 
+class Sights(NamedTuple):
+    """What E environments can see through, so that one lookup serves points of all of them.
+
+    Attributes:
+      stored: `[N, Y, X]` uint32 columns of opaque cells in the bank.
+      page, gone, debris: those of the environments' overlays, with a leading axis E.
+    """
+
+    stored: jax.Array
+    page: jax.Array
+    gone: jax.Array
+    debris: jax.Array
+
+
 def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
     """Stacks maps `[Z, Y, X]` of materials, all of one size.
 
     Raises:
-      ValueError: no maps, different sizes, more than 32 layers, unknown materials, or more cells in
-        all than 32-bit indices reach.
+      ValueError: no maps, different sizes, more than 32 layers or 1000 cells along a side, unknown
+        materials, or more cells in all than 32-bit indices reach.
     """
     if not len(grids):
         raise ValueError("grids=[]: at least one map is needed")
@@ -116,6 +134,8 @@ def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
         raise ValueError(f"grids: sizes {shapes}; all must have one size [Z, Y, X]")
     if shapes[0][0] > MAX_HEIGHT:
         raise ValueError(f"grids: {shapes[0][0]} layers; at most {MAX_HEIGHT}")
+    if max(shapes[0]) > MAX_SIDE:
+        raise ValueError(f"grids: sizes {shapes}; at most {MAX_SIDE} cells along each side")
     if len(grids) * np.prod(shapes[0]) >= 2**31:
         raise ValueError(f"grids: {len(grids)} maps of {shapes[0]} cells; at most 2**31 - 1 in all")
     material = np.stack(grids).astype(np.uint8)
@@ -173,14 +193,29 @@ def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, 
     return solid, opaque
 
 
-def opaque_columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> jax.Array:
-    """Cells that block sight, uint32 `[...]`; outside the map, those of the nearest column.
+def sights(terrain: Terrain) -> Sights:
+    """What one environment can see through, as a batch of one."""
+    overlay = terrain.overlay
+    return Sights(terrain.bank.opaque, overlay.page[None], overlay.gone[None], overlay.debris[None])
+
+
+def opaque_columns(
+    views: Sights, map_index: jax.Array, row: jax.Array, ix: jax.Array, iy: jax.Array
+) -> jax.Array:
+    """Cells that block sight, uint32 `[...]`; outside the map, those of some column.
 
     Args:
+      views: of E environments.
+      map_index: int32 `[...]` or scalar, maps in the bank.
+      row: int32 `[...]` or scalar, environments.
       ix: int32 `[...]`.
       iy: int32 `[...]`.
     """
-    return _now(terrain, ix, iy, terrain.bank.opaque)[0]
+    word = _stored(views.stored, map_index, ix, iy)
+    if not views.gone.shape[1]:
+        return word
+    gone, debris = _changes(views, row, ix, iy)
+    return (word & ~gone) | debris
 
 
 def material_at(terrain: Terrain, cell: jax.Array) -> jax.Array:
@@ -224,31 +259,21 @@ def damage_cells(terrain: Terrain, cells: jax.Array, amount: jax.Array, where: j
       amount: `[K]` hit points; only positive ones count.
       where: `[K]` bool, hits that happen.
     """
-    overlay = terrain.overlay
     if not terrain.changes:
-        return overlay
-    _, rows, cols = terrain.shape
-    x, y, z = jnp.moveaxis(cells, -1, 0)
-    flat = (z * rows + y) * cols + x
-    material, wreck = _material(terrain, cells)
-    hit = where & (amount > 0) & _inside(terrain, cells) & (material != AIR) & (material != REINFORCED)
-    first, same = _groups(flat, hit)
-    total = jnp.where(same, amount, 0).sum(-1)
-    known = first[:, None] & (overlay.cell == flat[:, None])
-    lost = total + jnp.where(known, overlay.damage, 0).sum(-1)
-    endures = jnp.where(wreck, 0, jnp.asarray(HIT_POINTS)[material])
-    falls = first & (lost >= endures)
-    overlay, page, room = _claim(overlay, x, y, falls)
-    falls &= room
-    overlay = _remember(overlay, flat, lost, known, falls, first & (lost < endures))
-    bit = jnp.uint32(1) << z.astype(jnp.uint32)
-    place = (jnp.where(falls, page, overlay.gone.shape[0]), _within_tile(x, y))
-    gone, debris = (planes.at[place].get(mode="clip") & bit for planes in (overlay.gone, overlay.debris))
-    # Fallen cells are distinct, so that adding their bits sets them and taking bits that are set clears them.
-    return overlay.replace(
-        gone=overlay.gone.at[place].add(bit ^ gone, mode="drop"),
-        debris=overlay.debris.at[place].add(jnp.uint32(0) - debris, mode="drop"),
-    )
+        return terrain.overlay
+    hit = where & (amount > 0) & _damageable(terrain, cells)
+    if hit.size <= _TOGETHER:
+        return _damage(terrain, cells, amount, hit)
+
+    def some(carry):
+        hit, overlay = carry
+        chosen, place, total = first_true(hit, _TOGETHER)
+        now = terrain._replace(overlay=overlay)
+        picked, taken = cells[chosen], np.arange(_TOGETHER) < total
+        overlay = _damage(now, picked, amount[chosen], taken & _damageable(now, picked))
+        return hit & (place >= _TOGETHER), overlay
+
+    return jax.lax.while_loop(lambda carry: carry[0].any(), some, (hit, terrain.overlay))[1]
 
 
 def fill_box(
@@ -281,8 +306,8 @@ def fill_box(
     ix, iy = _footprint(near, reach)
     covered = where & (ix < far[0]) & (iy < far[1]) & (ix >= 0) & (ix < cols) & (iy >= 0) & (iy < rows)
     kept = _kept(boxes, spared, ix, iy)
-    gone, debris = _changes(terrain, ix, iy)
-    vacant = (_stored(terrain, ix, iy, terrain.bank.vacant) | gone) & ~debris
+    gone, debris = _changes(sights(terrain), 0, ix, iy)
+    vacant = (_stored(terrain.bank.vacant, terrain.map_index, ix, iy) | gone) & ~debris
     fill = jnp.where(covered, _span(near[2], jnp.minimum(far[2], layers)) & vacant & ~kept, 0)
     overlay, page, room = _claim(overlay, ix, iy, fill != 0)
     place = (jnp.where(room & (fill != 0), page, overlay.gone.shape[0]), _within_tile(ix, iy))
@@ -319,38 +344,36 @@ def _inside(terrain: Terrain, cell: jax.Array) -> jax.Array:
     return ((cell >= 0) & (cell < size)).all(-1)
 
 
-def _stored(terrain: Terrain, ix: jax.Array, iy: jax.Array, words: jax.Array) -> jax.Array:
-    """Columns of the bank, `words` being `[N, Y, X]`; outside the map those of its border."""
+def _take(values: jax.Array, at: jax.Array) -> jax.Array:
+    return values.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+
+
+def _stored(words: jax.Array, map_index: jax.Array, ix: jax.Array, iy: jax.Array) -> jax.Array:
+    """Columns of the bank, `words` being `[N, Y, X]`."""
     maps, rows, cols = words.shape
-    at = jnp.clip(iy, 0, rows - 1) * cols + jnp.clip(ix, 0, cols - 1)
-    at = at if maps == 1 else at + terrain.map_index * (rows * cols)
-    return words.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+    at = iy * cols + ix
+    return _take(words, at if maps == 1 else at + map_index * (rows * cols))
 
 
 def _within_tile(ix: jax.Array, iy: jax.Array) -> jax.Array:
-    return iy % _TILE * _TILE + ix % _TILE
+    return ((iy & (_TILE - 1)) << _SHIFT) | (ix & (_TILE - 1))
 
 
-def _changes(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gone cells and debris of columns; outside the map those of its border."""
-    overlay = terrain.overlay
-    _, rows, cols = terrain.shape
-    ix, iy = jnp.clip(ix, 0, cols - 1), jnp.clip(iy, 0, rows - 1)
-    page = overlay.page.reshape(-1)[iy // _TILE * overlay.page.shape[1] + ix // _TILE]
-    at = page.astype(jnp.int32) * _TILE**2 + _within_tile(ix, iy)
-    gone, debris = (
-        planes.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
-        for planes in (overlay.gone, overlay.debris)
-    )
-    return gone, debris
+def _changes(views: Sights, row: jax.Array, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gone cells and debris of columns."""
+    _, rows, cols = views.page.shape
+    tile = (iy >> _SHIFT) * cols + (ix >> _SHIFT)
+    page = _take(views.page, row * (rows * cols) + tile).astype(jnp.int32)
+    at = (row * views.gone.shape[1] + page) * _TILE**2 + _within_tile(ix, iy)
+    return _take(views.gone, at), _take(views.debris, at)
 
 
 def _now(terrain: Terrain, ix: jax.Array, iy: jax.Array, *words: jax.Array) -> list[jax.Array]:
     """Columns of the bank with the overlay's changes; debris blocks movement and sight."""
-    stored = [_stored(terrain, ix, iy, word) for word in words]
+    stored = [_stored(word, terrain.map_index, ix, iy) for word in words]
     if not terrain.changes:
         return stored
-    gone, debris = _changes(terrain, ix, iy)
+    gone, debris = _changes(sights(terrain), 0, ix, iy)
     return [(word & ~gone) | debris for word in stored]
 
 
@@ -360,12 +383,43 @@ def _material(terrain: Terrain, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, y, z = (jnp.clip(cell[..., i], 0, n - 1) for i, n in enumerate((cols, rows, layers)))
     at = (z * rows + y) * cols + x
     at = at if maps == 1 else at + terrain.map_index * (layers * rows * cols)
-    stored = terrain.bank.material.reshape(-1).at[at].get(mode="clip", wrap_negative_indices=False)
+    stored = _take(terrain.bank.material, at)
     if not terrain.changes:
         return stored, jnp.zeros(stored.shape, bool)
-    gone, debris = ((plane >> z.astype(jnp.uint32)) & 1 != 0 for plane in _changes(terrain, x, y))
+    gone, debris = ((plane >> z.astype(jnp.uint32)) & 1 != 0 for plane in _changes(sights(terrain), 0, x, y))
     wreck = jnp.where(gone, np.uint8(SOLID_DEBRIS), np.uint8(DEBRIS_FIELD))
     return jnp.where(debris, wreck, jnp.where(gone, np.uint8(AIR), stored)), debris
+
+
+def _damageable(terrain: Terrain, cells: jax.Array) -> jax.Array:
+    material = _material(terrain, cells)[0]
+    return _inside(terrain, cells) & (material != AIR) & (material != REINFORCED)
+
+
+def _damage(terrain: Terrain, cells: jax.Array, amount: jax.Array, hit: jax.Array) -> Overlay:
+    """Takes hit points from damageable cells `[K, 3]`, comparing all with all."""
+    overlay = terrain.overlay
+    _, rows, cols = terrain.shape
+    x, y, z = jnp.moveaxis(cells, -1, 0)
+    flat = (z * rows + y) * cols + x
+    material, wreck = _material(terrain, cells)
+    first, same = _groups(flat, hit)
+    total = jnp.where(same, amount, 0).sum(-1)
+    known = first[:, None] & (overlay.cell == flat[:, None])
+    lost = total + jnp.where(known, overlay.damage, 0).sum(-1)
+    endures = jnp.where(wreck, 0, jnp.asarray(HIT_POINTS)[material])
+    falls = first & (lost >= endures)
+    overlay, page, room = _claim(overlay, x, y, falls)
+    falls &= room
+    overlay = _remember(overlay, flat, lost, known, falls, first & (lost < endures))
+    bit = jnp.uint32(1) << z.astype(jnp.uint32)
+    place = (jnp.where(falls, page, overlay.gone.shape[0]), _within_tile(x, y))
+    gone, debris = (planes.at[place].get(mode="clip") & bit for planes in (overlay.gone, overlay.debris))
+    # Fallen cells are distinct, so that adding their bits sets them and taking bits that are set clears them.
+    return overlay.replace(
+        gone=overlay.gone.at[place].add(bit ^ gone, mode="drop"),
+        debris=overlay.debris.at[place].add(jnp.uint32(0) - debris, mode="drop"),
+    )
 
 
 def _groups(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -381,7 +435,7 @@ def _claim(
     """Gives pages to the tiles of columns `[K]`; the page of each, and whether there was one left."""
     pages = overlay.gone.shape[0]
     cols = overlay.page.shape[1]
-    tile = iy // _TILE * cols + ix // _TILE
+    tile = (iy >> _SHIFT) * cols + (ix >> _SHIFT)
     page = overlay.page.reshape(-1).at[tile].get(mode="clip").astype(jnp.int32)
     first, same = _groups(tile, where & (page == 0))
     fresh = jnp.where(first, overlay.used + jnp.cumsum(first), 0)

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, ChassisTable
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, bank_of
+from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
 from jaxmarl_echelon.envs.echelon.types import (
     CLOUDS_PER_MECH,
     MESSAGE,
@@ -17,7 +19,7 @@ from jaxmarl_echelon.envs.echelon.types import (
     Smoke,
     Tally,
 )
-from physics.voxels import no_overlay
+from physics.voxels import DIRT, SOLID, no_overlay
 
 SIZE = (40, 40, 20)
 
@@ -136,3 +138,12 @@ def make_params(classes, packs=None, **changes) -> EchelonParams:
     return params.replace(
         **{name: jnp.asarray(value, getattr(params, name).dtype) for name, value in changes.items()}
     )
+
+
+def flat_bank(zones=((20.0, 20.0, 5.0),), boxes=(), size=SIZE) -> TerrainBank:
+    """Flat terrains of 40 x 40 x 20, one per zone, with solid boxes `(low, high)` of cells x, y, z."""
+    voxels = np.zeros(size[::-1], np.uint8)
+    voxels[0] = DIRT
+    for (x0, y0, z0), (x1, y1, z1) in boxes:
+        voxels[z0:z1, y0:y1, x0:x1] = SOLID
+    return bank_of([layout_from(voxels, zone, team_size=5) for zone in zones])

@@ -72,7 +72,7 @@ def ruined(seed):
         )
         terrain = terrain._replace(overlay=overlay)
     z, y, x = np.indices((20, 60, 60))
-    return terrain, np.asarray(material_at(terrain, jnp.asarray(np.stack([x, y, z], -1), jnp.int32)))
+    return terrain, np.asarray(jax.jit(material_at)(terrain, np.stack([x, y, z], -1).astype(np.int32)))
 
 
 def segments(seed, count, size, near=None):
@@ -259,6 +259,13 @@ def test_many_segments_take_the_same_decisions_as_few():
         np.asarray(clear(world(grid), start[i : i + 2000], end[i : i + 2000])) for i in range(0, 60_000, 2000)
     ]
     np.testing.assert_array_equal(together, np.concatenate(parts))
+
+
+def test_points_that_are_not_finite_see_nothing():
+    start = jnp.float32([[np.nan, 1, 1], [1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]])
+    end = jnp.float32([[3, 3, 1], [3, 3, 1], [3, 3, 1], [1e30, 3, 1]])
+    terrain = world(np.zeros((4, 8, 8), np.uint8))
+    assert not clear(terrain, start, end).any() and not clear(terrain, end, start).any()
 
 
 def test_empty_batch():

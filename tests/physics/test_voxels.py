@@ -33,6 +33,8 @@ from physics.voxels import (
 
 hurt = jax.jit(damage_cells)
 fill = jax.jit(fill_box, static_argnames="reach")
+collide = jax.jit(box_collides, static_argnames="reach")
+words_of = jax.jit(columns)
 NO_BOX, NOBODY = np.zeros((1, 2, 3), np.float32), np.zeros(1, bool)
 
 
@@ -114,7 +116,7 @@ def test_columns_hold_one_bit_per_cell():
     for index, grid in enumerate(grids):
         terrain = Terrain(bank, jnp.int32(index), no_overlay(grid.shape, 0, 0))
         padded = np.pad(grid, ((0, 0), (2, 2), (2, 2)))
-        for words, table in zip(columns(terrain, x, y), (COLLIDES, OPAQUE), strict=True):
+        for words, table in zip(words_of(terrain, x, y), (COLLIDES, OPAQUE), strict=True):
             assert words.dtype == jnp.uint32
             bits = (np.asarray(words) >> np.arange(32, dtype=np.uint32)[:, None, None]) & 1
             np.testing.assert_array_equal(bits, table[padded])
@@ -152,7 +154,7 @@ def test_boxes_collide_as_their_cells_do(pages):
         b = np.maximum(b, 0)
         expected[i] = low[i, 2] < 0 or solid[a[2] : b[2], a[1] : b[1], a[0] : b[0]].any()
     assert 0.2 < expected.mean() < 0.9
-    got = jax.jit(box_collides, static_argnames="reach")(terrain, low, high, reach=5)
+    got = collide(terrain, low, high, reach=5)
     np.testing.assert_array_equal(got, expected)
 
 
@@ -161,7 +163,7 @@ def test_walls_of_the_map_and_its_top_are_open():
     low = jnp.float32(
         [[-2, 1, 1], [4, 1, 1], [1, -2, 1], [1, 4, 1], [1, 1, 4], [1, 1, -0.01], [3.9, 1, 1], [1, 1, 3.9]]
     )
-    assert box_collides(terrain, low, low + 1, reach=2).tolist() == [False] * 5 + [True] * 3
+    assert collide(terrain, low, low + 1, reach=2).tolist() == [False] * 5 + [True] * 3
 
 
 def test_damage_takes_hit_points_and_then_the_voxel():
@@ -171,8 +173,8 @@ def test_damage_takes_hit_points_and_then_the_voxel():
     assert materials(terrain)[1, 2, 3] == SOLID and 40.0 in terrain.overlay.damage
     terrain = damaged(terrain, [3, 2, 1, 70])
     assert materials(terrain)[1, 2, 3] == AIR
-    assert [int(word[0]) for word in columns(terrain, jnp.array([3]), jnp.array([2]))] == [0, 0]
-    assert not box_collides(terrain, jnp.float32([3.2, 2.2, 1.2]), jnp.float32([3.8, 2.8, 1.8]), reach=2)
+    assert [int(word[0]) for word in words_of(terrain, jnp.array([3]), jnp.array([2]))] == [0, 0]
+    assert not collide(terrain, jnp.float32([3.2, 2.2, 1.2]), jnp.float32([3.8, 2.8, 1.8]), reach=2)
     assert (terrain.overlay.cell == -1).all()
 
 
@@ -213,6 +215,18 @@ def test_equal_cells_of_one_call_add_up():
     assert (materials(terrain) == AIR).sum() == 1
 
 
+def test_many_hits_add_up_wherever_they_stand_in_a_call():
+    rng = np.random.default_rng(14)
+    grid = scattered(15, (6, 12, 12), air=0.3)
+    terrain, model = world(grid), Model(grid)
+    for _ in range(3):
+        cells = rng.integers(0, [9, 9, 5], (300, 3)).astype(np.int32)
+        amount, where = rng.integers(1, 30, 300).astype(np.float32), rng.random(300) < 0.8
+        terrain = terrain._replace(overlay=hurt(terrain, cells, amount, where))
+        model.damage(cells, amount, where)
+        np.testing.assert_array_equal(materials(terrain), model.grid)
+
+
 def test_cells_outside_the_map_take_nothing():
     grid = np.full((2, 5, 5), FOLIAGE, np.uint8)
     hits = [[-1, 2, 1, 9], [5, 2, 1, 9], [2, -1, 1, 9], [2, 5, 1, 9], [2, 2, -1, 9], [2, 2, 2, 9]]
@@ -229,7 +243,7 @@ def test_the_wreck_of_a_medium_mech():
         expected[:3, 18:22, 18:22] = material
         np.testing.assert_array_equal(materials(terrain), expected)
         assert (expected == material).sum() == 48
-        solid, opaque = columns(terrain, jnp.array([18]), jnp.array([21]))
+        solid, opaque = words_of(terrain, jnp.array([18]), jnp.array([21]))
         assert solid[0] == opaque[0] == 0b111
         terrain = damaged(terrain, [20, 19, 2, 0.01])
         expected[2, 19, 20] = AIR
@@ -268,7 +282,7 @@ def test_any_history_of_hits_and_wrecks(seed):
     lost[known[known >= 0]] = np.asarray(terrain.overlay.damage)[known >= 0]
     np.testing.assert_array_equal(lost.reshape(grid.shape), standing)
     y, x = np.indices(grid.shape[1:])
-    for words, table in zip(columns(terrain, x, y), (COLLIDES, OPAQUE), strict=True):
+    for words, table in zip(words_of(terrain, x, y), (COLLIDES, OPAQUE), strict=True):
         bits = (np.asarray(words) >> np.arange(9, dtype=np.uint32)[:, None, None]) & 1
         np.testing.assert_array_equal(bits, table[model.grid])
 

@@ -13,13 +13,16 @@ from jax import lax
 
 from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import where_needed
+from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, where_needed
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, GAUSS, MISSILE, SMOKE, WEAPON
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs
-from physics.voxels import Overlay, Terrain, damage_cells, fill_box
+from physics.voxels import AIR, REINFORCED, Overlay, Terrain, damage_cells, fill_box, material_at
 
-_SHARE = 1 / 8
+_SHARE, _BLAST_SHARE, _WRECK_SHARE = 1 / 8, 1 / 32, 1 / 32
+_HITS = 8
 _BLAST = ceil(2 * float(WEAPON.splash_radius[[MISSILE, GAUSS]].max())) + 1
+# More than an explosion at the surface of something ever reaches; the rest is spared.
+_BLASTED = 64
 _FOOTPRINT = ceil(float(CHASSIS.size[:, :2].max())) + 1
 
 
@@ -36,32 +39,60 @@ def settle(scene: Scene, mechs: Mechs, died: jax.Array, impacts: Impacts, draws:
     terrain = scene.terrain
     if not terrain.changes:
         return terrain.overlay
-    loose = draws >= scene.chassis.heavy_debris
-    needed = died.any() | ((impacts.kind != NOBODY) & (impacts.kind != SMOKE)).any()
+    impacts = Impacts(*(v.reshape(-1, *v.shape[2:]) for v in impacts))
+    struck = impacts.struck & (impacts.kind != NOBODY) & (impacts.kind != SMOKE)
+    overlay = where_needed(_hit, struck.any(), terrain.overlay, terrain, impacts, struck, share=_SHARE)
+    explodes = (impacts.kind == MISSILE) | (impacts.kind == GAUSS)
+    now = terrain._replace(overlay=overlay)
+    overlay = where_needed(_blast, explodes.any(), overlay, now, impacts, explodes, share=_BLAST_SHARE)
     half = scene.chassis.size / 2
     boxes = jnp.stack([mechs.position - half, mechs.position + half], 1)
-    operands = (terrain, impacts, boxes, mechs.alive, died, loose)
-    return where_needed(_change, needed, terrain.overlay, *operands, share=_SHARE)
+    loose = draws >= scene.chassis.heavy_debris
+    wrecks = terrain._replace(overlay=overlay), boxes, mechs.alive, died, loose
+    return where_needed(_wreck, died.any(), overlay, *wrecks, share=_WRECK_SHARE)
 
 
-def _change(terrain: Terrain, impacts: Impacts, boxes, alive, died, loose) -> Overlay:
-    impacts = Impacts(*(v.reshape(-1, *v.shape[2:]) for v in impacts))
+def _hit(terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:
+    """Takes hit points from the voxels that projectiles struck."""
+    amount = jnp.asarray(WEAPON.damage)[jnp.maximum(impacts.kind, 0)]
+
+    def several(carry):
+        todo, overlay = carry
+        index = first(todo, _HITS)
+        cells, hurt = (v.at[index].get(mode="clip") for v in (impacts.cell, amount))
+        overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, index < todo.size)
+        return todo.at[index].set(False, mode="drop"), overlay
+
+    return lax.while_loop(lambda carry: anywhere(carry[0].any()), several, (struck, terrain.overlay))[1]
+
+
+def _blast(terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
+    """Takes hit points from the voxels around explosions, one explosion after the other."""
     kind = jnp.maximum(impacts.kind, 0)
-    amount = jnp.asarray(WEAPON.damage)[kind]
-    overlay = damage_cells(terrain, impacts.cell, amount, impacts.struck & (impacts.kind != NOBODY))
+    radius = jnp.asarray(WEAPON.splash_radius)[kind]
+    amount = jnp.asarray(WEAPON.damage * WEAPON.splash_scale)[kind]
 
-    def blast(carry):
+    def one(carry):
         todo, overlay = carry
         index = todo.argmax()
-        cells, near = _crater(impacts.point[index], jnp.asarray(WEAPON.splash_radius)[kind[index]])
-        hurt = jnp.full(near.shape, jnp.asarray(WEAPON.damage * WEAPON.splash_scale)[kind[index]])
-        overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, near & todo[index])
+        now = terrain._replace(overlay=overlay)
+        cells, near = _crater(impacts.point[index], radius[index])
+        material = material_at(now, cells)
+        chosen = first(near & (material != AIR) & (material != REINFORCED), _BLASTED)
+        where = (chosen < near.size) & todo[index]
+        hurt = jnp.broadcast_to(amount[index], where.shape)
+        overlay = damage_cells(now, cells.at[chosen].get(mode="clip"), hurt, where)
         return todo.at[index].set(False), overlay
 
-    explosions = (impacts.kind == MISSILE) | (impacts.kind == GAUSS)
-    _, overlay = lax.while_loop(lambda carry: carry[0].any(), blast, (explosions, overlay))
+    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (explodes, terrain.overlay))[1]
 
-    def wreck(carry):
+
+def _wreck(
+    terrain: Terrain, boxes: jax.Array, alive: jax.Array, died: jax.Array, loose: jax.Array
+) -> Overlay:
+    """Leaves the wrecks of those who died where they stood."""
+
+    def one(carry):
         todo, overlay = carry
         index = todo.argmax()
         low, high = boxes[index]
@@ -77,7 +108,7 @@ def _change(terrain: Terrain, impacts: Impacts, boxes, alive, died, loose) -> Ov
         )
         return todo.at[index].set(False), overlay
 
-    return lax.while_loop(lambda carry: carry[0].any(), wreck, (died, overlay))[1]
+    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (died, terrain.overlay))[1]
 
 
 def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:

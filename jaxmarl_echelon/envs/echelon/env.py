@@ -19,7 +19,7 @@ from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SU
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.scene import Scene, scene_of
+from jaxmarl_echelon.envs.echelon.scene import Scene
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
 from jaxmarl_echelon.envs.echelon.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
@@ -58,7 +58,7 @@ class Echelon:
         self.simulation, self.reward, self.layout = simulation, reward, layout
         self.bank, self.teams = simulation.bank, tuple(simulation.teams)
         self._params, self._limits = params, limits
-        self._team = np.repeat(np.arange(len(TEAMS), dtype=np.int32), self.teams)
+        self._team = simulation.team
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
         self.scripts = scripts_lib.scripts(self)
         self.baselines = scripts_lib.BASELINES
@@ -111,7 +111,7 @@ class Echelon:
         orders = commands_lib.read(given, state.contacts, before.alive, jnp.asarray(self._team))
         battle = state.battle.replace(mechs=before.replace(focus=orders.focus))
         battle = self.simulation.decide(key, battle, orders.commands, params)
-        scene = self._scene(battle, params)
+        scene = self.simulation.scene(battle, params)
         hold = self._hold(battle, battle.mechs.alive, scene)
         score, decision = state.score + PERIOD * hold.tick, state.decision + 1
         outcome, ending, lead = judge(
@@ -131,9 +131,6 @@ class Echelon:
             ending=ending,
         )
         return self._show(moved, params, before.alive, paid)
-
-    def _scene(self, battle, params: EchelonParams) -> Scene:
-        return scene_of(self.simulation.terrain(battle), self._team, params)
 
     def _hold(self, battle, counts, scene: Scene) -> zone_lib.Hold:
         zone = self.bank.zone[battle.map_index]
@@ -164,7 +161,7 @@ class Echelon:
         )
 
     def _senses(self, battle, params: EchelonParams) -> Senses:
-        scene, mechs = self._scene(battle, params), battle.mechs
+        scene, mechs = self.simulation.scene(battle, params), battle.mechs
         terrain, smoke = sensors.lines(scene.terrain, battle)
         quality, jam, _ = sensors.quality(mechs, self._team, scene.chassis)
         visible = sensors.visible(
@@ -175,7 +172,7 @@ class Echelon:
 
     def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
         """Observes a state and reports it; `acted` `[M]` were alive before."""
-        chassis = self._scene(state.battle, params).chassis
+        chassis = self.simulation.scene(state.battle, params).chassis
         senses = self._senses(state.battle, params)
         place = place_of(self.bank, state.battle.map_index)
         observations, contacts = observe(
@@ -227,7 +224,7 @@ def make(
     yaw_jitter: float = 0.15,
     fire_probability: float | Sequence[float] = 0.5,
     pages: int = 64,
-    damaged: int = 16,
+    damaged: int = 32,
     ordered: bool = False,
     bank: TerrainBank | None = None,
 ) -> Echelon:

@@ -112,11 +112,12 @@ def integrate(
       mechs: the mechs with the velocities they want.
       chassis: rows per mech.
       ground: columns around them.
-      priority: `[M]` distinct numbers; the smallest moves first.
+      priority: `[M]` integers; the smallest moves first, of equals the one with the lower index.
       size: of the map along x and y.
       climb: mechs may step up onto others, too.
     """
-    rank = (priority[:, None] > priority).sum(-1)
+    earlier = np.tril(np.ones((priority.size,) * 2, bool), -1)
+    rank = ((priority[:, None] > priority) | ((priority[:, None] == priority) & earlier)).sum(-1)
     order = jnp.zeros_like(rank).at[rank].set(jnp.arange(rank.size), unique_indices=True)
     half = chassis.size / 2
     walkers = _Walker(mechs.velocity, half, _obstacles(mechs, half, ground), mechs.alive)

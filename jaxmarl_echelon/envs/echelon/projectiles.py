@@ -151,7 +151,7 @@ def fly(
       projectiles: what is in the air.
       smoke: clouds.
       impacts: of the decision so far.
-      draws: `[M, 4]` uniform in [0, 1), for interceptions.
+      draws: `[M, 2]` uniform in [0, 1), for interceptions of the two missiles.
 
     Returns:
       projectiles, smoke, impacts, effects, and which mechs `[M]` bool shot a missile down.
@@ -278,7 +278,7 @@ def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, ja
     near = (apart * apart).sum(-1) <= AMS_RANGE**2
     defends = near & ready & (shots.kind == MISSILE)[:, None] & _enemies(scene, shots.shooter)
     before = _counted_before(defends)
-    draw = draws.reshape(-1).at[shots.place].get(mode="fill", fill_value=0.0)
+    draw = draws[shots.shooter, shots.place % len(TUBES)]
     failures = jnp.floor(jnp.log1p(-draw) / np.log(1 - AMS_CHANCE))[:, None]
     succeeds = defends & (before == failures)
     earliest = succeeds & (_counted_before(succeeds.T).T == 0)

@@ -24,7 +24,8 @@ from jaxmarl_echelon.envs.echelon.types import NOBODY, Battle, EchelonParams, Me
 from physics.voxels import WATER, Terrain, material_at, no_overlay
 
 MARGIN, SPACING, COLUMNS = 2.0, 3.5, 5
-_DRAWS = 7
+# Per mech and substep: two interceptions, one roll for legs, one for the order of moving.
+_DRAWS = 4
 
 
 class _Step(NamedTuple):
@@ -122,7 +123,7 @@ class Simulation:
         orders = condition.read_commands(commands, params)
         mechs = _emit(battle.mechs, orders.base[:, SECONDARY], params)
         size = len(self.team)
-        draws = jax.random.uniform(key, (self.substeps + 1, _DRAWS, size))
+        draws = jax.random.bits(key, (self.substeps + 1, _DRAWS, size), jnp.uint16).astype(jnp.int32)
         ground = movement.ground_around(scene.terrain, mechs.position, self.substeps)
 
         def substep(step, draws):
@@ -135,7 +136,7 @@ class Simulation:
             mechs=step.mechs,
             projectiles=step.projectiles,
             smoke=step.smoke,
-            overlay=aftermath.settle(scene, step.mechs, step.tally.died, step.impacts, draws[0, 0]),
+            overlay=aftermath.settle(scene, step.mechs, step.tally.died, step.impacts, _share(draws[0, 0])),
             tally=step.tally,
         )
 
@@ -148,17 +149,17 @@ class Simulation:
         mechs, tally = damage.die(mechs, tally.replace(taken=tally.taken + burnt))
 
         flying, smoke, impacts, effects, shot_down = projectiles.fly(
-            scene, mechs, flying, smoke, step.impacts, draws[:4].T
+            scene, mechs, flying, smoke, step.impacts, _share(draws[:2].T)
         )
         mechs = projectiles.intercepted(mechs, shot_down)
         tally = tally.replace(intercepted=tally.intercepted + shot_down)
         mechs, tally = damage.apply(mechs, tally, effects, scene)
 
         mechs, flying, tally = weapons.fire(
-            scene, mechs, flying, smoke, tally, orders, draws[4:6].T, self.ordered
+            scene, mechs, flying, smoke, tally, orders, _share(draws[2]), self.ordered
         )
         mechs = movement.accelerate(mechs, scene.chassis, orders, material == WATER, scene.gravity)
-        mechs = movement.integrate(mechs, scene.chassis, ground, draws[6], self.size[:2], self.ordered)
+        mechs = movement.integrate(mechs, scene.chassis, ground, draws[3], self.size[:2], self.ordered)
         mechs = mechs.replace(noise=movement.noise(mechs, scene.chassis))
         return _Step(mechs, flying, smoke, tally, impacts)
 
@@ -172,7 +173,7 @@ class Simulation:
             hp=chassis.hp,
             leg_hp=chassis.leg_hp,
             heat=nothing,
-            stability=jnp.full(size, MAX_STABILITY),
+            stability=jnp.full(size, MAX_STABILITY, jnp.float32),
             fallen=timer,
             suppressed=timer,
             painted=timer,
@@ -184,6 +185,11 @@ class Simulation:
             alive=~never,
             noise=nothing,
         )
+
+
+def _share(draws: jax.Array) -> jax.Array:
+    """Numbers in [0, 1) from 16 random bits each."""
+    return draws.astype(jnp.float32) / 2**16
 
 
 def _emit(mechs: Mechs, command: jax.Array, params: EchelonParams) -> Mechs:

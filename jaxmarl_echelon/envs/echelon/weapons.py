@@ -96,7 +96,7 @@ def fire(
       smoke: clouds.
       tally: of the decision so far.
       orders: what the mechs are told.
-      draws: `[M, 2]` uniform in [0, 1): whether lasers and flamers hit legs.
+      draws: `[M]` uniform in [0, 1): whether lasers (near 0) and flamers (near 1) hit legs.
       ordered: mechs fire one after another in the order of their indices, and each weapon takes
         effect at once. Otherwise all weapons fire at what there was before any did.
     """
@@ -218,17 +218,18 @@ def _beams(scene, view, mechs, projectiles, tally, orders, draws, who):
     targets = scene.enemies & mechs.alive & view.clear
     total = damage.no_effects(mechs.hp.shape[0])
     before = mechs
+    legs = draws < damage.LEG_CHANCE, draws >= 1 - damage.LEG_CHANCE
     for beam, (weapon, ready) in enumerate(zip(_BEAMS, able, strict=True)):
         near = (view.distance <= WEAPON.range[weapon]) & view.within(WEAPON.half_arc[weapon])
         target, found = _choose(before, view, targets & near)
         fires = ready & found
         mechs, tally = _spend(mechs, tally, weapon, fires)
-        effects = _burn(before, view, look, painted, weapon, fires, target, draws[:, beam])
+        effects = _burn(before, view, look, painted, weapon, fires, target, legs[beam])
         total = damage.together(total, effects)
     return mechs, projectiles, tally, total
 
 
-def _burn(mechs, view, look, painted, weapon, fires, target, draw) -> Effects:
+def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
     """What a laser or a flamer does."""
     size = mechs.hp.shape[0]
     hit = fires[:, None] & (target[:, None] == np.arange(size))
@@ -236,7 +237,6 @@ def _burn(mechs, view, look, painted, weapon, fires, target, draw) -> Effects:
     bonus = jnp.take_along_axis(painted, target[:, None], 1)[:, 0]
     whole = WEAPON.damage[weapon] * damage.from_behind(look[target], offset)
     whole = whole * jnp.where(bonus, 1 + damage.PAINT_BONUS, 1.0)
-    legs = draw < damage.LEG_CHANCE
     body = whole * jnp.where(legs, damage.LEG_SHARE, 1.0)
     painter = mechs.painter[target]
     helps = fires & bonus & (painter != np.arange(size))

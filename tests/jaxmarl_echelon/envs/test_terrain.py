@@ -171,6 +171,7 @@ def test_teams_that_are_walled_in_get_a_way_to_the_zone():
         ((40, 40, 33), 10, "between 6 and 32 voxels along z"),
         ((40, 40, 5), 10, "between 6 and 32 voxels along z"),
         ((40.5, 40, 20), 10, "whole numbers"),
+        (("x", 40, 20), 10, "whole numbers"),
         ((40, 40), 10, "three whole numbers"),
     ],
 )

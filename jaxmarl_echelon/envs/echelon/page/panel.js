@@ -15,6 +15,7 @@ class Panel {
     this.recording = recording;
     this.rows = recording.present().map((mech) => this.addUnit(mech, follow));
     this.events = recording.events.map((event) => this.addEvent(event, seek));
+    this.pastEvents = -1;
   }
 
   addUnit(mech, follow) {
@@ -37,7 +38,7 @@ class Panel {
 
   update(moment, followed) {
     for (const row of this.rows) this.updateUnit(row, moment, followed);
-    for (const { frame, item } of this.events) item.classList.toggle("past", frame <= moment);
+    this.updateEvents(moment);
     this.updateScore(moment);
     this.updateMessage(moment);
   }
@@ -52,6 +53,14 @@ class Panel {
     button.title = `${hp} % hit points, ${heat} % heat, ${kills} kills, ${dealt} damage done`;
     bars[0].style.cssText = `width:${hp}%;background:${hpColour(hp)}`;
     bars[1].style.cssText = `width:${Math.min(heat, 100)}%;background:${heatColour(heat)}`;
+  }
+
+  updateEvents(moment) {
+    const past = this.events.filter(({ frame }) => frame <= moment);
+    if (past.length === this.pastEvents) return;
+    this.pastEvents = past.length;
+    for (const { frame, item } of this.events) item.classList.toggle("past", frame <= moment);
+    if (past.length) past[past.length - 1].item.scrollIntoView({ block: "nearest" });
   }
 
   updateScore(moment) {

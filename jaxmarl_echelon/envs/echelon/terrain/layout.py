@@ -6,7 +6,7 @@ Source: spec section 1.2. Random streams are our own, statistics are the origina
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
+from numbers import Real
 
 import numpy as np
 from scipy import ndimage, sparse
@@ -61,7 +61,7 @@ def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]
     Raises:
       ValueError: not three whole numbers, too low or too high, or no room for both teams and a zone.
     """
-    whole = len(size) == 3 and all(isinstance(n, Integral) or float(n).is_integer() for n in size)
+    whole = len(size) == 3 and all(isinstance(n, Real) and float(n).is_integer() for n in size)
     if not whole:
         raise ValueError(f"env.size={list(size)}: three whole numbers, voxels along x, y and z")
     width, depth, height = size = tuple(int(n) for n in size)
