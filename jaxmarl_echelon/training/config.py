@@ -38,7 +38,7 @@ ELSEWHERE = (
     "variants",
 )
 PRECISIONS = ("float32", "bf16")
-LEARNER, FROZEN = "learner", "frozen:"
+LEARNER, FROZEN, SHARED = "learner", "frozen:", "shared:"
 AUTO = "auto"
 
 
@@ -66,8 +66,8 @@ class RunConfig:
       algo: settings of the learners; offers `horizon` and `make`, see `LearnerSettings`.
       algos: role name to settings of its own, for learners that differ from `algo`.
       curriculum: `(env) -> Curriculum`.
-      controllers: role name to "learner", "frozen:PATH" (the policy of another run) or the name of
-        one of the environment's scripts.
+      controllers: role name to "learner", "shared:ROLE" (that role's learner, which then learns from
+        both), "frozen:PATH" (the policy of another run) or the name of one of the environment's scripts.
       total_env_steps: decisions of an environment, summed over environments, to train for;
         rounded up to whole chunks of updates.
       num_envs: environments E that run side by side.
@@ -121,7 +121,22 @@ class RunConfig:
         chosen = _controllers(self.env, self.controllers)
         if LEARNER not in chosen.values():
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
+        for role, name in chosen.items():
+            if name.startswith(SHARED):
+                self._require_shared(role, name, [r for r, other in chosen.items() if other == LEARNER])
         return chosen
+
+    def _require_shared(self, role: str, name: str, learners: list[str]) -> None:
+        owner = name.removeprefix(SHARED)
+        if owner not in learners:
+            allowed = ", ".join(SHARED + learner for learner in learners)
+            raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
+        ours, theirs = self.env.spec.role(role), self.env.spec.role(owner)
+        if (ours.observation.shape, ours.action) != (theirs.observation.shape, theirs.action):
+            raise ValueError(
+                f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
+                f"{ours.observation.shape} and {theirs.observation.shape}"
+            )
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
         learners = [role for role, name in self.controllers.items() if name == LEARNER]
@@ -144,12 +159,16 @@ class RunConfig:
         role = self.env.spec.role(name)
         goal = getattr(self.env, "goals", {}).get(name)
         sizes = {
-            "samples": self.num_envs * role.size,
+            "samples": self.num_envs * self.agents(name),
             "episode_limit": self.env.spec.episode_limit,
             "goal": None if goal is None else Goal(*goal),
             "blocks": tuple(Block(*block) for block in getattr(self.env, "blocks", {}).get(name, ())),
         }
         return (role.observation.shape, action_spec(role.action)), sizes
+
+    def agents(self, learner: str) -> int:
+        """Agents per environment that act with a learner's policy."""
+        return _agents(self.env, self.controllers, learner)
 
     @property
     def segments(self) -> int:
@@ -179,6 +198,12 @@ def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
     return {r.name: chosen.get(r.name) or defaults.get(r.name, LEARNER) for r in env.spec.roles}
 
 
+def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
+    """Agents of a learner's own role and of those that share its policy."""
+    sharing = (role for role, name in controllers.items() if name == SHARED + learner)
+    return sum(env.spec.role(role).size for role in (learner, *sharing))
+
+
 def _segments(algo: LearnerSettings) -> int:
     return getattr(algo, "segments_per_agent", 1)
 
@@ -188,8 +213,7 @@ def plans(config: RunConfig) -> dict[str, Plan]:
     result = {}
     for name, algo in config.algos.items():
         if hasattr(algo, "plan"):
-            agents = config.num_envs * config.env.spec.role(name).size
-            result[name] = algo.plan(agents, config.num_envs)
+            result[name] = algo.plan(config.num_envs * config.agents(name), config.num_envs)
     return {name: plan for name, plan in result.items() if plan is not None}
 
 
@@ -209,11 +233,12 @@ def read(config: DictConfig) -> RunConfig:
     env = build(config.env, "env", _partial_=True)(**env_arguments)
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
     controllers = OmegaConf.to_container(config.controllers) or {}
-    learner = next((r for r, name in _controllers(env, controllers).items() if name == LEARNER), None)
+    acting = _controllers(env, controllers)
+    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name == LEARNER}
     return RunConfig(
         env=env,
-        algo=build(_sized(config.algo, config.num_envs, env, learner), "algo"),
-        algos=_read_algos(config, env),
+        algo=build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo"),
+        algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
         **{key: config[key] for key in keys},
@@ -231,25 +256,29 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
     return config
 
 
-def _read_algos(config: DictConfig, env: Environment) -> dict[str, LearnerSettings]:
+def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, LearnerSettings]:
     """Settings of single roles: whole algorithms (with a `_target_`), or what differs from `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
-        result[role] = build(_sized(whole, config.num_envs, env, role), f"algos.{role}")
+        result[role] = build(_sized(whole, config.num_envs, agents.get(role)), f"algos.{role}")
     return result
 
 
-def _sized(node: DictConfig, num_envs: int, env: Environment, role: str | None) -> DictConfig:
+def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
     """The node of a learner of segments with numbers for its `horizon` and `batch_size` where they are auto.
+
+    Args:
+      node: the settings.
+      num_envs: environments.
+      agents: per environment, of this learner; None where it is none.
 
     Raises:
       ValueError: where one does not follow from the other.
     """
     sizes = {key: node.get(key) for key in ("horizon", "batch_size")}
-    roles = {r.name: r for r in env.spec.roles}
     in_segments = node.get("sampling", "samples") != "samples"
-    if not in_segments or AUTO not in sizes.values() or role not in roles:
+    if not in_segments or AUTO not in sizes.values() or agents is None:
         return node
     batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
     counts = {"num_envs": num_envs, "segments_per_agent": node.segments_per_agent}
@@ -257,8 +286,7 @@ def _sized(node: DictConfig, num_envs: int, env: Environment, role: str | None) 
     for key, value in counts.items():
         require_count(key, value)
     if sizes["horizon"] == AUTO:
-        agents = num_envs * roles[role].size
-        sizes["horizon"] = plan_horizon(agents, node.segments_per_agent, batch_size, AUTO)
+        sizes["horizon"] = plan_horizon(num_envs * agents, node.segments_per_agent, batch_size, AUTO)
     return OmegaConf.merge(
         node, {"horizon": sizes["horizon"], "batch_size": None if batch_size == AUTO else batch_size}
     )

@@ -20,10 +20,12 @@ class Controller(NamedTuple):
       init: `(num_envs) -> memory [E]`.
       act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], extras)`;
         `action` is in the role's action space, `extras` what a learner wants back.
+      policy: role whose learner's state it acts with; None where it needs none.
     """
 
     init: Callable
     act: Callable
+    policy: str | None = None
 
 
 def action_spec(space: Space) -> ActionSpec:
@@ -46,8 +48,8 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
     return action[..., 0] if isinstance(space, Discrete) else action
 
 
-def learner(agent: Agent, role: Role, *, greedy: bool) -> Controller:
-    """Lets a learner act: sampled actions with what it needs for learning, or greedy ones."""
+def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
+    """Lets the learner of the role `policy` act: sampled actions with what it learns from, or greedy ones."""
 
     def init(num_envs):
         return agent.initial_carry((num_envs, role.size))
@@ -63,7 +65,7 @@ def learner(agent: Agent, role: Role, *, greedy: bool) -> Controller:
             action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
         return carry, to_space(role.action, action), {"action": action, **extras}
 
-    return Controller(init, act)
+    return Controller(init, act, policy)
 
 
 def script(policy: ScriptedPolicy) -> Controller:

@@ -80,7 +80,7 @@ def play(
         actions, moved = {}, {}
         for role_key, (role, controller) in zip(keys[1:], sorted(controllers.items()), strict=True):
             moved[role], actions[role], _ = controller.act(
-                role_key, learners.get(role), memories[role], View(state, params, time), reset
+                role_key, learners.get(controller.policy), memories[role], View(state, params, time), reset
             )
         over = time.over
         next_state, next_time = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.config import FROZEN, RunConfig
+from jaxmarl_echelon.training.config import FROZEN, SHARED, RunConfig
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -220,8 +220,10 @@ def make_controllers(
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
     for role in config.env.spec.roles:
-        if role.name in acting:
-            result[role.name] = controllers_lib.learner(acting[role.name], role, greedy=greedy)
+        policy = config.controllers[role.name].removeprefix(SHARED)
+        policy = policy if policy in acting else role.name
+        if policy in acting:
+            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
         else:
             policy = controllers_lib.find_script(config.env, role.name, config.controllers[role.name])
             result[role.name] = controllers_lib.script(policy)

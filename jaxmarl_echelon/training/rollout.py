@@ -1,6 +1,6 @@
 """Rollouts: T decisions in E environments, in which replay learners learn as they go."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import RunState, View
+
+PyTree = Any
 
 BOOTSTRAP_CHUNK = 64
 
@@ -35,6 +37,11 @@ class Collector(NamedTuple):
     def learning(self, when: str) -> dict[str, Agent]:
         """The agents that learn from a "rollout" or in each "step"."""
         return {role: agent for role, agent in self.agents.items() if agent.learns == when}
+
+    def seats(self, learner: str) -> tuple[str, ...]:
+        """The roles that a learner acts for and learns from, its own first."""
+        others = (r for r, c in self.controllers.items() if c.policy == learner and r != learner)
+        return (learner, *others)
 
 
 class Collected(NamedTuple):
@@ -66,7 +73,7 @@ def act(collector: Collector, run: RunState, key: jax.Array):
     policies = run.policies
     for role_key, (role, controller) in zip(keys, sorted(collector.controllers.items()), strict=True):
         memories[role], actions[role], extras[role] = controller.act(
-            role_key, policies.get(role), run.memories[role], view, run.reset
+            role_key, policies.get(controller.policy), run.memories[role], view, run.reset
         )
     return memories, actions, extras
 
@@ -91,14 +98,20 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             collector.env, key_env, run.episodes, actions, draw, cut=run.stagger == 1
         )
         records = {
-            role: _record(agent, run, role, extras[role], memories[role], transition)
+            role: _joined(
+                _record(agent, run, role, seat, extras[seat], memories[seat], transition)
+                for seat in collector.seats(role)
+            )
             for role, agent in recorded.items()
         }
         learners, metrics = dict(run.learners), {}
         for k, (role, agent) in zip(
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
-            batch = _transition(collector.env, run, role, extras[role]["action"], transition)
+            batch = _joined(
+                _transition(collector.env, run, seat, extras[seat]["action"], transition)
+                for seat in collector.seats(role)
+            )
             learners[role], metrics[role] = agent.update(run.learners[role], k, batch)
         run = run.replace(
             learners=learners,
@@ -110,7 +123,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         return run, (records, metrics, transition.finished, jnp.sum(transition.quarantined))
 
     def segment(run, keys):
-        carries = {role: run.memories[role] for role in recorded}
+        carries = {role: _joined(run.memories[seat] for seat in collector.seats(role)) for role in recorded}
         run, played = jax.lax.scan(step, run, keys)
         return run, (carries, played)
 
@@ -120,11 +133,16 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
     rollouts = {
-        role: Rollout(**record, carry=carries[role], last_value=_value(collector.agents[role], run, role))
+        role: Rollout(**record, carry=carries[role], last_value=_values(collector, run, role))
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
     return run, Collected(rollouts, learnt, finished, jnp.sum(quarantined))
+
+
+def _joined(parts) -> PyTree:
+    """Arrays `[E, A, ...]` of several roles as those of one, agent by agent."""
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1) if len(x) > 1 else x[0], *parts)
 
 
 def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -155,7 +173,7 @@ def _transition(env, run: RunState, role: str, action: jax.Array, transition) ->
     )
 
 
-def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -> dict:
+def _record(agent: Agent, run: RunState, learner: str, role: str, extras, carry, transition) -> dict:
     before, after = run.episodes.time, transition.time
     shape = before.alive[role].shape
     over = transition.reset_next[:, None]
@@ -169,7 +187,7 @@ def _record(agent: Agent, run: RunState, role: str, extras, carry, transition) -
         "reset": jnp.broadcast_to(run.reset[:, None], shape),
         "discount": jnp.where(after.terminated[role], 0.0, 1.0),
         "boundary": after.terminated[role] | after.truncated[role] | over,
-        "bootstrap": _bootstrap(agent, run.learners[role], truncated, after, role, carry),
+        "bootstrap": _bootstrap(agent, run.learners[learner], truncated, after, role, carry),
         "alive": transition.acted[role],
         "mask": before.action_mask.get(role),
     }
@@ -193,8 +211,12 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
     return jnp.where(truncated, values, 0.0)
 
 
-def _value(agent: Agent, run: RunState, role: str) -> jax.Array:
-    time = run.episodes.time
-    reset = jnp.broadcast_to(run.reset[:, None], time.alive[role].shape)
-    mask = time.action_mask.get(role)
-    return agent.value(run.learners[role], time.obs[role], run.memories[role], reset, mask)
+def _values(collector: Collector, run: RunState, learner: str) -> jax.Array:
+    """Values `[E, A]` of where the rollout ended, of all that act with a learner's policy."""
+    time, agent, state = run.episodes.time, collector.agents[learner], run.learners[learner]
+
+    def value(role):
+        reset = jnp.broadcast_to(run.reset[:, None], time.alive[role].shape)
+        return agent.value(state, time.obs[role], run.memories[role], reset, time.action_mask.get(role))
+
+    return _joined(value(role) for role in collector.seats(learner))

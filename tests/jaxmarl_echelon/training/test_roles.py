@@ -10,9 +10,11 @@ from omegaconf import OmegaConf
 from algos.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
+from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import rollout
 from jaxmarl_echelon.training.controllers import to_space
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.program import make_controllers, make_program
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
@@ -51,6 +53,53 @@ def test_both_cars_learn_each_with_settings_of_its_own():
         assert any(jax.tree.leaves(moved)), role
         assert f"losses/{role}/policy_loss" in report.metrics and f"train/return/{role}" in report.metrics
     assert float(after.learners["defender"].hyper["gamma"]) == 0.5
+
+
+def test_a_shared_policy_acts_and_learns_from_both_seats():
+    """What the second seat lives through changes what is learnt, and both seats act alike."""
+    _, _, run = read("controllers.defender=shared:attacker")
+    program = make_program(run)
+    state = jax.jit(program.init)(jax.random.key(0))
+    assert set(state.learners) == {"attacker"} and run.agents("attacker") == 2
+    collected = jax.jit(lambda s: rollout.collect(collector(program, run), s, s.key, draw(program)))(state)[1]
+    batch = collected.rollouts["attacker"]
+    assert batch.alive.shape == (8, 4, 2) and batch.last_value.shape == (4, 2)
+    seen = state.episodes.time.obs
+    np.testing.assert_array_equal(batch.obs[0, :, 0], seen["attacker"][:, 0])
+    np.testing.assert_array_equal(batch.obs[0, :, 1], seen["defender"][:, 0])
+    after, report = jax.jit(program.update)(state)
+    assert "losses/policy_loss" in report.metrics and int(after.updates) == 1
+    mirrored = state.episodes.time.replace(obs={"attacker": seen["attacker"], "defender": seen["attacker"]})
+    view = View(state.episodes.env, state.episodes.params, mirrored)
+    acts = {
+        role: c.act(jax.random.key(1), state.learners[c.policy], state.memories[role], view, state.reset)[1]
+        for role, c in program.controllers.items()
+    }
+    np.testing.assert_array_equal(acts["attacker"], acts["defender"])
+
+
+def collector(program, run):
+    acting = make_controllers(run, program.agents, {}, greedy=False)
+    return rollout.Collector(program.env, program.agents, acting, run.horizon, run.segments)
+
+
+def draw(program):
+    return lambda key: Drawn(program.env.default_params(), jnp.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (
+            "shared:defender",
+            "controllers.defender=shared:defender: no such learner; allowed: shared:attacker",
+        ),
+        ("shared:nobody", "controllers.defender=shared:nobody: no such learner; allowed: shared:attacker"),
+    ],
+)
+def test_a_policy_is_shared_with_a_learner(choice, message):
+    with pytest.raises(ValueError, match="controllers.defender" + message):
+        read(f"controllers.defender={choice}")
 
 
 def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
