@@ -42,7 +42,8 @@ class Echelon:
       simulation: the battle.
       bank: the terrains.
       teams: mechs of blue and of red.
-      layout: blocks of an observation.
+      layout: what an observation consists of.
+      blocks: the same for encoders, per role `(name, start, shape, kind)`.
       endings: names of how an episode can end.
       scripts: scripted policies, `NAME_blue` and `NAME_red`.
       baselines: scripts to compare a learner with.
@@ -60,6 +61,8 @@ class Echelon:
         self._params, self._limits = params, limits
         self._team = simulation.team
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
+        parts = tuple((block.name, block.start, block.shape, block.kind) for block in layout.blocks)
+        self.blocks = dict.fromkeys(TEAMS, parts)
         self.scripts = scripts_lib.scripts(self)
         self.baselines = scripts_lib.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}

@@ -42,12 +42,14 @@ class Block:
       name: of the block.
       start: index of its first feature.
       shape: what it is reshaped to.
+      kind: "vector", "set" of rows in no order (zeros: an empty place), or "map".
       fields: names along the last axis; empty where it has none.
     """
 
     name: str
     start: int
     shape: tuple[int, ...]
+    kind: str
     fields: tuple[str, ...] = ()
 
     @property
@@ -130,17 +132,17 @@ def make_layout(pack: int, telemetry: bool = True) -> Layout:
       telemetry: whether the coarse map, the same for all mechs, is part of it.
     """
     shapes = {
-        "contacts": ((CONTACTS, len(CONTACT_FIELDS)), CONTACT_FIELDS),
-        "pack": ((pack, MESSAGE), ()),
-        "local_map": ((LOCAL_MAP, LOCAL_MAP), ()),
-        "telemetry": ((TELEMETRY, TELEMETRY), ()),
-        "acoustic": ((4,), ("front_left", "front_right", "rear_left", "rear_right")),
-        "self": ((len(SELF_FIELDS),), SELF_FIELDS),
+        "contacts": ((CONTACTS, len(CONTACT_FIELDS)), "set", CONTACT_FIELDS),
+        "pack": ((pack, MESSAGE), "set", ()),
+        "local_map": ((LOCAL_MAP, LOCAL_MAP), "map", ()),
+        "telemetry": ((TELEMETRY, TELEMETRY), "map", ()),
+        "acoustic": ((4,), "vector", ("front_left", "front_right", "rear_left", "rear_right")),
+        "self": ((len(SELF_FIELDS),), "vector", SELF_FIELDS),
     }
     if not telemetry:
         del shapes["telemetry"]
     blocks, start = [], 0
-    for name, (shape, fields) in shapes.items():
-        blocks.append(Block(name, start, shape, fields))
+    for name, (shape, kind, fields) in shapes.items():
+        blocks.append(Block(name, start, shape, kind, fields))
         start = blocks[-1].stop
     return Layout(tuple(blocks))
