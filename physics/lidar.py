@@ -17,6 +17,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from physics.boxes import ray_box
+from physics.compaction import first_true
 from physics.mapbank import MapBank, distance_at
 
 # (steps, block, share): all rays take some steps; then the blocks of neighbouring beams that are not done
@@ -209,7 +210,7 @@ def _finish(
 
     def select(carry):
         travelled, unfinished, _ = carry
-        chosen, place, total = _first(unfinished, room)
+        chosen, place, total = first_true(unfinished, room)
         idle = jnp.arange(room)[:, None] >= total
         picked = jax.tree.map(lambda v: v[chosen].ravel(), rays)
         start = jnp.where(idle, reach + 1, travelled[chosen]).ravel()
@@ -225,16 +226,3 @@ def _finish(
 
 def _blocks(size: int, values: jax.Array) -> jax.Array:
     return jnp.pad(values, (0, -values.size % size)).reshape(-1, size)
-
-
-def _first(mask: jax.Array, room: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Indices `[room]` of the first true entries (then zeros), each entry's place, their number."""
-    # Sums within rows by a triangular product: several times faster than one long cumsum on a CPU.
-    width = 32
-    rows = jnp.pad(mask, (0, -mask.size % width)).reshape(-1, width).astype(jnp.float32)
-    within = (rows @ np.triu(np.ones((width, width), np.float32))).astype(jnp.int32)
-    before = jnp.cumsum(within[:, -1]) - within[:, -1]
-    place = (within + before[:, None]).ravel()[: mask.size] - 1
-    target = jnp.where(mask, place, room)
-    indices = jnp.zeros(room, jnp.int32).at[target].set(jnp.arange(mask.size, dtype=jnp.int32), mode="drop")
-    return indices, place, before[-1] + within[-1, -1]

@@ -119,7 +119,8 @@ class Environment(Protocol):
     `(name, start, shape, kind)` of what observations consist of, see `algos.types.Block`),
     `evaluation_params(params, index)` (parameters of evaluation episode `index`) and `viewer`
     (`snapshot(env_state, params, time)` is recorded, `picture(path, evaluation)` and
-    `animation(path, evaluation, episode)` draw).
+    `animation(path, evaluation, episode)` draw; `replay(path, evaluation, episode)`, where there is
+    one, writes a page to scrub).
     """
 
     spec: EnvSpec
