@@ -138,6 +138,16 @@ def test_order_and_filter_of_contacts_hold_for_the_next_observation(game):
     assert seen[2] == 4  # the enemy that is worst off comes right after the friends
 
 
+def test_partial_observation_hides_what_is_behind_a_wall():
+    env = built(flat_bank(ZONES[:1], boxes=(((18, 0, 0), (19, 40, 20)),)))
+    reset, full = jax.jit(env.reset), env.default_params()
+    partial = env.task_params({"observation": "partial"})
+    seen = reset(jax.random.key(0), full)[0].contacts
+    assert (jnp.sort(seen[0]) == jnp.arange(1, 6)).all()
+    seen = reset(jax.random.key(0), partial)[0].contacts
+    assert sorted(seen[0].tolist()) == [-1, -1, -1, 1, 2] and sorted(seen[3].tolist()) == [-1, -1, -1, 4, 5]
+
+
 def test_actions_that_are_no_numbers_count_as_zero(game):
     bad = jnp.full((3, 26), jnp.nan).at[:, 0].set(jnp.inf)
     state = game.start()
