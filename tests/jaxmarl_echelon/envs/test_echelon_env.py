@@ -231,6 +231,7 @@ def test_same_seed_and_actions_give_the_same_trajectory(game):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), once, again))
 
 
+@pytest.mark.slow
 def test_one_trace_plays_many_maps_and_rosters(game):
     classes = jnp.array([[HEAVY, SCOUT, LIGHT, MEDIUM, SCOUT, SCOUT], [LIGHT] * 6, [HEAVY] * 6], jnp.int32)
     weights = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -357,3 +358,6 @@ def test_configurations_build_and_take_overrides():
     assert large.env.default_params().pack.tolist() == [0] * 15 + [1] * 5
     assert large.env.layout.size == 591 + 40 - 256
     assert large.controllers == {"blue": "learner", "red": "heuristic"}
+    mixed = read("env=echelon", "env.blue={heavy: 1, scout: 2}", "env.red=[leader, [light, light]]")
+    assert mixed.env.default_params().classes.tolist() == [HEAVY, SCOUT, SCOUT, MEDIUM, LIGHT, LIGHT]
+    assert mixed.env.default_params().pack.tolist() == [0, 0, 0, 0, 1, 1]
