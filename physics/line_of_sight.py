@@ -24,14 +24,16 @@ _NEVER = np.float32(1e9)
 # (columns, share): all segments walk some columns; then those that are neither blocked nor at their end move
 # on to the next stage, which has room for a share of them. Few segments are not worth the stages.
 _STAGES = ((8, 0.5), (8, 0.5), (16, 0.5))
-_SMALL = 1 << 14
+_SMALL, _FEW = 1 << 14, 1 << 8
 _UNROLL = 4
 # A walk's state is one word, since XLA on a CPU computes a loop's body once for each array that it carries:
 # columns walked along x (10 bits), along y (10), lowest cell to look at (6), and these two.
 _ENDED, _BLOCKED = np.uint32(1 << 30), np.uint32(1 << 31)
 
 
-def sight_clear(terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int | None = None) -> jax.Array:
+def sight_clear(
+    terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int | None = None, share: float = 1.0
+) -> jax.Array:
     """Whether no opaque voxel lies between points, bool `[...]`; the same both ways.
 
     The voxels of the two points are not looked at. Leaving the map in between blocks, and a segment
@@ -44,13 +46,15 @@ def sight_clear(terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: in
       end: `[..., 3]`.
       steps: borders between columns to cross at most, for segments that are known to be short; what
         lies farther is taken for clear. None walks as far as it needs to.
+      share: of the segments that lead through voxels at all, where most are known to be points (`steps`
+        None only); the others are then sorted out first.
     """
     start, end = jnp.broadcast_arrays(start, end)
     points = [[point[..., axis].ravel() for axis in range(3)] for point in (start, end)]
     count = points[0][0].size
     index = jnp.broadcast_to(jnp.asarray(terrain.map_index, jnp.int32), (count,))
     rays = _Rays(*points, index, jnp.zeros((count,), jnp.int32))
-    return _walker(terrain.shape[0], steps)(sights(terrain), rays).reshape(start.shape[:-1])
+    return _walker(terrain.shape[0], steps, share)(sights(terrain), rays).reshape(start.shape[:-1])
 
 
 def cast(
@@ -114,11 +118,12 @@ def in_smoke(
       alive: `[C]` bool.
       radius: of the clouds, scalar or `[C]`.
     """
-    way = (end - start)[..., None, :]
-    to = centre - start[..., None, :]
-    share = (to * way).sum(-1) / jnp.maximum((way * way).sum(-1), np.finfo(np.float32).tiny)
-    apart = to - jnp.clip(share, 0, 1)[..., None] * way
-    return (alive & ((apart * apart).sum(-1) <= jnp.square(radius))).any(-1)
+    way = [(end - start)[..., axis, None] for axis in range(3)]
+    to = [centre[:, axis] - start[..., axis, None] for axis in range(3)]
+    square = jnp.maximum(sum(w * w for w in way), np.finfo(np.float32).tiny)
+    share = jnp.clip(sum(t * w for t, w in zip(to, way, strict=True)) / square, 0, 1)
+    apart = sum((t - share * w) ** 2 for t, w in zip(to, way, strict=True))
+    return (alive & (apart <= jnp.square(radius))).any(-1)
 
 
 class _Rays(NamedTuple):
@@ -134,7 +139,7 @@ class _Rays(NamedTuple):
 
 
 @cache
-def _walker(height: int, steps: int | None):
+def _walker(height: int, steps: int | None, share: float):
     """A function of views and rays: which see their ends."""
 
     @custom_vmap
@@ -145,6 +150,8 @@ def _walker(height: int, steps: int | None):
         if steps is not None:
             return _several(_step(views, rays), steps + 1, state) < _BLOCKED
         stages = _STAGES if state.size > _SMALL else ()
+        if share < 1 and state.size > _FEW:
+            stages = ((1, share), *stages)
         return _finish(views, rays, state, stages) < _BLOCKED
 
     @walker.def_vmap

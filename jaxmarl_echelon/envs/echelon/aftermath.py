@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene
 from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, where_needed
@@ -116,4 +117,4 @@ def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]
     steps = np.stack(np.meshgrid(*[np.arange(_BLAST, dtype=np.int32)] * 3, indexing="ij"), -1).reshape(-1, 3)
     cells = jnp.floor(centre - radius).astype(jnp.int32) + steps
     apart = cells + 0.5 - centre
-    return cells, (apart * apart).sum(-1) <= radius * radius
+    return cells, vectors.square(apart) <= radius * radius

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.tables import (
     FALL,
     LEGGED_STABILITY,
@@ -107,7 +108,7 @@ def _hazards(mechs: Mechs, chassis: ChassisTable, foot: jax.Array) -> tuple[Mech
 def _stability(mechs: Mechs) -> Mechs:
     """Falls, lies, gets up or regains stability."""
     legged = is_legged(mechs)
-    moving = (mechs.velocity * mechs.velocity).sum(-1) > MOVING_SPEED**2
+    moving = vectors.square(mechs.velocity) > MOVING_SPEED**2
     penalty = jnp.where(legged, LEGGED_PENALTY, 0.0) + jnp.where(moving, MOVING_PENALTY, 0.0)
     penalty += jnp.where(mechs.suppressed > 0, SUPPRESSED_PENALTY, 0.0)
     gain = REGENERATION * SUBSTEP * jnp.maximum(1.0 - penalty, LEAST_REGENERATION)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.scene import Scene
 from jaxmarl_echelon.envs.echelon.tables import PAINT, SUPPRESSION, WEAPONS
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Tally
@@ -93,7 +94,7 @@ def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[M
     """
     alive = mechs.alive
     damage = jnp.where(alive, effects.damage, 0.0)
-    taken = damage.sum(0)
+    taken = vectors.total(damage, 0)
     painted = alive & (effects.painter != NOBODY)
     hurt = mechs.replace(
         hp=mechs.hp - taken,
@@ -133,8 +134,8 @@ def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
       direction: `[..., 2 or 3]` of the attack, of any length.
     """
     planar = direction[..., :2]
-    along = (heading * planar).sum(-1)
-    length = jnp.sqrt((planar * planar).sum(-1))
+    along = vectors.dot(heading, planar)
+    length = vectors.length(planar)
     return jnp.where((length > 1e-6) & (along > REAR * length), REAR_FACTOR, 1.0)
 
 
@@ -146,20 +147,19 @@ def heading(mechs: Mechs) -> jax.Array:
 def _count(tally, mechs, damage, taken, effects, scene):
     size = damage.shape[0]
     by_enemies = jnp.where(scene.enemies, damage, 0.0)
-    dealt = by_enemies.sum(1)
+    dealt = vectors.total(by_enemies, 1)
     killed = mechs.alive & (mechs.hp <= 0) & (by_enemies.max(0) > 0)
-    killer = jnp.where(killed, by_enemies.argmax(0), NOBODY)
-    attacker = damage.argmax(0)
+    killer = jnp.where(killed, vectors.lowest(-by_enemies, 0)[0], NOBODY)
+    attacker = vectors.lowest(-damage, 0)[0]
     towards = mechs.position[attacker] - mechs.position
-    distance = jnp.sqrt((towards * towards).sum(-1, keepdims=True))
     hit = taken > 0
     return tally.replace(
         dealt=tally.dealt + dealt,
-        dealt_to_friends=tally.dealt_to_friends + (damage.sum(1) - dealt),
+        dealt_to_friends=tally.dealt_to_friends + (vectors.total(damage, 1) - dealt),
         taken=tally.taken + taken,
         kills=tally.kills + (killer == jnp.arange(size)[:, None]).sum(1, dtype=jnp.int32),
         assists=tally.assists + effects.assists,
         hit=tally.hit | hit,
-        hit_direction=jnp.where(hit[:, None], towards / jnp.maximum(distance, 1e-6), tally.hit_direction),
+        hit_direction=jnp.where(hit[:, None], vectors.unit(towards), tally.hit_direction),
         hits=tally.hits + effects.hits,
     )

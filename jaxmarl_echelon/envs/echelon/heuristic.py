@@ -182,7 +182,7 @@ def _walk(memory: Memory, mechs, classes, aim: Aim, zone) -> tuple[jax.Array, ja
     forward, strafe = slow * jnp.cos(bearing), 0.25 * slow * jnp.sin(bearing)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
     forward = jnp.where(close, -0.3, forward)
-    strafe = jnp.where(close, jnp.where(bearing >= 0.0, 1.0, -1.0), strafe)
+    strafe = jnp.where(close, jnp.sin(bearing), strafe)
     backing, aside = memory.escape > ESCAPE, memory.escape > 0
     forward = jnp.where(backing, -1.0, jnp.where(aside, 0.0, forward))
     strafe = jnp.where(backing, 0.0, jnp.where(aside, memory.side, strafe))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.condition import Orders, is_legged, is_shut_down
 from jaxmarl_echelon.envs.echelon.tables import (
     CHASSIS,
@@ -136,7 +137,7 @@ def integrate(
 
 def noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
     """`[M]` loudness; who lies or is dead is silent."""
-    speed = jnp.sqrt((mechs.velocity * mechs.velocity).sum(-1))
+    speed = vectors.length(mechs.velocity)
     return jnp.where(mechs.alive & (mechs.fallen == 0), speed * chassis.noise, 0.0)
 
 

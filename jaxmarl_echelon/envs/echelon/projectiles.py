@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.echelon import damage
+from jaxmarl_echelon.envs.echelon import damage, vectors
 from jaxmarl_echelon.envs.echelon.condition import is_shut_down
 from jaxmarl_echelon.envs.echelon.damage import Effects
 from jaxmarl_echelon.envs.echelon.scene import Scene
@@ -48,10 +48,9 @@ NEAREST_STEERING = 0.1
 SHELLS, TUBES = (0, 1), (2, 3)
 BODY = 0.1
 _STEP_BACK = 1e-4
-_CAST_STEPS = 7
+_CAST_STEPS = 6
 _SPLASH_STEPS = 6
 _SPLASH_SHARE = 1 / 16
-_EXACT = lax.Precision.HIGHEST
 
 
 class Impacts(NamedTuple):
@@ -275,7 +274,7 @@ def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, ja
     Every defender in reach tries in turn, so that one draw decides who succeeds, if anybody.
     """
     apart = mechs.position - shots.position[:, None]
-    near = (apart * apart).sum(-1) <= AMS_RANGE**2
+    near = vectors.square(apart) <= AMS_RANGE**2
     defends = near & ready & (shots.kind == MISSILE)[:, None] & _enemies(scene, shots.shooter)
     before = _counted_before(defends)
     draw = draws[shots.shooter, shots.place % len(TUBES)]
@@ -300,32 +299,28 @@ def _steer(scene, mechs, shots: _Shots) -> jax.Array:
     """Velocities after guidance and gravity."""
     target = jnp.maximum(shots.target, 0)
     to = mechs.position[target] - shots.position
-    distance = _length(to)
+    distance = vectors.length(to)[:, None]
     speed = jnp.asarray(WEAPON.speed)[jnp.maximum(shots.kind, 0)][:, None]
     share = STEERING * SUBSTEP
     turned = (1 - share) * shots.velocity + share * speed * to / jnp.maximum(distance, NEAREST_STEERING)
-    turned = turned / jnp.maximum(_length(turned), 1e-6) * speed
+    turned = vectors.unit(turned) * speed
     guided = (shots.kind == MISSILE) & (shots.target != NOBODY) & mechs.alive[target]
     guided = guided[:, None] & (distance > NEAREST_STEERING)
     drop = jnp.where(shots.kind == GAUSS, scene.gravity * SUBSTEP, 0.0)
     return jnp.where(guided, turned, shots.velocity.at[:, 2].add(-drop))
 
 
-def _length(vectors: jax.Array) -> jax.Array:
-    return jnp.sqrt((vectors * vectors).sum(-1, keepdims=True))
-
-
 def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
     """What the projectiles meet on the way to `after`."""
     way = after - shots.position
     to = mechs.position - shots.position[:, None]
-    square = jnp.maximum((way * way).sum(-1), 1e-12)
-    share = jnp.clip((to * way[:, None]).sum(-1) / square[:, None], 0.0, 1.0)
+    square = jnp.maximum(vectors.square(way), 1e-12)
+    share = jnp.clip(vectors.dot(to, way[:, None]) / square[:, None], 0.0, 1.0)
     miss = to - share[..., None] * way[:, None]
-    meets = (miss * miss).sum(-1) <= reach * reach
+    meets = vectors.square(miss) <= reach * reach
     meets &= _enemies(scene, shots.shooter) & mechs.alive & shots.exists[:, None]
     share = jnp.where(meets, share, 2.0)
-    victim, share = share.argmin(-1), share.min(-1)
+    victim, share = vectors.lowest(share, -1)
     met = share <= 1
     closest = shots.position + jnp.where(met, share, 1.0)[:, None] * way
     end = jnp.where(met[:, None], closest, after)
@@ -372,8 +367,8 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
     helps = harmful & bonus & (painter != shots.shooter)
     return damage.no_effects(size)._replace(
         damage=_per_mech(shooters, done),
-        legs=jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0).sum(0),
-        stability=shaken.sum(0),
+        legs=vectors.total(jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0), 0),
+        stability=vectors.total(shaken, 0),
         suppressed=(victims & (shots.kind == AUTOCANNON)[:, None]).any(0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
         hits=_per_mech(shooters, weapons.astype(jnp.float32)).astype(jnp.int32),
@@ -382,7 +377,7 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
 
 def _per_mech(owners: jax.Array, values: jax.Array) -> jax.Array:
     """Sums rows `[Q, ...]` per mech that owns them, `owners` being bool `[Q, M]`."""
-    return jnp.matmul(owners.T.astype(jnp.float32), values, precision=_EXACT)
+    return jnp.matmul(owners.T.astype(jnp.float32), values, precision=lax.Precision.HIGHEST)
 
 
 def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax.Array:
@@ -390,7 +385,7 @@ def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax
     explodes = ends.ended & ((shots.kind == MISSILE) | (shots.kind == GAUSS))
     radius = jnp.asarray(WEAPON.splash_radius)[jnp.maximum(shots.kind, 0)][:, None]
     apart = mechs.position - ends.centre[:, None]
-    near = ((apart * apart).sum(-1) <= radius * radius) & explodes[:, None] & mechs.alive & ~victims
+    near = (vectors.square(apart) <= radius * radius) & explodes[:, None] & mechs.alive & ~victims
 
     def uncovered(terrain, centre, position, near):
         ends = jnp.where(near[..., None], position, centre[:, None])
@@ -410,7 +405,7 @@ def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax
 
 def _puff(smoke: Smoke, wanted: jax.Array, centre: jax.Array) -> Smoke:
     """New clouds in place of those that would have vanished first."""
-    oldest = smoke.left.argmin(-1)[:, None] == np.arange(CLOUDS_PER_MECH)
+    oldest = vectors.lowest(smoke.left, -1)[0][:, None] == np.arange(CLOUDS_PER_MECH)
     here = oldest & wanted[:, None]
     return Smoke(
         position=jnp.where(here[..., None], centre[:, None], smoke.position),

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.sparse import where_needed
 from jaxmarl_echelon.envs.echelon.tables import SMOKE, WEAPON, ChassisTable
-from jaxmarl_echelon.envs.echelon.types import Battle, Mechs
+from jaxmarl_echelon.envs.echelon.types import Battle, Mechs, Smoke
 from physics.line_of_sight import in_smoke, sight_clear
 from physics.voxels import Terrain
 
@@ -20,6 +22,7 @@ LOCK_QUALITY = 0.7
 RADAR_RANGE = 14.0
 HOT = 0.8
 MUFFLED, LOUDNESS_SCALE = 0.2, 5.0
+_SMOKE_SHARE = 1 / 8
 
 
 def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -34,7 +37,7 @@ def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.
     """
     working = mechs.alive & ~is_shut_down(mechs, chassis)
     apart = mechs.position - mechs.position[:, None]
-    level = jnp.maximum(1.0 - jnp.sqrt((apart * apart).sum(-1)) / EW_RANGE, 0.0)
+    level = jnp.maximum(1.0 - vectors.length(apart) / EW_RANGE, 0.0)
     friends = team[:, None] == team
     others = ~np.eye(team.size, dtype=bool)
     jam = jnp.where(~friends & (mechs.ecm & working), level, 0.0).max(-1)
@@ -53,14 +56,26 @@ def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
     # Nobody asks for the dead; a segment without length is done at once.
     both = (battle.mechs.alive[one] & battle.mechs.alive[other])[:, None]
     terrain_clear = sight_clear(terrain, start, jnp.where(both, end, start))
-    centre, there = battle.smoke.position.reshape(-1, 3), (battle.smoke.left > 0).ravel()
-    smoke_clear = ~in_smoke(start, end, centre, there, WEAPON.splash_radius[SMOKE])
+    smoke_clear = ~smoked(battle.smoke, start, end, both[:, 0])
 
     def matrix(values):
         half = jnp.zeros((size, size), bool).at[one, other].set(values)
         return half | half.T | np.eye(size, dtype=bool)
 
     return matrix(terrain_clear), matrix(smoke_clear)
+
+
+def smoked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> jax.Array:
+    """Which segments `[S]` lead through smoke, of those that are asked for; `where` `[S]` bool."""
+    there = smoke.left.ravel() > 0
+
+    def through(position, start, end, there, where):
+        return where & in_smoke(start, end, position.reshape(-1, 3), there, WEAPON.splash_radius[SMOKE])
+
+    operands = smoke.position, start, end, there, where
+    return where_needed(
+        through, there.any() & where.any(), jnp.zeros_like(where), *operands, share=_SMOKE_SHARE
+    )
 
 
 def sight(simulation, battle: Battle) -> jax.Array:
@@ -93,7 +108,7 @@ def visible(
     sensed, _, _ = quality(mechs, team, chassis)
     sensed = sensed[:, None]
     apart = mechs.position - mechs.position[:, None]
-    distance = jnp.sqrt((apart * apart).sum(-1))
+    distance = vectors.length(apart)
     painted = (
         packmates[jnp.maximum(mechs.painter, 0)] & ((mechs.painter >= 0) & (mechs.painted > 0))[:, None]
     ).T
@@ -112,7 +127,7 @@ def acoustic(mechs: Mechs, clear: jax.Array) -> jax.Array:
       clear: `[M, M]` bool, sight.
     """
     apart = mechs.position - mechs.position[:, None]
-    loudness = mechs.noise / (1.0 + (apart * apart).sum(-1)) * jnp.where(clear, 1.0, MUFFLED)
+    loudness = mechs.noise / (1.0 + vectors.square(apart)) * jnp.where(clear, 1.0, MUFFLED)
     others = mechs.alive & mechs.alive[:, None] & ~np.eye(mechs.hp.size, dtype=bool)
     loudness = jnp.where(others, loudness, 0.0)
     cos, sin = jnp.cos(mechs.yaw)[:, None], jnp.sin(mechs.yaw)[:, None]

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.echelon import damage, sensors
+from jaxmarl_echelon.envs.echelon import damage, sensors, vectors
 from jaxmarl_echelon.envs.echelon.condition import Orders, is_shut_down
 from jaxmarl_echelon.envs.echelon.damage import Effects
 from jaxmarl_echelon.envs.echelon.projectiles import SHELLS, TUBES
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, first
 from jaxmarl_echelon.envs.echelon.tables import (
     AUTOCANNON,
     COOLDOWNS,
@@ -30,15 +29,14 @@ from jaxmarl_echelon.envs.echelon.tables import (
     WEAPONS,
 )
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Projectiles, Smoke, Tally
-from physics.line_of_sight import in_smoke, sight_clear
+from physics.line_of_sight import sight_clear
 
 LOCK_QUALITY = 0.7
 FOCUS_CONE, NEAREST_CONE = 0.2, 0.1
 SHELL_HEIGHT, TUBE_HEIGHT, LOFT = 0.8, 0.5, 0.5
 _BEAMS = (LASER, FLAMER)
 _SIGHTED = (LASER, FLAMER, PAINTER, MISSILE)
-# Borders between columns on a line of 12 voxels.
-_SIGHT_STEPS = 18
+_SIGHT_SHARE = 1 / 8
 _CLOSE = 1e-6
 _FAR = np.float32(1e9)
 
@@ -51,7 +49,7 @@ class View(NamedTuple):
       distance: in space.
       planar: along the ground.
       ahead: along the ground in the direction in which one looks.
-      clear: bool; terrain and smoke leave sight to an enemy that a weapon may want to fire at.
+      clear: bool; neither terrain nor smoke is in between, for enemies that a weapon may want to fire at.
       quality: `[M]` of the sensors.
     """
 
@@ -127,41 +125,35 @@ def fire(
 
 def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: Orders) -> View:
     offset = mechs.position - mechs.position[:, None]
-    planar = (offset[..., :2] * offset[..., :2]).sum(-1)
-    look = damage.heading(mechs)[:, None]
+    planar = vectors.length(offset[..., :2])
     view = View(
         offset=offset,
-        distance=jnp.sqrt(planar + offset[..., 2] * offset[..., 2]),
-        planar=jnp.sqrt(planar),
-        ahead=(offset[..., :2] * look).sum(-1),
+        distance=vectors.length(offset),
+        planar=planar,
+        ahead=vectors.dot(offset[..., :2], damage.heading(mechs)[:, None]),
         clear=jnp.zeros(planar.shape, bool),
         quality=sensors.quality(mechs, scene.team, scene.chassis)[0],
     )
-    wanted = jnp.zeros(planar.shape, bool)
+    # Of a mech's weapons that need sight, the longest range and the widest arc.
+    reach, arc = jnp.full(mechs.hp.shape, -1.0), jnp.ones(mechs.hp.shape)
     for weapon in _SIGHTED:
-        reach = MISSILE_SIGHT_RANGE if weapon == MISSILE else WEAPON.range[weapon]
-        fires = _can_fire(scene, mechs, orders, weapon)[:, None]
-        wanted |= fires & (view.distance <= reach) & view.within(WEAPON.half_arc[weapon])
-    wanted &= scene.enemies & mechs.alive
+        fires = _can_fire(scene, mechs, orders, weapon)
+        longest = MISSILE_SIGHT_RANGE if weapon == MISSILE else WEAPON.range[weapon]
+        reach = jnp.where(fires, jnp.maximum(reach, longest), reach)
+        arc = jnp.where(fires, jnp.minimum(arc, np.cos(WEAPON.half_arc[weapon])), arc)
+    faces = (view.ahead >= arc[:, None] * planar) | (planar <= _CLOSE)
+    wanted = (view.distance <= reach[:, None]) & faces & scene.enemies & mechs.alive
     return view._replace(clear=_sight(scene, mechs.position, smoke, wanted))
 
 
 def _sight(scene: Scene, position: jax.Array, smoke: Smoke, wanted: jax.Array) -> jax.Array:
-    """`[M, M]` bool; the wanted lines of sight that are clear, looked at a few at a time."""
+    """`[M, M]` bool; the wanted lines of sight that are clear."""
     one, other = np.nonzero(np.triu(scene.enemies))
-    room = max(4, len(one) // 8)
-    centre, alive = smoke.position.reshape(-1, 3), (smoke.left > 0).ravel()
-
-    def look(carry):
-        todo, clear = carry
-        pair = first(todo, room)
-        start, end = (position[jnp.asarray(side)].at[pair].get(mode="clip") for side in (one, other))
-        sees = sight_clear(scene.terrain, start, end, steps=_SIGHT_STEPS)
-        sees &= ~in_smoke(start, end, centre, alive, WEAPON.splash_radius[SMOKE])
-        return todo.at[pair].set(False, mode="drop"), clear.at[pair].set(sees, mode="drop")
-
-    todo = (wanted | wanted.T)[one, other]
-    _, clear = lax.while_loop(lambda carry: anywhere(carry[0].any()), look, (todo, jnp.zeros_like(todo)))
+    looks = (wanted | wanted.T)[one, other]
+    start = position[one]
+    end = jnp.where(looks[:, None], position[other], start)
+    clear = looks & sight_clear(scene.terrain, start, end, share=_SIGHT_SHARE)
+    clear &= ~sensors.smoked(smoke, start, end, clear)
     either = jnp.zeros(wanted.shape, bool).at[one, other].set(clear)
     return wanted & (either | either.T)
 
@@ -175,7 +167,7 @@ def _can_fire(scene: Scene, mechs: Mechs, orders: Orders, weapon: int) -> jax.Ar
 def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The nearest target `[M]` of those that pass `[M, M]`, the focus among equals; whether there is one."""
     distance = jnp.where(passes, view.distance, _FAR)
-    target, nearest = distance.argmin(-1), distance.min(-1)
+    target, nearest = vectors.lowest(distance, -1)
     focus = jnp.maximum(mechs.focus, 0)
     focused = jnp.take_along_axis(distance, focus[:, None], 1)[:, 0]
     prefers = (mechs.focus != NOBODY) & (focused <= nearest)
@@ -243,8 +235,8 @@ def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
     hits = fires[:, None] & (np.arange(len(WEAPONS)) == weapon)
     return damage.no_effects(size)._replace(
         damage=jnp.where(hit, body[:, None], 0.0),
-        legs=jnp.where(hit & legs[:, None], whole[:, None], 0.0).sum(0),
-        heat=jnp.where(hit, WEAPON.target_heat[weapon], 0.0).sum(0),
+        legs=vectors.total(jnp.where(hit & legs[:, None], whole[:, None], 0.0), 0),
+        heat=vectors.total(jnp.where(hit, WEAPON.target_heat[weapon], 0.0), 0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
         hits=hits.astype(jnp.int32),
     )
@@ -259,7 +251,7 @@ def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
     target, found = _choose(mechs, view, passes)
     fires = who & found & _can_fire(scene, mechs, orders, MISSILE)
     offset = jnp.take_along_axis(view.offset, target[:, None, None], 1)[:, 0]
-    velocity = _unit(_unit(offset).at[:, 2].add(LOFT)) * WEAPON.speed[MISSILE]
+    velocity = vectors.unit(vectors.unit(offset).at[:, 2].add(LOFT)) * WEAPON.speed[MISSILE]
     launch = Launch(
         fires=fires,
         kind=jnp.full_like(target, MISSILE),
@@ -271,10 +263,6 @@ def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
     return mechs, _launch(projectiles, launch, TUBES), tally, damage.no_effects(mechs.hp.shape[0])
 
 
-def _unit(vectors: jax.Array) -> jax.Array:
-    return vectors / jnp.maximum(jnp.sqrt((vectors * vectors).sum(-1, keepdims=True)), 1e-6)
-
-
 def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
     standing = who & (mechs.fallen == 0)
     gauss = standing & _can_fire(scene, mechs, orders, GAUSS)
@@ -284,10 +272,10 @@ def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
     start = _above(mechs, scene, SHELL_HEIGHT)
     aim = mechs.position[target] - start
     speed = jnp.asarray(WEAPON.speed)[kind]
-    drop = 0.5 * scene.gravity * (aim * aim).sum(-1) / (speed * speed)
+    drop = 0.5 * scene.gravity * vectors.square(aim) / (speed * speed)
     aim = aim.at[:, 2].add(jnp.where(gauss, drop, 0.0))
     level = jnp.concatenate([damage.heading(mechs), jnp.zeros((kind.size, 1))], -1)
-    velocity = _unit(jnp.where(found[:, None], aim, level)) * speed[:, None]
+    velocity = vectors.unit(jnp.where(found[:, None], aim, level)) * speed[:, None]
     launch = Launch(gauss | autocannon, kind, start, velocity, jnp.full_like(target, NOBODY))
     mechs, tally = _spend(mechs, tally, GAUSS, gauss)
     mechs, tally = _spend(mechs, tally, AUTOCANNON, autocannon & ~gauss)
@@ -323,7 +311,7 @@ def _smokes(scene, view, mechs, projectiles, tally, orders, draws, who):
     aims = (
         (mechs.focus != NOBODY) & mechs.alive[focus] & (distance <= WEAPON.range[SMOKE]) & (planar > _CLOSE)
     )
-    direction = jnp.where(aims[:, None], _unit(offset[:, :2]), damage.heading(mechs))
+    direction = jnp.where(aims[:, None], vectors.unit(offset[:, :2]), damage.heading(mechs))
     launch = Launch(
         fires=fires,
         kind=jnp.full_like(focus, SMOKE),

@@ -138,6 +138,16 @@ def test_order_and_filter_of_contacts_hold_for_the_next_observation(game):
     assert seen[2] == 4  # the enemy that is worst off comes right after the friends
 
 
+def test_partial_observation_hides_what_is_behind_a_wall():
+    env = built(flat_bank(ZONES[:1], boxes=(((18, 0, 0), (19, 40, 20)),)))
+    reset, full = jax.jit(env.reset), env.default_params()
+    partial = env.task_params({"observation": "partial"})
+    seen = reset(jax.random.key(0), full)[0].contacts
+    assert (jnp.sort(seen[0]) == jnp.arange(1, 6)).all()
+    seen = reset(jax.random.key(0), partial)[0].contacts
+    assert sorted(seen[0].tolist()) == [-1, -1, -1, 1, 2] and sorted(seen[3].tolist()) == [-1, -1, -1, 4, 5]
+
+
 def test_actions_that_are_no_numbers_count_as_zero(game):
     bad = jnp.full((3, 26), jnp.nan).at[:, 0].set(jnp.inf)
     state = game.start()
@@ -221,6 +231,7 @@ def test_same_seed_and_actions_give_the_same_trajectory(game):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), once, again))
 
 
+@pytest.mark.slow
 def test_one_trace_plays_many_maps_and_rosters(game):
     classes = jnp.array([[HEAVY, SCOUT, LIGHT, MEDIUM, SCOUT, SCOUT], [LIGHT] * 6, [HEAVY] * 6], jnp.int32)
     weights = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -347,3 +358,6 @@ def test_configurations_build_and_take_overrides():
     assert large.env.default_params().pack.tolist() == [0] * 15 + [1] * 5
     assert large.env.layout.size == 591 + 40 - 256
     assert large.controllers == {"blue": "learner", "red": "heuristic"}
+    mixed = read("env=echelon", "env.blue={heavy: 1, scout: 2}", "env.red=[leader, [light, light]]")
+    assert mixed.env.default_params().classes.tolist() == [HEAVY, SCOUT, SCOUT, MEDIUM, LIGHT, LIGHT]
+    assert mixed.env.default_params().pack.tolist() == [0, 0, 0, 0, 1, 1]

@@ -77,10 +77,10 @@ def test_it_is_slow_in_the_zone_and_keeps_its_distance(duel):
     inside = [[17, 20, 1], [17, 35, 1]]
     near(duel.act(inside, [LIGHT, LIGHT])[0][0, FORWARD], 0.5)
     close = [[17, 20, 2], [17, 25, 2]]
-    near(duel.act(close, [LIGHT, LIGHT])[0][0, [FORWARD, STRAFE]], [-0.3, 1.0])
-    near(duel.act(close, [HEAVY, LIGHT])[0][0, FORWARD], 0.5)
+    near(duel.act(close, [LIGHT, LIGHT], yaw=[-0.7, 0])[0][0, [FORWARD, STRAFE]], [-0.3, np.sin(0.7)])
+    near(duel.act(close, [HEAVY, LIGHT])[0][0, [FORWARD, STRAFE]], [0.5, 0.0])
     outside = [[5, 20, 2], [5, 25, 2]]
-    near(duel.act(outside, [HEAVY, LIGHT], yaw=[0.1, 0])[0][0, [FORWARD, STRAFE]], [-0.3, -1.0])
+    near(duel.act(outside, [HEAVY, LIGHT], yaw=[0.1, 0])[0][0, [FORWARD, STRAFE]], [-0.3, -np.sin(0.1)])
 
 
 def test_without_an_enemy_it_looks_where_it_goes(duel):
