@@ -163,7 +163,8 @@ class Echelon:
             result=jnp.where(self._team == BLUE, lead, -lead),
         )
 
-    def _senses(self, battle, params: EchelonParams) -> Senses:
+    def senses(self, battle, params: EchelonParams) -> Senses:
+        """Returns who sees, hears and jams whom."""
         scene, mechs = self.simulation.scene(battle, params), battle.mechs
         terrain, smoke = sensors.lines(scene.terrain, battle)
         quality, jam, _ = sensors.quality(mechs, self._team, scene.chassis)
@@ -176,7 +177,7 @@ class Echelon:
     def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
         """Observes a state and reports it; `acted` `[M]` were alive before."""
         chassis = self.simulation.scene(state.battle, params).chassis
-        senses = self._senses(state.battle, params)
+        senses = self.senses(state.battle, params)
         place = place_of(self.bank, state.battle.map_index)
         observations, contacts = observe(
             self.layout, state, params, self.sides(params), chassis, senses, place

@@ -10,6 +10,7 @@ CORNERS = ("bottom left", "bottom right", "top left", "top right")
 SPACING, FIRST, COLUMNS = 3.5, 2.0, 5
 JITTER = 0.25
 MEAN_RADIUS, EDGE = 7.5, 2.0
+TRIES, TRIES_OUTSIDE = 256, 200
 LEAST_SIDE = ceil(2 * (0.5 * MEAN_RADIUS + EDGE))
 
 
@@ -54,8 +55,8 @@ def draw_zone(
     """Draws the zone: centre x, y and radius.
 
     The centre is uniform in a random quadrant, away from the edges, on ground that is free of walls. The
-    first 200 tries want the whole zone outside both squares of the teams, which small maps have no room
-    for; then its centre shall be outside.
+    first 200 tries want the whole zone outside both squares of the teams, which small maps often have no
+    room for: there a team may start close to the zone, or inside.
     """
     _, depth, width = voxels.shape
     spans = np.array([width, depth])
@@ -63,7 +64,7 @@ def draw_zone(
     low, high = np.full(2, radius + EDGE), spans - radius - EDGE
     blocked = COLLIDES[voxels[0]]
     best, best_gap = spans / 2, -1.0
-    for attempt in range(456):
+    for attempt in range(TRIES):
         upper = rng.integers(2, size=2).astype(bool)
         first = np.maximum(low, np.where(upper, spans / 2, 0))
         last = np.maximum(first, np.minimum(high, np.where(upper, spans, spans / 2)))
@@ -72,7 +73,7 @@ def draw_zone(
         gap = min(_distance_to_square(centre, square, side) for square in squares)
         if blocked[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2].any():
             continue
-        if gap >= radius or (attempt >= 200 and gap > 0):
+        if gap >= radius or attempt >= TRIES_OUTSIDE:
             return float(centre[0]), float(centre[1]), float(radius)
         if gap > best_gap:
             best, best_gap = centre, gap

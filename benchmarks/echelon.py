@@ -1,0 +1,242 @@
+"""Speed of the mech battles, and how two heuristic teams behave in them.
+
+    python benchmarks/echelon.py [--quick]                          # steps/s, bytes, parts, compile seconds
+    python benchmarks/echelon.py --behaviour [--episodes 200]       # distributions with standard errors
+
+One environment step is one decision of 0.25 s (five substeps) of all mechs, with observations, rewards
+and automatic resets. Peer, measured elsewhere on two such CPU cores with heuristic teams: the original
+does about 230 env steps/s in 5 v 5 on 40x40 and 60 in 10 v 10 on 100x100.
+"""
+
+import argparse
+import os
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from f110 import bytes_per_environment
+from hydra import compose, initialize_config_dir
+from machine import gather_rate, matmul_rate, seconds_per_call
+from rich.console import Console
+from rich.table import Table
+
+from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.echelon.tables import MISSILE, WEAPONS
+from jaxmarl_echelon.envs.echelon.types import TEAMS
+from jaxmarl_echelon.training import config as config_lib
+
+SIZES = {"echelon": ("5 v 5, 40x40", 230.0), "echelon_10v10": ("10 v 10, 100x100", 60.0)}
+
+
+def environment(name: str, overrides=()):
+    """The environment of a configuration."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        return config_lib.read(compose("config", [f"env={name}", *overrides])).env
+
+
+def heuristic_teams(env):
+    """`(memory, act)`: both teams' memories, and `(key, memory, state, params) -> (memory, actions)`."""
+    policies = {role: env.scripts[f"heuristic_{role}"] for role in TEAMS}
+    memory = {role: policy.init() for role, policy in policies.items()}
+
+    def act(key, memory, state, params):
+        keys = dict(zip(TEAMS, jax.random.split(key, 2), strict=True))
+        done = {role: p.act(keys[role], memory[role], state, params) for role, p in policies.items()}
+        return {role: one[0] for role, one in done.items()}, {role: one[1] for role, one in done.items()}
+
+    return memory, act
+
+
+def battles(env, num_envs: int, steps: int, devices: int):
+    """A compiled-to-be function that takes `steps` decisions of heuristic teams, and its arguments.
+
+    Environments are spread over the devices, and no device waits for another.
+    """
+    params = env.default_params()
+    memory, act = heuristic_teams(env)
+    share = num_envs // devices
+    begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
+
+    def draw(key):
+        return episodes.Drawn(params, jnp.int32(0))
+
+    def advance(carry, key):
+        running, memory = carry
+        key_act, key_step = jax.random.split(key)
+        memory = episodes.select(running.time.info["decision"] == 0, begin, memory)
+        keys = jax.random.split(key_act, share)
+        memory, actions = jax.vmap(act)(keys, memory, running.env, running.params)
+        return (episodes.step(env, key_step, running, actions, draw)[0], memory), None
+
+    def run(running, key):
+        key = jax.random.fold_in(key, jax.lax.axis_index("env"))
+        return jax.lax.scan(advance, (running, begin), jax.random.split(key, steps))[0][0]
+
+    mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
+    shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
+    run = jax.shard_map(run, mesh=mesh, in_specs=(shard, all_of_it), out_specs=shard, check_vma=False)
+    start = jax.jit(lambda key: episodes.start(env, key, draw, num_envs))
+    running = jax.device_put(start(jax.random.key(0)), jax.sharding.NamedSharding(mesh, shard))
+    key = jax.device_put(jax.random.key(1), jax.sharding.NamedSharding(mesh, all_of_it))
+    return jax.jit(run), (running, key)
+
+
+def measure_speed(console, name: str, env, sizes) -> None:
+    """Prints steps per second against environments and devices."""
+    title, peer = SIZES[name]
+    table = Table(title=f"heuristic teams, {title}", title_justify="left")
+    for column in ("envs", "devices", "compile s", "env steps/s", "agent steps/s", "x original", "bytes/env"):
+        table.add_column(column, justify="right")
+    mechs = sum(role.size for role in env.spec.roles)
+    for devices in sorted({1, jax.local_device_count()}):
+        for num_envs in sizes:
+            steps = max(8, 4096 // num_envs)
+            run, arguments = battles(env, num_envs, steps, devices)
+            begin = time.perf_counter()
+            compiled = run.lower(*arguments).compile()
+            compile_seconds = time.perf_counter() - begin
+            rate = num_envs * steps / seconds_per_call(compiled, *arguments, budget=3.0)
+            size = bytes_per_environment(arguments[0].env, num_envs)
+            table.add_row(
+                f"{num_envs:,}", str(devices), f"{compile_seconds:.1f}", f"{rate:,.0f}",
+                f"{mechs * rate:,.0f}", f"{rate / peer:.1f}", f"{size:,.0f}",
+            )  # fmt: skip
+    console.print(table)
+
+
+def measure_parts(console, name: str, env, num_envs: int) -> None:
+    """Prints microseconds per environment and decision of the parts of a step, each run by itself."""
+    params = env.default_params()
+    run, arguments = battles(env, num_envs, 40, 1)
+    running = jax.tree.map(jnp.asarray, jax.device_get(run(*arguments)))
+    keys = jax.random.split(jax.random.key(3), num_envs)
+    actions = {role.name: jnp.zeros((num_envs, role.size, role.action.shape[0])) for role in env.spec.roles}
+    _, act = heuristic_teams(env)
+    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), heuristic_teams(env)[0])
+    commands = jnp.concatenate([actions[team] for team in TEAMS], axis=1)
+    parts = {
+        "whole step": (jax.vmap(partial(env.step, params=params)), (keys, running.env, actions)),
+        "simulation, five substeps": (
+            jax.vmap(partial(env.simulation.decide, params=params)),
+            (keys, running.env.battle, commands),
+        ),
+        "sight and sensors": (jax.vmap(partial(env.senses, params=params)), (running.env.battle,)),
+        "heuristic teams": (jax.vmap(partial(act, params=params)), (keys, memory, running.env)),
+    }
+    table = Table(
+        title=f"parts of a decision, {SIZES[name][0]}, {num_envs} environments", title_justify="left"
+    )
+    table.add_column("part")
+    table.add_column("us per environment", justify="right")
+    for part, (fn, inputs) in parts.items():
+        seconds = seconds_per_call(jax.jit(fn), *inputs)
+        table.add_row(part, f"{1e6 * seconds / num_envs:,.1f}")
+    console.print(table)
+
+
+def measure_behaviour(console, name: str, env, number: int) -> None:
+    """Prints how the episodes of two heuristic teams go, with standard errors."""
+    params = env.default_params()
+    memory, act = heuristic_teams(env)
+
+    def episode(key):
+        key_reset, key_run = jax.random.split(key)
+        state, time_step = env.reset(key_reset, params)
+
+        def advance(carry, key):
+            state, memory, over = carry
+            key_act, key_step = jax.random.split(key)
+            memory, actions = act(key_act, memory, state, params)
+            after, shown = env.step(key_step, state, actions, params)
+            after = jax.tree.map(lambda new, old: jnp.where(over, old, new), after, state)
+            return (after, memory, over | shown.over), observed(env, after, params, over)
+
+        start = (state, memory, time_step.over)
+        (state, _, _), seen = jax.lax.scan(advance, start, jax.random.split(key_run, env.spec.episode_limit))
+        return state, seen
+
+    play = jax.jit(lambda keys: jax.lax.map(episode, keys, batch_size=50))
+    final, seen = jax.device_get(play(jax.random.split(jax.random.key(0), number)))
+    table = Table(title=f"{number} episodes of heuristic teams, {SIZES[name][0]}", title_justify="left")
+    table.add_column("quantity")
+    table.add_column("mean", justify="right")
+    table.add_column("standard error", justify="right")
+    for label, values in statistics(env, final, seen).items():
+        values = np.asarray(values, float)
+        table.add_row(label, f"{values.mean():.3f}", f"{values.std(ddof=1) / np.sqrt(len(values)):.3f}")
+    console.print(table)
+
+
+def observed(env, state, params, over):
+    """What is counted of one decision; zeros after the end."""
+    mechs, tally = state.battle.mechs, state.battle.tally
+    seen = env.senses(state.battle, params).visible
+    half = env.simulation.teams[0]
+    enemies = seen[:half, half:] & mechs.alive[:half, None] & mechs.alive[None, half:]
+    pairs = (mechs.alive[:half, None] & mechs.alive[None, half:]).sum()
+    facts = {
+        "kills": tally.kills.sum(),
+        "damage": tally.dealt.sum(),
+        "intercepted": tally.intercepted.sum(),
+        "shots": tally.shots.sum(0),
+        "visible": enemies.sum() / jnp.maximum(pairs, 1),
+        "decisions": 1,
+    }
+    return jax.tree.map(lambda x: jnp.where(over, 0, x), facts)
+
+
+def statistics(env, final, seen) -> dict[str, np.ndarray]:
+    """Per episode `[N]`: lengths, endings, outcomes and sums over decisions."""
+    length = seen["decisions"].sum(1)
+    result = {"decisions": length}
+    for code, ending in enumerate(env.endings):
+        result[f"ended by {ending}"] = final.ending == code
+    for code, outcome in enumerate(env.spec.outcomes):
+        result[outcome] = final.outcome == code
+    for quantity in ("kills", "damage", "intercepted"):
+        result[quantity] = seen[quantity].sum(1)
+    shots = seen["shots"].sum(1)
+    for weapon, name in enumerate(WEAPONS):
+        result[f"shots: {name}"] = shots[:, weapon]
+    result["intercepted per missile"] = result["intercepted"] / np.maximum(shots[:, MISSILE], 1)
+    for team, name in enumerate(TEAMS):
+        result[f"zone seconds: {name}"] = final.score[:, team]
+    result["enemies visible"] = seen["visible"].sum(1) / np.maximum(length, 1)
+    return result
+
+
+def main() -> None:
+    """Prints all tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--behaviour", action="store_true", help="what heuristic teams do, instead of how fast"
+    )
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
+    parser.add_argument("--only", choices=list(SIZES), help="one of the two environments")
+    arguments, overrides = parser.parse_known_args()
+    # A CPU counts as one device; as many as it has cores let environments run side by side.
+    if jax.config.jax_num_cpu_devices < 1:
+        jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    console = Console()
+    console.print(
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)"
+    )
+    console.print(f"this machine: {matmul_rate() / 1e9:,.0f} GFLOP/s, {gather_rate() / 1e6:,.0f} M gathers/s")
+    for name in [arguments.only] if arguments.only else SIZES:
+        env = environment(name, overrides)
+        if arguments.behaviour:
+            measure_behaviour(console, name, env, arguments.episodes)
+        else:
+            sizes = (256,) if arguments.quick else (16, 64, 256, 1024)
+            measure_speed(console, name, env, sizes)
+            measure_parts(console, name, env, 256)
+
+
+if __name__ == "__main__":
+    main()
