@@ -32,6 +32,17 @@ def _anywhere(axis_size, batched, flag):
     return anywhere(flag), False
 
 
+def when_anywhere(
+    flag: jax.Array, function: Callable[..., PyTree], otherwise: Callable[..., PyTree], *operands: PyTree
+) -> PyTree:
+    """Returns `function(*operands)` if a flag is set in any environment of the batch.
+
+    Neither function may change anything for environments without the flag. What goes in is computed
+    once: XLA on a CPU would else compute it anew in every part of the function that uses it.
+    """
+    return lax.cond(anywhere(flag), function, otherwise, *operands)
+
+
 def first(mask: jax.Array, room: int) -> jax.Array:
     """Indices `[room]` of the first true entries of `mask` `[N]`, and N for what is left of the room."""
     size = mask.shape[0]

@@ -15,6 +15,7 @@ from jaxmarl_echelon.envs.echelon.condition import Orders, is_shut_down
 from jaxmarl_echelon.envs.echelon.damage import Effects
 from jaxmarl_echelon.envs.echelon.projectiles import SHELLS, TUBES
 from jaxmarl_echelon.envs.echelon.scene import Scene
+from jaxmarl_echelon.envs.echelon.sparse import when_anywhere
 from jaxmarl_echelon.envs.echelon.tables import (
     AUTOCANNON,
     COOLDOWNS,
@@ -101,11 +102,11 @@ def fire(
     view = _look(scene, mechs, smoke, orders)
     size = mechs.hp.shape[0]
     if not ordered:
-        everybody = jnp.ones(size, bool)
-        total = damage.no_effects(size)
-        for weapon in _STAGES:
-            mechs, projectiles, tally, effects = weapon(
-                scene, view, mechs, projectiles, tally, orders, draws, everybody
+        everybody, total = jnp.ones(size, bool), damage.no_effects(size)
+        for weapons, stage in _STAGES:
+            pulled = orders.triggers[:, weapons].any() & mechs.alive.any()
+            mechs, projectiles, tally, effects = when_anywhere(
+                pulled, stage, _rest, scene, view, mechs, projectiles, tally, orders, draws, everybody
             )
             total = damage.together(total, effects)
         mechs, tally = damage.apply(mechs, tally, total, scene)
@@ -113,14 +114,18 @@ def fire(
 
     def turn(carry, who):
         mechs, projectiles, tally = carry
-        for weapon in _STAGES:
-            mechs, projectiles, tally, effects = weapon(
+        for _, stage in _STAGES:
+            mechs, projectiles, tally, effects = stage(
                 scene, view, mechs, projectiles, tally, orders, draws, who
             )
             mechs, tally = damage.apply(mechs, tally, effects, scene)
         return (mechs, projectiles, tally), None
 
     return lax.scan(turn, (mechs, projectiles, tally), jnp.eye(size, dtype=bool))[0]
+
+
+def _rest(scene, view, mechs, projectiles, tally, orders, draws, who):
+    return mechs, projectiles, tally, damage.no_effects(mechs.hp.shape[0])
 
 
 def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: Orders) -> View:
@@ -323,4 +328,10 @@ def _smokes(scene, view, mechs, projectiles, tally, orders, draws, who):
     return mechs, _launch(projectiles, launch, TUBES), tally, damage.no_effects(focus.size)
 
 
-_STAGES = (_beams, _missiles, _cannons, _painters, _smokes)
+_STAGES = (
+    (np.array(_BEAMS), _beams),
+    (np.array([MISSILE]), _missiles),
+    (np.array([GAUSS, AUTOCANNON]), _cannons),
+    (np.array([PAINTER]), _painters),
+    (np.array([SMOKE]), _smokes),
+)
