@@ -37,7 +37,8 @@ class PPOConfig(OnPolicyConfig):
       accumulation: minibatches whose gradients make one step; must divide `num_minibatches`.
       clip: bound on the probability ratios, with its schedule.
       value_clip: distance the new value may move from the rollout's; None for no clipping.
-      target_kl: divergence after which an update's remaining minibatches are skipped; None for never.
+      target_kl: divergence after which the rest of an update is skipped; None for never.
+      kl_stop: whether a "minibatch" that diverges ends the update, or an "epoch" that does on average.
       normalize_advantage: "minibatch", "batch" or "none".
       optimizer: a key of `algos.optimizers.OPTIMIZERS`.
       weight_decay: decoupled, of "adamw", "muon" and "schedule_free".
@@ -97,6 +98,7 @@ class PPOConfig(OnPolicyConfig):
     )
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("minibatch", "batch", "none")
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "kl_stop": ("minibatch", "epoch"),
         "optimizer": tuple(OPTIMIZERS),
         "muon_rest": tuple(MUON_REST),
         "sampling": (SAMPLES, *MODES),
@@ -126,6 +128,7 @@ class PPOConfig(OnPolicyConfig):
     clip_schedule: str = "constant"
     value_clip: float | None = None
     target_kl: float | None = None
+    kl_stop: str = "minibatch"
     normalize_advantage: str = "minibatch"
     optimizer: str = "adam"
     weight_decay: float = 0.0

@@ -54,13 +54,15 @@ class Steps(NamedTuple):
     stopped: jax.Array
     norm: jax.Array
 
+    @property
+    def counted(self) -> jax.Array:
+        """Which samples were learnt from, shaped like `alive`."""
+        axes = (1,) * (self.alive.ndim - self.evaluated.ndim)
+        return self.alive & self.evaluated.reshape(self.evaluated.shape + axes)
+
     def metrics(self) -> Metrics:
         """Means over everything that was learnt from."""
-        evaluated = self.evaluated.reshape(
-            self.evaluated.shape + (1,) * (self.alive.ndim - self.evaluated.ndim)
-        )
-        counted = self.alive & evaluated
-        metrics = {name: masked_mean(x, counted) for name, x in self.samples.items()}
+        metrics = {name: masked_mean(x, self.counted) for name, x in self.samples.items()}
         metrics["gradient_norm"] = masked_mean(self.norm, self.evaluated)
         metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
         return metrics
@@ -93,7 +95,8 @@ def descend(
         kl = masked_mean(samples["approx_kl"], alive)
         norm = global_norm(grads)
         evaluated = ~stopped & jnp.any(alive)
-        stopped = stopped | (kl > hyper["target_kl"])
+        if config.kl_stop == "minibatch":
+            stopped = stopped | (kl > hyper["target_kl"])
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)
         return Progress(params, state, stopped, memory), Steps(samples, alive, evaluated, stopped, norm)
@@ -101,7 +104,11 @@ def descend(
     if config.accumulation > 1:
         minibatches = jax.tree.map(lambda x: x.reshape((-1, config.accumulation) + x.shape[1:]), minibatches)
         gradient = accumulated(gradient)
-    return jax.lax.scan(step, progress, minibatches, unroll=unroll)
+    progress, steps = jax.lax.scan(step, progress, minibatches, unroll=unroll)
+    if config.kl_stop == "epoch":
+        kl = masked_mean(steps.samples["approx_kl"], steps.counted)
+        progress = progress._replace(stopped=progress.stopped | (kl > hyper["target_kl"]))
+    return progress, steps
 
 
 def accumulated(gradient: Callable) -> Callable:

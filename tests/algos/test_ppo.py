@@ -170,6 +170,17 @@ def test_kl_stop_skips_the_rest_of_the_update():
     assert full.optimizer.count == 12 and metrics["skipped_minibatches"] == 0.0
 
 
+def test_kl_is_judged_over_whole_epochs_if_asked_to():
+    """The epoch that diverges is finished, and the last; under a bound above its divergence it is not."""
+    agent, state = make(learning_rate=0.05, epochs=3, target_kl=1e-3, kl_stop="epoch")
+    rollout = rollout_of(agent, state)
+    stopped, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
+    assert int(stopped.optimizer.count) == 4
+    bound = state.hyper | {"target_kl": metrics["approx_kl"] * 1.01}
+    longer, _ = jax.jit(agent.update)(state.replace(hyper=bound), jax.random.key(2), rollout)
+    assert int(longer.optimizer.count) >= 8
+
+
 def test_schedules_follow_the_updates():
     agent, state = make(
         learning_rate_schedule="linear",
