@@ -14,16 +14,13 @@ from jax import lax
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, where_needed
+from jaxmarl_echelon.envs.echelon.sparse import anywhere, where_needed
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, GAUSS, MISSILE, SMOKE, WEAPON
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs
-from physics.voxels import AIR, REINFORCED, Overlay, Terrain, damage_cells, fill_box, material_at
+from physics.voxels import Overlay, Terrain, damage_cells, fill_box
 
 _SHARE, _BLAST_SHARE, _WRECK_SHARE = 1 / 8, 1 / 32, 1 / 32
-_HITS = 8
 _BLAST = ceil(2 * float(WEAPON.splash_radius[[MISSILE, GAUSS]].max())) + 1
-# More than an explosion at the surface of something ever reaches; the rest is spared.
-_BLASTED = 64
 _FOOTPRINT = ceil(float(CHASSIS.size[:, :2].max())) + 1
 
 
@@ -56,15 +53,7 @@ def settle(scene: Scene, mechs: Mechs, died: jax.Array, impacts: Impacts, draws:
 def _hit(terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:
     """Takes hit points from the voxels that projectiles struck."""
     amount = jnp.asarray(WEAPON.damage)[jnp.maximum(impacts.kind, 0)]
-
-    def several(carry):
-        todo, overlay = carry
-        index = first(todo, _HITS)
-        cells, hurt = (v.at[index].get(mode="clip") for v in (impacts.cell, amount))
-        overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, index < todo.size)
-        return todo.at[index].set(False, mode="drop"), overlay
-
-    return lax.while_loop(lambda carry: anywhere(carry[0].any()), several, (struck, terrain.overlay))[1]
+    return damage_cells(terrain, impacts.cell, amount, struck)
 
 
 def _blast(terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
@@ -76,13 +65,9 @@ def _blast(terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
     def one(carry):
         todo, overlay = carry
         index = todo.argmax()
-        now = terrain._replace(overlay=overlay)
         cells, near = _crater(impacts.point[index], radius[index])
-        material = material_at(now, cells)
-        chosen = first(near & (material != AIR) & (material != REINFORCED), _BLASTED)
-        where = (chosen < near.size) & todo[index]
-        hurt = jnp.broadcast_to(amount[index], where.shape)
-        overlay = damage_cells(now, cells.at[chosen].get(mode="clip"), hurt, where)
+        hurt = jnp.broadcast_to(amount[index], near.shape)
+        overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, near & todo[index])
         return todo.at[index].set(False), overlay
 
     return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (explodes, terrain.overlay))[1]

@@ -210,7 +210,7 @@ def _work(scene, mechs, reach, look, painted, draws, carry: _Round) -> _Round:
     ends = _collide(scene, mechs, reach, shots, after)
     effects = _harm(scene, mechs, look, painted, shots, ends)
     puffs = ends.ended & (shots.kind == SMOKE)
-    owners = (shots.shooter[:, None] == np.arange(size)) & puffs[:, None]
+    owner = jnp.where(puffs, shots.shooter, size)
     moved = shots._replace(
         position=jnp.where(ends.ended[:, None], ends.point, after),
         kind=jnp.where(ends.ended, NOBODY, shots.kind),
@@ -221,8 +221,8 @@ def _work(scene, mechs, reach, look, painted, draws, carry: _Round) -> _Round:
         effects=damage.together(carry.effects, effects),
         ams_ready=ready,
         impacts=_record(carry.impacts, shots, ends),
-        cloud=carry.cloud | owners.any(0),
-        centre=jnp.where(owners.any(0)[:, None], _per_mech(owners, ends.centre), carry.centre),
+        cloud=carry.cloud.at[owner].set(True, mode="drop"),
+        centre=carry.centre.at[owner].set(ends.centre, mode="drop"),
     )
 
 
@@ -346,7 +346,6 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
     """Direct hits and explosions."""
     size = mechs.hp.shape[0]
     kind = jnp.maximum(shots.kind, 0)
-    shooters = (shots.shooter[:, None] == np.arange(size)) & shots.exists[:, None]
     victims = (ends.victim[:, None] == np.arange(size)) & ends.direct[:, None]
     factor = damage.from_behind(look[ends.victim], shots.velocity)
     base = jnp.asarray(WEAPON.damage)[kind] * factor
@@ -363,21 +362,18 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
     shaken = jnp.where(victims, (stability * factor)[:, None], 0.0) + jnp.where(splashed, shock[:, None], 0.0)
     harmful = ends.direct & (shots.kind != SMOKE)
     weapons = (kind[:, None] == np.arange(len(WEAPONS))) & harmful[:, None]
+    columns = jnp.concatenate([done, weapons.astype(jnp.float32)], -1)
+    by_shooter = jnp.zeros((size, columns.shape[1])).at[shots.shooter].add(columns)
     painter = mechs.painter[ends.victim]
     helps = harmful & bonus & (painter != shots.shooter)
     return damage.no_effects(size)._replace(
-        damage=_per_mech(shooters, done),
+        damage=by_shooter[:, :size],
         legs=vectors.total(jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0), 0),
         stability=vectors.total(shaken, 0),
         suppressed=(victims & (shots.kind == AUTOCANNON)[:, None]).any(0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
-        hits=_per_mech(shooters, weapons.astype(jnp.float32)).astype(jnp.int32),
+        hits=by_shooter[:, size:].astype(jnp.int32),
     )
-
-
-def _per_mech(owners: jax.Array, values: jax.Array) -> jax.Array:
-    """Sums rows `[Q, ...]` per mech that owns them, `owners` being bool `[Q, M]`."""
-    return jnp.matmul(owners.T.astype(jnp.float32), values, precision=lax.Precision.HIGHEST)
 
 
 def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax.Array:

@@ -32,7 +32,6 @@ from jaxmarl_echelon.envs.echelon.tables import (
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Projectiles, Smoke, Tally
 from physics.line_of_sight import sight_clear
 
-LOCK_QUALITY = 0.7
 FOCUS_CONE, NEAREST_CONE = 0.2, 0.1
 SHELL_HEIGHT, TUBE_HEIGHT, LOFT = 0.8, 0.5, 0.5
 _BEAMS = (LASER, FLAMER)
@@ -248,7 +247,7 @@ def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
 
 
 def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
-    painted = damage.on_painted(mechs, scene) & (view.quality >= LOCK_QUALITY)[:, None]
+    painted = damage.on_painted(mechs, scene) & (view.quality >= sensors.LOCK_QUALITY)[:, None]
     locks = (painted & (view.distance <= WEAPON.range[MISSILE])) | (
         view.clear & (view.distance <= MISSILE_SIGHT_RANGE)
     )
