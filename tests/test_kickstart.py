@@ -35,7 +35,7 @@ def success(run):
 
 @pytest.mark.slow
 def test_a_smaller_recurrent_policy_takes_over_what_another_one_learnt(tmp_path):
-    """A quarter of the decisions, an eighth of the width: alone it is nowhere by then, see docs/results.md."""
+    """A quarter of the decisions, an eighth of the width: alone it is nowhere by then (docs/results.md)."""
     teacher, _ = trained(tmp_path, "teacher", "algo=ppo", "total_env_steps=1000000")
     wanted = success(teacher)
     assert wanted >= 0.5
