@@ -24,6 +24,8 @@ from rich.table import Table
 
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.echelon import condition, movement, projectiles, weapons
+from jaxmarl_echelon.envs.echelon.observation import observe, place_of
 from jaxmarl_echelon.envs.echelon.tables import MISSILE, WEAPONS
 from jaxmarl_echelon.envs.echelon.types import TEAMS
 from jaxmarl_echelon.training import config as config_lib
@@ -113,28 +115,84 @@ def measure_parts(console, name: str, env, num_envs: int) -> None:
     run, arguments = battles(env, num_envs, 40, 1)
     running = jax.tree.map(jnp.asarray, jax.device_get(run(*arguments)))
     keys = jax.random.split(jax.random.key(3), num_envs)
-    actions = {role.name: jnp.zeros((num_envs, role.size, role.action.shape[0])) for role in env.spec.roles}
-    _, act = heuristic_teams(env)
-    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), heuristic_teams(env)[0])
+    memory, act = heuristic_teams(env)
+    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), memory)
+    _, actions = jax.jit(jax.vmap(partial(act, params=params)))(keys, memory, running.env)
     commands = jnp.concatenate([actions[team] for team in TEAMS], axis=1)
+    senses = jax.jit(jax.vmap(partial(env.senses, params=params)))(running.env.battle)
     parts = {
-        "whole step": (jax.vmap(partial(env.step, params=params)), (keys, running.env, actions)),
+        "whole step": (partial(env.step, params=params), (keys, running.env, actions)),
         "simulation, five substeps": (
-            jax.vmap(partial(env.simulation.decide, params=params)),
+            partial(env.simulation.decide, params=params),
             (keys, running.env.battle, commands),
         ),
-        "sight and sensors": (jax.vmap(partial(env.senses, params=params)), (running.env.battle,)),
-        "heuristic teams": (jax.vmap(partial(act, params=params)), (keys, memory, running.env)),
+        "- weapons": (partial(weapons_alone, env, params), (running.env.battle, commands)),
+        "- projectiles": (partial(projectiles_alone, env, params), (running.env.battle,)),
+        "- movement": (partial(movement_alone, env, params), (running.env.battle, commands)),
+        "sight and sensors": (partial(env.senses, params=params), (running.env.battle,)),
+        "observation": (partial(observation_alone, env, params), (running.env, senses)),
+        "heuristic teams": (partial(act, params=params), (keys, memory, running.env)),
     }
-    table = Table(
-        title=f"parts of a decision, {SIZES[name][0]}, {num_envs} environments", title_justify="left"
-    )
+    title = f"parts of a decision, {SIZES[name][0]}, {num_envs} environments"
+    table = Table(title=title, title_justify="left")
     table.add_column("part")
     table.add_column("us per environment", justify="right")
     for part, (fn, inputs) in parts.items():
-        seconds = seconds_per_call(jax.jit(fn), *inputs)
+        seconds = seconds_per_call(jax.jit(jax.vmap(fn)), *inputs)
         table.add_row(part, f"{1e6 * seconds / num_envs:,.1f}")
     console.print(table)
+
+
+def every_substep(env, advance, start):
+    """Repeats a part of the simulation as often as a decision does."""
+    return jax.lax.scan(lambda carry, _: (advance(carry), None), start, None, env.simulation.substeps)[0]
+
+
+def weapons_alone(env, params, battle, commands):
+    """The weapons of all substeps."""
+    scene, orders = env.simulation.scene(battle, params), condition.read_commands(commands, params)
+    draws = jnp.full(len(env.simulation.team), 0.5)
+
+    def advance(carry):
+        mechs, flying, tally = carry
+        return weapons.fire(scene, mechs, flying, battle.smoke, tally, orders, draws, env.simulation.ordered)
+
+    return every_substep(env, advance, (battle.mechs, battle.projectiles, battle.tally))
+
+
+def projectiles_alone(env, params, battle):
+    """Flight and impacts of all substeps."""
+    size = len(env.simulation.team)
+    scene, draws = env.simulation.scene(battle, params), jnp.full((size, 2), 0.5)
+
+    def advance(carry):
+        return projectiles.fly(scene, battle.mechs, *carry, draws)[:3]
+
+    return every_substep(env, advance, (battle.projectiles, battle.smoke, projectiles.no_impacts(size)))
+
+
+def movement_alone(env, params, battle, commands):
+    """Acceleration and collisions of all substeps."""
+    simulation = env.simulation
+    scene, orders = simulation.scene(battle, params), condition.read_commands(commands, params)
+    ground = movement.ground_around(scene.terrain, battle.mechs.position, simulation.substeps)
+    size = len(simulation.team)
+    wet, draws = jnp.zeros(size, bool), jnp.arange(size, dtype=jnp.int32)
+
+    def advance(mechs):
+        mechs = movement.accelerate(mechs, scene.chassis, orders, wet, scene.gravity)
+        return movement.integrate(
+            mechs, scene.chassis, ground, draws, simulation.size[:2], simulation.ordered
+        )
+
+    return every_substep(env, advance, battle.mechs)
+
+
+def observation_alone(env, params, state, senses):
+    """What all mechs are shown, given what they sense."""
+    chassis = env.simulation.scene(state.battle, params).chassis
+    place = place_of(env.bank, state.battle.map_index)
+    return observe(env.layout, state, params, env.sides(params), chassis, senses, place)
 
 
 def measure_behaviour(console, name: str, env, number: int) -> None:
