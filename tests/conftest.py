@@ -13,6 +13,13 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def release_compiled_programs():
+    """Lets go of a file's programs: each holds memory maps, of which Linux grants a process 65,530."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The top of the checkout."""

@@ -349,7 +349,8 @@ def test_configurations_build_and_take_overrides():
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
             return config_lib.read(compose("config", ["env.maps=2", "env.cache=null", *overrides]))
 
-    small = read("env=echelon", "+controllers.red=none", "reward.components.kills.weight=5")
+    weighty = "reward.components.kills.weight=5"
+    small = read("env=echelon", "env.telemetry=true", "+controllers.red=none", weighty)
     assert small.controllers == {"blue": "learner", "red": "none"}
     assert small.env.teams == (5, 5) and small.env.default_params().reward["kills"]["weight"] == 5.0
     assert small.env.layout.size == 591 and small.env.default_params().zone_seconds == 30.0

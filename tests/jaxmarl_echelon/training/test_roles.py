@@ -98,7 +98,7 @@ def draw(program):
     ],
 )
 def test_a_policy_is_shared_with_a_learner(choice, message):
-    with pytest.raises(ValueError, match="controllers.defender" + message):
+    with pytest.raises(ValueError, match=message):
         read(f"controllers.defender={choice}")
 
 
