@@ -16,11 +16,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from f110 import bytes_per_environment
 from hydra import compose, initialize_config_dir
 from machine import gather_rate, matmul_rate, seconds_per_call
 from rich.console import Console
 from rich.table import Table
+from spread import bytes_per_environment, spread
 
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.envs import episodes
@@ -53,10 +53,7 @@ def heuristic_teams(env):
 
 
 def battles(env, num_envs: int, steps: int, devices: int):
-    """A compiled-to-be function that takes `steps` decisions of heuristic teams, and its arguments.
-
-    Environments are spread over the devices, and no device waits for another.
-    """
+    """A function that takes `steps` decisions of heuristic teams, and its arguments; see `spread`."""
     params = env.default_params()
     memory, act = heuristic_teams(env)
     share = num_envs // devices
@@ -74,16 +71,9 @@ def battles(env, num_envs: int, steps: int, devices: int):
         return (episodes.step(env, key_step, running, actions, draw)[0], memory), None
 
     def run(running, key):
-        key = jax.random.fold_in(key, jax.lax.axis_index("env"))
         return jax.lax.scan(advance, (running, begin), jax.random.split(key, steps))[0][0]
 
-    mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
-    shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
-    run = jax.shard_map(run, mesh=mesh, in_specs=(shard, all_of_it), out_specs=shard, check_vma=False)
-    start = jax.jit(lambda key: episodes.start(env, key, draw, num_envs))
-    running = jax.device_put(start(jax.random.key(0)), jax.sharding.NamedSharding(mesh, shard))
-    key = jax.device_put(jax.random.key(1), jax.sharding.NamedSharding(mesh, all_of_it))
-    return jax.jit(run), (running, key)
+    return spread(run, lambda key: episodes.start(env, key, draw, num_envs), devices)
 
 
 def measure_speed(console, name: str, env, sizes) -> None:

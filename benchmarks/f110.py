@@ -18,6 +18,7 @@ import numpy as np
 from machine import gather_rate, matmul_rate, seconds_per_call
 from rich.console import Console
 from rich.table import Table
+from spread import bytes_per_environment, spread
 
 from algos.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
@@ -41,10 +42,7 @@ def environment(where: str, beams: int, repeat: int = 1):
 
 
 def simulator(env, num_envs: int, steps: int, devices: int):
-    """A compiled function that takes `steps` decisions in E environments, and its arguments.
-
-    Environments are spread over the devices, and no device waits for another.
-    """
+    """A function that takes `steps` decisions in E environments, and its arguments; see `spread`."""
     params = env.default_params()
     action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
@@ -56,21 +54,9 @@ def simulator(env, num_envs: int, steps: int, devices: int):
         return episodes.step(env, key, running, actions, draw)[0], None
 
     def run(running, key):
-        key = jax.random.fold_in(key, jax.lax.axis_index("env"))
         return jax.lax.scan(advance, running, jax.random.split(key, steps))[0]
 
-    mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
-    shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
-    run = jax.shard_map(run, mesh=mesh, in_specs=(shard, all_of_it), out_specs=shard, check_vma=False)
-    start = jax.jit(lambda key: episodes.start(env, key, draw, num_envs))
-    running = jax.device_put(start(jax.random.key(0)), jax.sharding.NamedSharding(mesh, shard))
-    key = jax.device_put(jax.random.key(1), jax.sharding.NamedSharding(mesh, all_of_it))
-    return jax.jit(run), (running, key)
-
-
-def bytes_per_environment(running, num_envs: int) -> float:
-    """Bytes of carried state per environment."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(running)) / num_envs
+    return spread(run, lambda key: episodes.start(env, key, draw, num_envs), devices)
 
 
 def gathers_per_beam(env) -> float:

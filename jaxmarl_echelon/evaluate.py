@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, loop
-from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.program import Program, make_actors, make_program
 from jaxmarl_echelon.training.record import evaluation_values
 
 
@@ -59,7 +59,7 @@ def load(path: str, name: str, overrides=(), episodes: int | None = None):
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
     run_config = config_lib.read(config)
-    program = make_program(run_config)
+    program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(run_config.seed))
     return folder, facts, run_config, program, checkpoints.restore(folder, like)
 

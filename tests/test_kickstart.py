@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -42,4 +43,5 @@ def test_a_smaller_recurrent_policy_takes_over_what_another_one_learnt(tmp_path)
     small = ("algo=ppo_rnn", "algo.core={kind: gru, width: 32}", "algo.widths=[32]", "total_env_steps=262144")
     student, summary = trained(tmp_path, "student", *small, f"algo.teacher={teacher}")
     assert summary["env_steps"] == 262144
+    shutil.rmtree(teacher)
     assert success(student) >= 0.9 * wanted

@@ -28,6 +28,10 @@ class Role:
     observation: Space
     action: Space
 
+    def fits(self, other: "Role") -> bool:
+        """Whether a policy of one role can act for the other: both see and do the same."""
+        return (self.observation.shape, self.action) == (other.observation.shape, other.action)
+
 
 @dataclass(frozen=True)
 class EnvSpec:

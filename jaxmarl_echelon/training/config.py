@@ -67,7 +67,8 @@ class RunConfig:
       algos: role name to settings of its own, for learners that differ from `algo`.
       curriculum: `(env) -> Curriculum`.
       controllers: role name to "learner", "shared:ROLE" (that role's learner, which then learns from
-        both), "frozen:PATH" (the policy of another run) or the name of one of the environment's scripts.
+        both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy that this or that role learnt in another
+        run), or the name of one of the environment's scripts.
       total_env_steps: decisions of an environment, summed over environments, to train for;
         rounded up to whole chunks of updates.
       num_envs: environments E that run side by side.
@@ -132,7 +133,7 @@ class RunConfig:
             allowed = ", ".join(SHARED + learner for learner in learners)
             raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
         ours, theirs = self.env.spec.role(role), self.env.spec.role(owner)
-        if (ours.observation.shape, ours.action) != (theirs.observation.shape, theirs.action):
+        if not ours.fits(theirs):
             raise ValueError(
                 f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
                 f"{ours.observation.shape} and {theirs.observation.shape}"

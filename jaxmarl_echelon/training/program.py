@@ -82,10 +82,18 @@ class Program(NamedTuple):
         return next(iter(self.agents))
 
 
-def make_program(config: RunConfig) -> Program:
-    """Builds the program of a run. Raises ValueError where parts of the configuration do not fit."""
+def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> Program:
+    """Builds the program of a run.
+
+    Args:
+      config: the run.
+      agents: who learns the roles; None for `make_agents`.
+
+    Raises:
+      ValueError: where parts of the configuration do not fit.
+    """
     env = config.env
-    agents = make_agents(config)
+    agents = make_agents(config) if agents is None else agents
     frozen = frozen_policies(config)
     acting = make_controllers(config, agents, frozen, greedy=False)
     greedy = make_controllers(config, agents, frozen, greedy=True)
@@ -149,6 +157,11 @@ def make_agents(config: RunConfig) -> dict[str, Agent]:
     return {role: make_agent(config, role, **teacher(config, role)) for role in config.algos}
 
 
+def make_actors(config: RunConfig) -> dict[str, Agent]:
+    """The same agents for acting only: what they were taught by need not exist any more."""
+    return {role: make_agent(config, role) for role in config.algos}
+
+
 def make_agent(config: RunConfig, name: str, **taught) -> Agent:
     """The agent of one role."""
     spaces, sizes = config.learner_task(name)
@@ -191,26 +204,32 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> Frozen
 
     Args:
       config: the run that is to use it.
-      role: the role.
-      path: the run's folder or a checkpoint.
+      role: the role that it is to act for.
+      path: the run's folder or a checkpoint; with `@ROLE` at its end, for what that role learnt.
       where: the setting that asks for it, for messages.
 
     Raises:
       ValueError: one line, where that run did not learn the role or saw and did other things.
     """
-    folder = checkpoints.find(path, "best_eval")
+    stem, _, named = path.rpartition("@")
+    if named not in [one.name for one in config.env.spec.roles]:
+        stem, named = path, None
+    folder = checkpoints.find(stem, "best_eval")
     theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
-    if role not in theirs.algos:
-        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {role}")
-    ours, other = config.env.spec.role(role), theirs.env.spec.role(role)
-    if (ours.observation.shape, ours.action) != (other.observation.shape, other.action):
+    learnt = named or role
+    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
+        learnt = actor.removeprefix(SHARED)
+    if learnt not in theirs.algos:
+        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
+    ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
+    if not ours.fits(other):
         raise ValueError(
             f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
             f"this run's {ours.observation.shape} and {ours.action}"
         )
-    agent = make_agent(theirs, role)
+    agent = make_agent(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".learners[{role!r}]"))
+    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".learners[{learnt!r}]"))
 
 
 def make_controllers(

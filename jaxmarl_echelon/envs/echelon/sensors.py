@@ -78,12 +78,6 @@ def smoked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> 
     )
 
 
-def sight(simulation, battle: Battle) -> jax.Array:
-    """`[M, M]` bool; neither terrain nor smoke lies between two living mechs; symmetric."""
-    terrain, smoke = lines(simulation.terrain(battle), battle)
-    return terrain & smoke
-
-
 def visible(
     battle: Battle,
     team: np.ndarray,

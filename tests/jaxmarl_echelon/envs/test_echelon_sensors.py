@@ -14,6 +14,12 @@ TEAM = np.array([0, 0, 1, 1])
 NEAR, JAMMER = (HEAVY, 10.0, 20.0, 2.0, 0.0), (SCOUT, 20.0, 20.0, 1.0, 0.0)
 
 
+def sight(simulation, battle):
+    """`[M, M]`: neither terrain nor smoke lies between two living mechs."""
+    terrain, smoke = sensors.lines(simulation.terrain(battle), battle)
+    return terrain & smoke
+
+
 def sense(start):
     battle, params = start
     scene = scene_of(arena().terrain(battle), TEAM, params)
@@ -96,17 +102,17 @@ def test_the_dead_neither_see_nor_are_seen():
 
 def test_sight_is_symmetric_and_stopped_by_smoke():
     battle, params = behind_a_wall()
-    clear = np.asarray(sensors.sight(arena(), battle))
+    clear = np.asarray(sight(arena(), battle))
     np.testing.assert_array_equal(clear, clear.T)
     assert not clear[0, 1:].any() and clear[1, 2] and clear[2, 3]
     smoke = battle.smoke.replace(
         position=battle.smoke.position.at[3, 1].set(jnp.array([28.0, 23.0, 1.0])),
         left=battle.smoke.left.at[3, 1].set(7),
     )
-    smoked = np.asarray(sensors.sight(arena(), battle.replace(smoke=smoke)))
+    smoked = np.asarray(sight(arena(), battle.replace(smoke=smoke)))
     assert not smoked[1, 2] and not smoked[2, 1] and smoked[1, 3]
     gone = smoke.replace(left=jnp.zeros_like(smoke.left))
-    np.testing.assert_array_equal(np.asarray(sensors.sight(arena(), battle.replace(smoke=gone))), clear)
+    np.testing.assert_array_equal(np.asarray(sight(arena(), battle.replace(smoke=gone))), clear)
 
 
 def test_smoke_and_sight_of_batches_are_those_of_single_battles():
@@ -122,8 +128,8 @@ def test_smoke_and_sight_of_batches_are_those_of_single_battles():
         mechs=batch.mechs.replace(position=jnp.asarray(position, jnp.float32)),
         smoke=batch.smoke.replace(position=jnp.asarray(clouds, jnp.float32), left=jnp.asarray(left)),
     )
-    together = np.asarray(jax.jit(jax.vmap(lambda b: sensors.sight(arena(), b)))(batch))
-    one = jax.jit(lambda b: sensors.sight(arena(), b))
+    together = np.asarray(jax.jit(jax.vmap(lambda b: sight(arena(), b)))(batch))
+    one = jax.jit(lambda b: sight(arena(), b))
     apart = [np.asarray(one(jax.tree.map(lambda v, e=e: v[e], batch))) for e in range(count)]
     np.testing.assert_array_equal(together, np.stack(apart))
     assert together.any() and not together.all()

@@ -14,7 +14,7 @@ from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
 from jaxmarl_echelon.training.controllers import to_space
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.program import frozen_policies, make_controllers, make_program
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
@@ -53,6 +53,13 @@ def test_both_cars_learn_each_with_settings_of_its_own():
         assert any(jax.tree.leaves(moved)), role
         assert f"losses/{role}/policy_loss" in report.metrics and f"train/return/{role}" in report.metrics
     assert float(after.learners["defender"].hyper["gamma"]) == 0.5
+
+
+def test_a_frozen_policy_may_come_from_another_role(saved_run):
+    folder, state = saved_run
+    _, _, run = read(f"controllers.defender=frozen:{folder}@attacker")
+    loaded = frozen_policies(run)["defender"].state.params
+    jax.tree.map(np.testing.assert_array_equal, loaded, state.learners["attacker"].params)
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():

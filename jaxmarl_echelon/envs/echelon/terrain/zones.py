@@ -6,7 +6,6 @@ import numpy as np
 
 from physics.voxels import AIR, COLLIDES
 
-CORNERS = ("bottom left", "bottom right", "top left", "top right")
 SPACING, FIRST, COLUMNS = 3.5, 2.0, 5
 JITTER = 0.25
 MEAN_RADIUS, EDGE = 7.5, 2.0
