@@ -145,7 +145,7 @@ def weapons_alone(env, params, battle, commands):
 
     def advance(carry):
         mechs, flying, tally = carry
-        return weapons.fire(scene, mechs, flying, battle.smoke, tally, orders, draws, env.simulation.ordered)
+        return weapons.fire(scene, mechs, flying, battle.smoke, tally, orders, draws, env.simulation.original)
 
     return every_substep(env, advance, (battle.mechs, battle.projectiles, battle.tally))
 
@@ -172,7 +172,7 @@ def movement_alone(env, params, battle, commands):
     def advance(mechs):
         mechs = movement.accelerate(mechs, scene.chassis, orders, wet, scene.gravity)
         return movement.integrate(
-            mechs, scene.chassis, ground, draws, simulation.size[:2], simulation.ordered
+            mechs, scene.chassis, ground, draws, simulation.size[:2], simulation.original
         )
 
     return every_substep(env, advance, battle.mechs)
@@ -185,8 +185,24 @@ def observation_alone(env, params, state, senses):
     return observe(env.layout, state, params, env.sides(params), chassis, senses, place)
 
 
-def measure_behaviour(console, name: str, env, number: int) -> None:
-    """Prints how the episodes of two heuristic teams go, with standard errors."""
+def measure_behaviour(console, name: str, envs: dict, number: int) -> None:
+    """Prints how the episodes of two heuristic teams go in some environments, with standard errors."""
+    table = Table(title=f"{number} episodes of heuristic teams, {SIZES[name][0]}", title_justify="left")
+    table.add_column("mean (standard error)")
+    rows = {}
+    for label, env in envs.items():
+        table.add_column(label, justify="right")
+        for quantity, values in statistics(env, *play(env, number)).items():
+            values = np.asarray(values, float)
+            error = values.std(ddof=1) / np.sqrt(len(values))
+            rows.setdefault(quantity, []).append(f"{values.mean():.3f} ({error:.3f})")
+    for quantity, cells in rows.items():
+        table.add_row(quantity, *cells)
+    console.print(table)
+
+
+def play(env, number: int):
+    """Final states of whole episodes of heuristic teams, and what is counted per decision `[N, T]`."""
     params = env.default_params()
     memory, act = heuristic_teams(env)
 
@@ -206,16 +222,8 @@ def measure_behaviour(console, name: str, env, number: int) -> None:
         (state, _, _), seen = jax.lax.scan(advance, start, jax.random.split(key_run, env.spec.episode_limit))
         return state, seen
 
-    play = jax.jit(lambda keys: jax.lax.map(episode, keys, batch_size=50))
-    final, seen = jax.device_get(play(jax.random.split(jax.random.key(0), number)))
-    table = Table(title=f"{number} episodes of heuristic teams, {SIZES[name][0]}", title_justify="left")
-    table.add_column("quantity")
-    table.add_column("mean", justify="right")
-    table.add_column("standard error", justify="right")
-    for label, values in statistics(env, final, seen).items():
-        values = np.asarray(values, float)
-        table.add_row(label, f"{values.mean():.3f}", f"{values.std(ddof=1) / np.sqrt(len(values)):.3f}")
-    console.print(table)
+    run = jax.jit(lambda keys: jax.lax.map(episode, keys, batch_size=50))
+    return jax.device_get(run(jax.random.split(jax.random.key(0), number)))
 
 
 def observed(env, state, params, over):
@@ -279,7 +287,9 @@ def main() -> None:
     for name in [arguments.only] if arguments.only else SIZES:
         env = environment(name, overrides)
         if arguments.behaviour:
-            measure_behaviour(console, name, env, arguments.episodes)
+            original = environment(name, [*overrides, "env.original=true"])
+            envs = {"this project": env, "env.original=true": original}
+            measure_behaviour(console, name, envs, arguments.episodes)
         else:
             sizes = (256,) if arguments.quick else (16, 64, 256, 1024)
             measure_speed(console, name, env, sizes)

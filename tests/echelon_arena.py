@@ -32,10 +32,10 @@ def _grids() -> list[np.ndarray]:
 
 
 @cache
-def arena(ordered: bool = False) -> Simulation:
+def arena(original: bool = False) -> Simulation:
     """Simulation of 2 against 2 on the maps named above."""
     bank = bank_of([layout_from(grid, (20.0, 20.0, 5.0), team_size=2) for grid in _grids()])
-    return Simulation(bank, (2, 2), substeps=1, ordered=ordered, pages=PAGES, damaged=DAMAGED)
+    return Simulation(bank, (2, 2), substeps=1, original=original, pages=PAGES, damaged=DAMAGED)
 
 
 def at_start(bodies, map_index: int = FLAT, packs=(0, 0, 0, 0), **changes):
@@ -74,9 +74,9 @@ def _run(keys, battle, params, commands, simulation):
     return jax.lax.scan(step, battle, (keys, commands))[1]
 
 
-def run(start, commands, seed: int = 0, ordered: bool = False) -> Battle:
+def run(start, commands, seed: int = 0, original: bool = False) -> Battle:
     """Battles after each of 100 substeps, with a leading axis of time; commands `[4, 9]` or `[100, 4, 9]`."""
     battle, params = jax.device_get(start)  # NumPy has no weak types, so that there is one trace
     commands = jnp.broadcast_to(jnp.asarray(commands), (SUBSTEPS, 4, len(ACTIONS)))
     keys = jax.random.split(jax.random.key(seed), SUBSTEPS)
-    return jax.device_get(_run(keys, battle, params, commands, arena(ordered)))
+    return jax.device_get(_run(keys, battle, params, commands, arena(original)))

@@ -17,6 +17,8 @@ SEEDS = 5
     [
         ("Pendulum-v1", "sac", -200.0),
         ("Pendulum-v1", "td3", -200.0),
+        ("Pendulum-v1", "tqc", -200.0),
+        ("Pendulum-v1", "ppo", -200.0),
         ("CartPole-v1", "ppo", 475.0),
         ("CartPole-v1", "a2c", 475.0),
     ],

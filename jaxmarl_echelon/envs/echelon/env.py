@@ -229,7 +229,7 @@ def make(
     fire_probability: float | Sequence[float] = 0.5,
     pages: int = 64,
     damaged: int = 32,
-    ordered: bool = False,
+    original: bool = False,
     bank: TerrainBank | None = None,
 ) -> Echelon:
     """Builds the environment; `conf/env/echelon.yaml` explains each setting.
@@ -268,7 +268,7 @@ def make(
         bank=bank,
         teams=teams,
         substeps=SUBSTEPS,
-        ordered=readers.switch("ordered", ordered),
+        original=readers.switch("original", original),
         pages=readers.whole("pages", pages, 0, 4096),
         damaged=readers.whole("damaged", damaged, 0, 4096),
     )

@@ -41,14 +41,16 @@ from physics.voxels import Terrain
 
 TOO_CLOSE = 5.5
 COHESION_GAP, COHESION_PEACE = 15.0, 20.0
-STUCK_STEP, STUCK_PATIENCE, ESCAPE = 0.2, 10, 4
+STUCK_STEP, STUCK_PATIENCE = 0.2, 10
+# Decisions of a way out, counted down: a pause, three backwards, four sideways, a pause.
+ESCAPE, BACKWARDS, SIDEWAYS = 9, (6, 8), (2, 5)
 VENT_HEAT, ECM_HEAT = 0.75, 0.7
 ECM, ECCM = 0.25, 0.75
 FULL_TURN = np.pi / 3.0
 # Per weapon the largest bearing error at which it is fired, rad.
 _AIM = np.zeros(len(WEAPONS), np.float32)
-_AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 45, 90, 30, 30, 30])
-_NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, PAINTER))
+_AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 60, 90, 30, 30, 30])
+_NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 
 @struct.dataclass
@@ -56,9 +58,9 @@ class Memory:
     """What the mechs of a team remember, to get free when they are stuck.
 
     Attributes:
-      position: `[A, 2]` at the last decision.
-      still: `[A]` int32 decisions in a row without getting anywhere.
-      escape: `[A]` int32 decisions left of backing up and then stepping aside.
+      position: `[A, 3]` at the last decision.
+      still: `[A]` int32 decisions without getting anywhere, less those in which it moved on.
+      escape: `[A]` int32 decisions left, this one included, of backing up and stepping aside.
       side: `[A]` 1 to step aside to the left, -1 to the right.
     """
 
@@ -99,7 +101,7 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
 
     def init():
         return Memory(
-            position=jnp.full((size, 2), 1e6, jnp.float32),
+            position=jnp.full((size, 3), 1e6, jnp.float32),
             still=jnp.zeros(size, jnp.int32),
             escape=jnp.zeros(size, jnp.int32),
             side=jnp.ones(size, jnp.float32),
@@ -115,7 +117,7 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
         memory = _notice(key_side, memory, mechs.position)
         base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
         if moves:
-            throttle, error = _walk(memory, mechs, classes, aim, zone)
+            throttle, error = _walk(mechs, classes, aim, zone)
             base = base.at[:, [FORWARD, STRAFE]].set(throttle)
             aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
         willing = jax.random.bernoulli(key_fire, params.fire_probability[side], (size,))
@@ -125,6 +127,8 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
         base = base.at[:, VENT].set(heat > VENT_HEAT)
         warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
         base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
+        if moves:
+            base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
         return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
 
     return ScriptedPolicy(init, act)
@@ -155,19 +159,32 @@ def take_aim(env, state, sides, own: np.ndarray) -> Aim:
 
 def _notice(key, memory: Memory, position) -> Memory:
     """Counts decisions without progress; after too many a mech begins to get itself free."""
-    moved = jnp.hypot(*(position[:, :2] - memory.position).T)
-    still = jnp.where((moved < STUCK_STEP) & (memory.escape == 0), memory.still + 1, 0)
+    escaping = memory.escape > 1
+    moved = jnp.linalg.norm(position - memory.position, axis=-1)
+    still = jnp.where(moved < STUCK_STEP, memory.still + 1, jnp.maximum(memory.still - 1, 0))
+    still = jnp.where(escaping, 0, still)
     stuck = still > STUCK_PATIENCE
     drawn = jnp.where(jax.random.bernoulli(key, shape=stuck.shape), 1.0, -1.0)
     return Memory(
-        position=position[:, :2],
+        position=position,
         still=jnp.where(stuck, 0, still),
-        escape=jnp.where(stuck, 2 * ESCAPE, jnp.maximum(memory.escape - 1, 0)),
+        escape=jnp.where(stuck, ESCAPE, jnp.maximum(memory.escape - 1, 0)),
         side=jnp.where(stuck, drawn, memory.side),
     )
 
 
-def _walk(memory: Memory, mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
+def _escape(memory: Memory) -> jax.Array:
+    """Actions `[A, 9]` of mechs that get themselves free, who do nothing else meanwhile."""
+
+    def during(span):
+        return (memory.escape >= span[0]) & (memory.escape <= span[1])
+
+    base = jnp.zeros((memory.escape.size, len(ACTIONS)), jnp.float32)
+    base = base.at[:, FORWARD].set(jnp.where(during(BACKWARDS), -1.0, 0.0))
+    return base.at[:, STRAFE].set(jnp.where(during(SIDEWAYS), memory.side, 0.0))
+
+
+def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
     """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
     position = mechs.position[:, :2]
     living = mechs.alive[:, None]
@@ -178,15 +195,11 @@ def _walk(memory: Memory, mechs, classes, aim: Aim, zone) -> tuple[jax.Array, ja
     goal = jnp.where(lonely[:, None], 0.5 * (zone[:2] + centroid), zone[:2])
     bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
     inside = zone_lib.within(mechs.position, zone)
-    slow = jnp.where(inside, 0.5, 1.0)
-    forward, strafe = slow * jnp.cos(bearing), 0.25 * slow * jnp.sin(bearing)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
-    forward = jnp.where(close, -0.3, forward)
-    strafe = jnp.where(close, jnp.sin(bearing), strafe)
-    backing, aside = memory.escape > ESCAPE, memory.escape > 0
-    forward = jnp.where(backing, -1.0, jnp.where(aside, 0.0, forward))
-    strafe = jnp.where(backing, 0.0, jnp.where(aside, memory.side, strafe))
-    return jnp.stack([forward, strafe], axis=-1), bearing
+    forward = jnp.where(close, -0.3, jnp.cos(bearing))
+    strafe = jnp.where(close, 1.0, 0.25) * jnp.sin(bearing)
+    slow = jnp.where(inside, 0.5, 1.0)
+    return jnp.stack([slow * forward, slow * strafe], axis=-1), bearing
 
 
 def _fire(classes, aim: Aim) -> jax.Array:
@@ -196,6 +209,7 @@ def _fire(classes, aim: Aim) -> jax.Array:
     reach = reach.at[:, MISSILE].set(missile)
     wanted = (aim.distance[:, None] <= reach) & (jnp.abs(aim.error)[:, None] <= _AIM)
     wanted &= aim.clear[:, None] | ~_NEEDS_SIGHT
+    wanted = wanted.at[:, MISSILE].set(wanted[:, MISSILE] & (aim.clear | aim.painted))
     wanted &= np.arange(len(WEAPONS)) != SMOKE
     trigger = jnp.asarray(TRIGGERS)[classes]
     pulled = trigger[:, None, :] == jnp.arange(len(ACTIONS))[:, None]

@@ -102,12 +102,12 @@ def integrate(
     ground: Ground,
     priority: jax.Array,
     size: tuple[int, int],
-    climb: bool,
+    original: bool,
 ) -> Mechs:
     """Moves the mechs one after another, along x, then y, then z.
 
     What blocks stops a mech along that axis. Against terrain it may be raised by a step instead. Two
-    mechs that overlap already do not block each other, so that they can part.
+    mechs that overlap already do not block each other, so that they can part; in the original they do.
 
     Args:
       mechs: the mechs with the velocities they want.
@@ -115,7 +115,7 @@ def integrate(
       ground: columns around them.
       priority: `[M]` integers; the smallest moves first, of equals the one with the lower index.
       size: of the map along x and y.
-      climb: mechs may step up onto others, too.
+      original: mechs hold each other fast where they overlap, and may step up onto others, too.
     """
     earlier = np.tril(np.ones((priority.size,) * 2, bool), -1)
     rank = ((priority[:, None] > priority) | ((priority[:, None] == priority) & earlier)).sum(-1)
@@ -127,7 +127,7 @@ def integrate(
 
     def turn(position, inputs):
         index, walker = inputs
-        moved, velocity = _walk(index, walker, position, walkers, limit, climb)
+        moved, velocity = _walk(index, walker, position, walkers, limit, original)
         return position.at[index].set(moved), (moved, velocity)
 
     numbers = jnp.arange(rank.size)
@@ -159,13 +159,14 @@ def _obstacles(mechs: Mechs, half: jax.Array, ground: Ground) -> jax.Array:
     return lax.reduce(words, np.uint32(0), lax.bitwise_or, (3,))
 
 
-def _walk(index, walker, position, walkers, limit, climb):
+def _walk(index, walker, position, walkers, limit, original):
     """Moves one mech; returns its position and velocity `[3]`."""
     start, half, velocity = position[index], walker.half, walker.velocity
     there = start + velocity * SUBSTEP
     reach = half + walkers.half
     others = walkers.present & (jnp.arange(position.shape[0]) != index)
-    others &= ~(jnp.abs(position - start) < reach).all(-1)
+    if not original:
+        others &= ~(jnp.abs(position - start) < reach).all(-1)
 
     def near(axis, value):
         return jnp.abs(position[:, axis] - value) < reach[:, axis]
@@ -181,7 +182,7 @@ def _walk(index, walker, position, walkers, limit, climb):
         steps = (
             (jnp.abs(velocity[2]) < STEP_UP_SPEED) & ~rock(word, raised) & ~(column & near(2, raised)).any()
         )
-        steps &= True if climb else ~level
+        steps &= True if original else ~level
         return free | steps, jnp.where(free | ~steps, z, raised)
 
     x_near = near(0, start[0]), near(0, there[0])

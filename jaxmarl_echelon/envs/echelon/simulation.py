@@ -2,7 +2,7 @@
 
 A decision is `substeps` steps of 0.05 s. In each: clouds age; timers, heat, hazards and stability;
 projectiles; weapons; movement. Weapons and projectiles of one step take effect together, unless
-`ordered` is set. Source: spec sections 1.5, 3 and 9.
+`original` is set. Source: spec sections 1.5, 3 and 9.
 """
 
 from dataclasses import dataclass
@@ -46,8 +46,9 @@ class Simulation:
       bank: terrains.
       teams: mechs of blue and of red.
       substeps: steps of 0.05 s per decision.
-      ordered: weapons fire one mech after the other, blue first, each with immediate effect, and
-        mechs may step up onto others, as in the original.
+      original: keeps three defects of the original, to compare with it: weapons fire one mech after
+        the other, blue first, each with immediate effect; mechs may step up onto others; and
+        neighbours that start too close to each other, as formations allow, never get apart.
       pages: tiles of 4 x 4 columns that may change during a battle; 0 for static terrain without
         wrecks.
       damaged: voxels whose damage is remembered while they stand.
@@ -56,7 +57,7 @@ class Simulation:
     bank: TerrainBank
     teams: tuple[int, int]
     substeps: int = 5
-    ordered: bool = False
+    original: bool = False
     pages: int = 64
     damaged: int = 32
 
@@ -82,14 +83,17 @@ class Simulation:
         """A battle before its first decision: two teams in opposite corners.
 
         Mechs stand in rows of five; each is shifted by up to `params.spawn_jitter` away from the
-        corner, as far as its place has room, and looks at the zone up to `params.yaw_jitter`.
+        corner, as far as its place has room, and looks at the zone up to `params.yaw_jitter`. In the
+        original it is shifted either way, room or not.
         """
         chassis = chassis_of(params)
         shift_key, turn_key = jax.random.split(key)
         number = np.concatenate([np.arange(count) for count in self.teams])
         place = MARGIN + SPACING * np.stack([number % COLUMNS, number // COLUMNS], -1)
-        shift = jax.random.uniform(shift_key, place.shape) * params.spawn_jitter
-        shift = jnp.clip(shift, 0.0, SPACING - chassis.size[:, :2])
+        shift = jax.random.uniform(shift_key, place.shape, minval=-1.0 if self.original else 0.0)
+        shift = shift * params.spawn_jitter
+        if not self.original:
+            shift = jnp.clip(shift, 0.0, SPACING - chassis.size[:, :2])
         inset = place + shift + chassis.size[:, :2] / 2
         corner = self.bank.corners[map_index][self.team]
         far = jnp.stack([corner & 1, corner >> 1], -1) == 1
@@ -156,10 +160,10 @@ class Simulation:
         mechs, tally = damage.apply(mechs, tally, effects, scene)
 
         mechs, flying, tally = weapons.fire(
-            scene, mechs, flying, smoke, tally, orders, _share(draws[2]), self.ordered
+            scene, mechs, flying, smoke, tally, orders, _share(draws[2]), self.original
         )
         mechs = movement.accelerate(mechs, scene.chassis, orders, material == WATER, scene.gravity)
-        mechs = movement.integrate(mechs, scene.chassis, ground, draws[3], self.size[:2], self.ordered)
+        mechs = movement.integrate(mechs, scene.chassis, ground, draws[3], self.size[:2], self.original)
         mechs = mechs.replace(noise=movement.noise(mechs, scene.chassis))
         return _Step(mechs, flying, smoke, tally, impacts)
 

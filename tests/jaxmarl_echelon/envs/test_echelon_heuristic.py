@@ -77,7 +77,7 @@ def test_it_is_slow_in_the_zone_and_keeps_its_distance(duel):
     inside = [[17, 20, 1], [17, 35, 1]]
     near(duel.act(inside, [LIGHT, LIGHT])[0][0, FORWARD], 0.5)
     close = [[17, 20, 2], [17, 25, 2]]
-    near(duel.act(close, [LIGHT, LIGHT], yaw=[-0.7, 0])[0][0, [FORWARD, STRAFE]], [-0.3, np.sin(0.7)])
+    near(duel.act(close, [LIGHT, LIGHT], yaw=[-0.7, 0])[0][0, [FORWARD, STRAFE]], [-0.15, np.sin(0.7) / 2])
     near(duel.act(close, [HEAVY, LIGHT])[0][0, [FORWARD, STRAFE]], [0.5, 0.0])
     outside = [[5, 20, 2], [5, 25, 2]]
     near(duel.act(outside, [HEAVY, LIGHT], yaw=[0.1, 0])[0][0, [FORWARD, STRAFE]], [-0.3, -np.sin(0.1)])
@@ -121,9 +121,11 @@ def test_weapons_are_fired_within_their_range_and_arc(duel, shooter, distance, d
     assert triggers(duel, [shooter, SCOUT], distance, np.radians(degrees)) == wanted
 
 
-def test_lasers_and_painters_wait_for_a_clear_line(duel):
+def test_only_cannons_do_not_wait_for_a_clear_line(duel):
     walled = Stage(boxes=(((8, 0, 0), (9, 40, 8)),))
-    assert triggers(walled, [HEAVY, SCOUT], 7.0) == [SECONDARY, TERTIARY]
+    assert triggers(walled, [HEAVY, SCOUT], 7.0) == [TERTIARY]
+    painted = triggers(walled, [HEAVY, SCOUT], 7.0, painted=[0, 50], painter=[-1, 0])
+    assert painted == [SECONDARY, TERTIARY]
     assert triggers(walled, [LIGHT, SCOUT], 7.0) == []
     assert triggers(walled, [MEDIUM, SCOUT], 7.0) == [TERTIARY]
     assert triggers(duel, [LIGHT, SCOUT], 7.0) == [SECONDARY, TERTIARY]
@@ -169,17 +171,31 @@ def duel_fires(stage, position, fire):
 
 
 def test_stuck_mechs_back_up_and_then_step_aside(duel):
-    position, memory, seen = [[10, 20, 1], [10, 35, 1]], None, []
+    position, memory, seen = [[10, 20, 1], [10, 27, 1]], None, []
     for key in range(24):
-        action, memory = duel.act(position, [SCOUT, SCOUT], key=key, memory=memory)
-        seen.append(action[0, [FORWARD, STRAFE]])
+        action, memory = duel.act(position, [MEDIUM, SCOUT], key=key, memory=memory)
+        seen.append(action[0, : len(ACTIONS)])
     seen = np.array(seen)
     # The first decision cannot know; the next eleven without progress are one too many.
-    near(seen[:11, 0], 1.0)
-    near(seen[11:15, 0], -1.0)
-    near(seen[15:19, 0], 0.0)
-    assert (np.abs(seen[15:19, 1]) == 1).all() and len(set(seen[15:19, 1])) == 1
-    near(seen[19:, 0], 1.0)
+    near(seen[:11, FORWARD], 1.0)
+    near(seen[12:15, FORWARD], -1.0)
+    near(seen[15:19, FORWARD], 0.0)
+    assert (np.abs(seen[15:19, STRAFE]) == 1).all() and len(set(seen[15:19, STRAFE])) == 1
+    near(seen[20:, FORWARD], 1.0)
+    # Meanwhile it neither turns nor shoots; before and after there is a pause.
+    near(seen[[11, 19]], 0.0)
+    near(np.delete(seen[11:20], [FORWARD, STRAFE], axis=1), 0.0)
+    assert (seen[[10, 20], YAW_RATE] != 0).all()
+
+
+def test_every_step_forward_makes_up_for_one_without(duel):
+    memory, escaping = None, []
+    for key in range(60):
+        # Two decisions of three without progress: one more to the count each three decisions.
+        position = [[5 + 0.25 * (key // 3), 20, 1], [10, 35, 1]]
+        action, memory = duel.act(position, [SCOUT, SCOUT], key=key, memory=memory)
+        escaping.append(action[0, FORWARD] != 1.0)
+    assert np.flatnonzero(escaping)[0] == 29
 
 
 def test_progress_keeps_it_from_feeling_stuck(duel):

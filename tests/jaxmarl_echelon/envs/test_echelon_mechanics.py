@@ -121,12 +121,12 @@ def test_electronic_warfare_heats_the_emitter():
     assert heat[1.0] - heat[-1.0] == pytest.approx(2.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_gauss_from_the_front(ordered):
+@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_gauss_from_the_front(original):
     start = duel(standing(HEAVY, 5.0), standing(MEDIUM, 20.0, yaw=BACK))
     once = np.zeros((100, 4, 9), np.float32)
     once[0] = told({"tertiary": 1})
-    battle = run(start, once, ordered=ordered)
+    battle = run(start, once, original=original)
     assert battle.projectiles.kind[0, 0, 0] == GAUSS
     assert battle.projectiles.velocity[0, 0, 0] == pytest.approx([39.8277, 0, -3.7085], abs=1e-3)
     assert battle.projectiles.position[0, 0, 0] == pytest.approx([5.0, 20.0, 3.6], abs=1e-5)
@@ -154,10 +154,10 @@ def test_cadence_of_cannons():
     assert np.flatnonzero(smoke).tolist() == [0]
 
 
-@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_autocannon_suppresses(ordered):
+@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_autocannon_suppresses(original):
     start = duel(standing(MEDIUM, 10.0), standing(HEAVY, 20.0, yaw=BACK))
-    battle = run(start, told({"tertiary": 1}), ordered=ordered)
+    battle = run(start, told({"tertiary": 1}), original=original)
     hits = battle.tally.hits[:, 0, AUTOCANNON]
     assert np.flatnonzero(hits[:40]).tolist() == [7, 12, 17, 22, 27, 32, 37]
     assert battle.mechs.hp[39, 2] == pytest.approx(144.0)
@@ -187,10 +187,10 @@ def test_range_of_projectiles():
         assert not flying.smoke.left.any()
 
 
-@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_laser_overheats(ordered):
+@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_laser_overheats(original):
     start = duel(standing(MEDIUM, 10.0), standing(HEAVY, 15.0, yaw=BACK))
-    battle = run(start, told({"primary": 1}), ordered=ordered)
+    battle = run(start, told({"primary": 1}), original=original)
     assert battle.tally.shots[:, 0, LASER].sum() == 8
     assert np.flatnonzero(battle.tally.shots[:, 0, LASER])[:3].tolist() == [0, 13, 26]
     assert battle.mechs.heat[99, 0] == pytest.approx(121.55, abs=1e-3)
@@ -378,12 +378,12 @@ def test_both_die_when_both_fire():
 
 
 @pytest.mark.slow
-def test_blue_fires_first_when_ordered():
+def test_blue_fires_first_in_the_original():
     bodies = standing(MEDIUM, 10.0), standing(MEDIUM, 14.0, yaw=BACK)
     start = duel(*bodies, hp=[1.0, 1, 1, 1])
-    ordered = run(start, told({"primary": 1}, {}, {"primary": 1}), ordered=True)
-    assert ordered.mechs.alive[0, [0, 2]].tolist() == [True, False]
-    assert ordered.tally.kills[0].tolist() == [1, 0, 0, 0]
+    original = run(start, told({"primary": 1}, {}, {"primary": 1}), original=True)
+    assert original.mechs.alive[0, [0, 2]].tolist() == [True, False]
+    assert original.tally.kills[0].tolist() == [1, 0, 0, 0]
 
 
 def test_friendly_fire_is_no_kill():
@@ -444,10 +444,10 @@ def test_commands_that_are_no_numbers_do_nothing():
     assert fast.mechs.velocity[0, 0, 0] == pytest.approx(0.98 * 7, abs=1e-5)
 
 
-@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_mechs_do_not_climb_on_each_other(ordered):
+@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_mechs_do_not_climb_on_each_other(original):
     start = duel(standing(SCOUT, 10.0), (HEAVY, 14.0, 20.0, 2.0, 0.0))
-    position = run(start, told({"forward": 1}), ordered=ordered).mechs.position[:, 0]
+    position = run(start, told({"forward": 1}), original=original).mechs.position[:, 0]
     assert position[:, 0].max() < 14 - 1.75 - 0.6 + 1e-4
     assert position[-1, 2] == pytest.approx(0.9, abs=1e-5)
 
@@ -456,3 +456,10 @@ def test_overlapping_mechs_can_part():
     start = duel(standing(MEDIUM, 10.0), standing(MEDIUM, 11.0))
     position = run(start, told({"forward": -1})).mechs.position[:, 0, 0]
     assert position[0] < 10 and position[-1] == pytest.approx(1.25)
+
+
+@pytest.mark.slow
+def test_overlapping_mechs_hold_each_other_in_the_original():
+    start = duel(standing(MEDIUM, 10.0), standing(MEDIUM, 11.0))
+    position = run(start, told({"forward": -1}), original=True).mechs.position[:, 0, 0]
+    assert (position == 10).all()

@@ -187,14 +187,16 @@ def random_scans(rng, count, beams):
 CASES = {
     "defaults": (FTGParams(), FTGOptions(), 54),
     "odd_farthest": (
-        FTGParams(farthest=True, steering_gain=0.6, bubble_radius=3.5, panic_factor_near=1.15)
-        .replace(panic_factor_very_near=1.4, wall_avoid_kick=0.18, evasive_threshold=0.5),
+        FTGParams(farthest=True, steering_gain=0.6, bubble_radius=3.5, panic_factor_near=1.15).replace(
+            panic_factor_very_near=1.4, wall_avoid_kick=0.18, evasive_threshold=0.5
+        ),
         FTGOptions(window_size=7),
         61,
     ),
     "fast": (
-        FTGParams(max_distance=30.0, bubble_radius=2.5, min_speed=2.0, max_speed=20.0, gap_min_range=0.65)
-        .replace(center_bias_gain=0.3, inside_bias_gain=0.2, steer_smooth=0.4, max_steer=0.32),
+        FTGParams(
+            max_distance=30.0, bubble_radius=2.5, min_speed=2.0, max_speed=20.0, gap_min_range=0.65
+        ).replace(center_bias_gain=0.3, inside_bias_gain=0.2, steer_smooth=0.4, max_steer=0.32),
         FTGOptions(target_mode="farthest", u_shape=True, window_size=12),
         108,
     ),

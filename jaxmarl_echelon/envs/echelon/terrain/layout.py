@@ -17,7 +17,7 @@ from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes, pa
 from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, NavGraph, nav_graph, trace
 from physics.voxels import AIR, COLLIDES, DIRT, MATERIALS, MAX_HEIGHT
 
-VERSION = 2  # raised whenever the same seed and size give another map
+VERSION = 3  # raised whenever the same seed and size give another map
 TRANSFORMS = ("identity", "flip_x", "flip_y", "flip_xy")
 _LOWEST = 6
 _REPAIRS, _REPAIR_WIDTH, _WALL_COST = 3, 5, 80.0

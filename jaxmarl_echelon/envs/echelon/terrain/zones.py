@@ -53,30 +53,28 @@ def draw_zone(
 ) -> tuple[float, float, float]:
     """Draws the zone: centre x, y and radius.
 
-    The centre is uniform in a random quadrant, away from the edges, on ground that is free of walls. The
-    first 200 tries want the whole zone outside both squares of the teams, which small maps often have no
-    room for: there a team may start close to the zone, or inside.
+    A quadrant is drawn first, then centres in it, away from the edges, until one is on ground that is
+    free of walls. The first 200 tries want the whole zone outside both squares of the teams, which small
+    maps often have no room for: there a team may start close to the zone, or inside.
     """
     _, depth, width = voxels.shape
     spans = np.array([width, depth])
     radius = min(MEAN_RADIUS * rng.uniform(0.5, 1.5), min(spans) / 2 - EDGE)
     low, high = np.full(2, radius + EDGE), spans - radius - EDGE
+    upper = rng.integers(2, size=2).astype(bool)
+    first = np.where(upper, np.maximum(low, spans / 2), low)
+    last = np.where(upper, high, np.minimum(high, spans / 2))
+    first, last = np.where(first > last, (low, high), (first, last))
     blocked = COLLIDES[voxels[0]]
-    best, best_gap = spans / 2, -1.0
     for attempt in range(TRIES):
-        upper = rng.integers(2, size=2).astype(bool)
-        first = np.maximum(low, np.where(upper, spans / 2, 0))
-        last = np.maximum(first, np.minimum(high, np.where(upper, spans, spans / 2)))
-        centre = np.minimum(rng.uniform(first, last), high)
-        x, y = centre.astype(int)
-        gap = min(_distance_to_square(centre, square, side) for square in squares)
+        centre = rng.uniform(first, last)
+        x, y = np.rint(centre).astype(int)
         if blocked[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2].any():
             continue
-        if gap >= radius or attempt >= TRIES_OUTSIDE:
-            return float(centre[0]), float(centre[1]), float(radius)
-        if gap > best_gap:
-            best, best_gap = centre, gap
-    return float(best[0]), float(best[1]), float(radius)
+        gap = min(_distance_to_square(centre, square, side) for square in squares)
+        if gap > radius or attempt >= TRIES_OUTSIDE:
+            break
+    return float(centre[0]), float(centre[1]), float(radius)
 
 
 def clear_zone(voxels: np.ndarray, zone: tuple[float, float, float]) -> int:
