@@ -8,8 +8,9 @@ WORKERS ?= 2
 MARKS ?=
 TESTS ?=
 
-# Each worker has a core to itself: threads inside XLA and BLAS would only take turns on it.
-TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false $(XLA_FLAGS)" \
+# Each worker has a core to itself: threads inside XLA and BLAS would only take turns on it. Tests compile
+# far more than they run, so less is spent on optimizing what they compile.
+TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1 $(XLA_FLAGS)" \
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	JAX_COMPILATION_CACHE_DIR="$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/.cache/jax}"
 
