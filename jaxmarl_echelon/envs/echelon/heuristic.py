@@ -1,6 +1,7 @@
 """The scripted opponent: goes for the zone and shoots at the nearest enemy.
 
-It reads the whole state: it knows where everybody is, but lasers and painters wait for a clear line.
+It reads the whole state: it knows where everybody is, but only cannons, and missiles at painted mechs, are
+fired without a clear line.
 It neither jets, nor lays smoke, nor plans a way. Source: spec section 6.2.
 """
 
