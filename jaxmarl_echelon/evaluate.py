@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -64,17 +63,6 @@ def load(path: str, name: str, overrides=(), episodes: int | None = None):
     return folder, facts, run_config, program, checkpoints.restore(folder, like)
 
 
-def baselines(program: Program, config, state) -> dict[str, Callable]:
-    """Other actors for the learner's role: the untrained policy and the environment's scripts."""
-    role = program.role
-    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(jax.random.key(config.seed))
-    actors = {"untrained policy": (program.controllers, untrained)}
-    for name in getattr(program.env, "baselines", ()):
-        script = controllers.script(controllers.find_script(program.env, role, name))
-        actors[name] = (program.controllers | {role: script}, state.policies)
-    return actors
-
-
 def main() -> None:
     """Entry point."""
     command_line.use_compilation_cache()
@@ -112,15 +100,21 @@ def main() -> None:
 
 
 def score_baselines(program, config, state) -> dict[str, dict[str, float]]:
-    """Scores of the other actors on the very same episodes."""
-    key = loop.evaluation_key(config.seed)
-    rows = {}
-    for name, (acting, policies) in baselines(program, config, state).items():
-        play = jax.jit(
-            lambda policies, state, acting=acting: program.evaluate_as(acting, policies, state, key)
-        )
-        rows[name] = scores(program, play(policies, state))
-    return rows
+    """Scores of the untrained policy and of the environment's scripts on the very same episodes."""
+    key, role = loop.evaluation_key(config.seed), program.role
+    names = getattr(program.env, "baselines", ())
+    scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
+    options = [program.controllers[role], *scripts]
+
+    @jax.jit
+    def play(number, policies, state):
+        acting = program.controllers | {role: controllers.one_of(options, number)}
+        return program.evaluate_as(acting, policies, state, key)
+
+    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(jax.random.key(config.seed))
+    actors = {"untrained policy": (0, untrained)}
+    actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
+    return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:

@@ -1,11 +1,12 @@
 """Who acts for a role: a learner, or a script. One interface for rollouts and evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from algos.types import ActionSpec, Agent
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
@@ -83,6 +84,29 @@ def script(policy: ScriptedPolicy) -> Controller:
         return memory, action, {}
 
     return Controller(init, act)
+
+
+def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
+    """Lets the option with the traced number `index` act, so that one program serves them all.
+
+    All options get the state of the one learner that any of them acts with.
+    """
+
+    def init(num_envs):
+        return tuple(option.init(num_envs) for option in options)
+
+    def act(key, state, memories, view, reset):
+        def let(number):
+            def acts():
+                memory, action, _ = options[number].act(key, state, memories[number], view, reset)
+                return (*memories[:number], memory, *memories[number + 1 :]), action
+
+            return acts
+
+        memories, action = lax.switch(index, [let(number) for number in range(len(options))])
+        return memories, action, {}
+
+    return Controller(init, act, next((option.policy for option in options if option.policy), None))
 
 
 def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:

@@ -13,7 +13,7 @@ from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
-from jaxmarl_echelon.training.controllers import to_space
+from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
 from jaxmarl_echelon.training.program import frozen_policies, make_controllers, make_program
 from jaxmarl_echelon.training.types import View
 
@@ -164,3 +164,28 @@ def test_probe_learners_need_no_settings_of_their_own():
         env=env, algo=PPOConfig(horizon=4), curriculum=lambda env: None, total_env_steps=4, num_envs=4
     )
     assert config.algos == {probes.ROLE: config.algo} and config.horizon == 4
+
+
+def test_one_of_several_controllers_acts_and_remembers():
+    def counting(step, policy=None):
+        def act(key, state, memory, view, reset):
+            memory = memory + step
+            return memory, memory[:, None] + (0 if policy is None else state), {}
+
+        return Controller(lambda num_envs: jnp.zeros(num_envs, jnp.int32), act, policy)
+
+    @jax.jit
+    def acts(index):
+        controller = one_of([counting(1), counting(10, "attacker"), counting(5)], index)
+        assert controller.policy == "attacker"
+        memory, actions = controller.init(2), []
+        for _ in range(2):
+            memory, action, _ = controller.act(None, jnp.int32(100), memory, None, None)
+            actions.append(action[:, 0])
+        return memory, jnp.stack(actions)
+
+    for index, wanted in enumerate(([1, 2], [110, 120], [5, 10])):
+        memory, actions = acts(index)
+        assert actions.T.tolist() == [wanted] * 2
+        touched = [bool(m.any()) for m in memory]
+        assert touched == [number == index for number in range(3)]
