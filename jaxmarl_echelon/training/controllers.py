@@ -1,6 +1,7 @@
 """Who acts for a role: a learner, or a script. One interface for rollouts and evaluation."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -95,16 +96,12 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
     def init(num_envs):
         return tuple(option.init(num_envs) for option in options)
 
-    def act(key, state, memories, view, reset):
-        def let(number):
-            def acts():
-                memory, action, _ = options[number].act(key, state, memories[number], view, reset)
-                return (*memories[:number], memory, *memories[number + 1 :]), action
+    def act_as(number, key, state, memories, view, reset):
+        memory, action, _ = options[number].act(key, state, memories[number], view, reset)
+        return (*memories[:number], memory, *memories[number + 1 :]), action, {}
 
-            return acts
-
-        memories, action = lax.switch(index, [let(number) for number in range(len(options))])
-        return memories, action, {}
+    def act(*inputs):
+        return lax.switch(index, [partial(act_as, number) for number in range(len(options))], *inputs)
 
     return Controller(init, act, next((option.policy for option in options if option.policy), None))
 
