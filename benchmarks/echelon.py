@@ -156,9 +156,9 @@ def projectiles_alone(env, params, battle):
     scene, draws = env.simulation.scene(battle, params), jnp.full((size, 2), 0.5)
 
     def advance(carry):
-        return projectiles.fly(scene, battle.mechs, *carry, draws)[:3]
+        return projectiles.fly(scene, battle.mechs, *carry, draws)[:2]
 
-    return every_substep(env, advance, (battle.projectiles, battle.smoke, projectiles.no_impacts(size)))
+    return every_substep(env, advance, (battle.projectiles, battle.smoke))
 
 
 def movement_alone(env, params, battle, commands):

@@ -1,12 +1,13 @@
 """A planar lidar: sphere tracing on distance fields, boxes of other cars, Gaussian noise.
 
 A ray advances by the distance field until it stands on an occupied cell (J. C. Hart, "Sphere
-tracing", 1996). Most rays need three or four steps, a few along a wall more than a hundred, so
-after some steps the unfinished ones are gathered into smaller arrays (`_STAGES`).
+tracing", 1996). Most need three or four steps, a few along a wall more than a hundred, so the unfinished
+ones are gathered into ever smaller arrays (`_STAGES`), neighbours together: a fan's beams differ by fixed
+angles, which leaves little to move.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from math import ceil, pi
 from typing import NamedTuple
 
@@ -18,14 +19,15 @@ from jax.custom_batching import custom_vmap
 
 from physics.boxes import ray_box
 from physics.compaction import first_true
-from physics.mapbank import MapBank, distance_at
+from physics.mapbank import MapBank, distance_at, place_in_field
 
-# (steps, block, share): all rays take some steps; then the blocks of neighbouring beams that are not done
-# move on to the next stage, which has room for a share of the rays. After the last stage rays go on until all
-# are done, and so do small batches from the start.
-_STAGES = ((8, 4, 0.22), (20, 4, 0.4), (40, 4, 0.4), (60, 4, 0.4))
+# (steps, share): all beams take some steps; then the fans that are not done move on to the next stage,
+# which has room for a share of them. After the last stage beams go on until all are done, and so do small
+# batches from the start.
+_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
 _SMALL = 1 << 14  # fewer rays are not worth the stages, nor the time to compile them
 _LAST_STEPS = 16
+_FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,44 @@ class Lidar:
         return np.linspace(-self.fov / 2, self.fov / 2, self.beams) if self.beams > 1 else np.zeros(1)
 
 
-class _Rays(NamedTuple):
-    """Rays in the bank's cells. `start` is the flat index of a map's first cell, None if there is one map."""
+class _Fans(NamedTuple):
+    """F fans of neighbouring beams in the bank's cells.
+
+    Attributes:
+      row, col: `[F]` where they start.
+      row_ahead, col_ahead: `[F]` cells crossed per metre along the middle.
+      row_left, col_left: `[F]` cells crossed per metre to the left of it.
+      start: `[F]` flat index of the map's first cell; None if there is one map.
+    """
 
     row: jax.Array
     col: jax.Array
-    row_rate: jax.Array
-    col_rate: jax.Array
+    row_ahead: jax.Array
+    col_ahead: jax.Array
+    row_left: jax.Array
+    col_left: jax.Array
     start: jax.Array | None
+
+
+class _March(NamedTuple):
+    """What all rays share: `cells` of all maps in one row, tiles across a map, longest way in metres."""
+
+    cells: jax.Array
+    tiles: int
+    reach: float
+
+    def ahead(self, fans: _Fans, rates: tuple[jax.Array, jax.Array], travelled: jax.Array) -> jax.Array:
+        """Distance to the walls `[F, K]` of rays that have come so far; 0 beyond their reach.
+
+        `rates` are the rows and columns `[F, K]` that they cross per metre.
+        """
+        # The ring of occupied cells stops rays before an index could name a cell of another row or map.
+        row = (fans.row[:, None] + travelled * rates[0]).astype(jnp.int32)
+        col = (fans.col[:, None] + travelled * rates[1]).astype(jnp.int32)
+        index = place_in_field(self.tiles, row, col)
+        index = index if fans.start is None else index + fans.start[:, None]
+        distance = self.cells.at[index].get(mode="clip", wrap_negative_indices=False)
+        return jnp.where(travelled <= self.reach, distance, 0).astype(travelled.dtype)
 
 
 def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
@@ -91,18 +123,7 @@ def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> 
     Returns:
       `[..., beams]` in [0, max_range]; 0 from within walls or outside the map.
     """
-    single = bank.field.shape[0] == 1
-    affine = (bank.to_cell[0] if single else bank.to_cell[map_index])[..., None, :, :]
-    here = distance_at(bank, map_index, pose[..., :2])[..., None]
-    x, y = pose[..., :1], pose[..., 1:2]
-    cell = [affine[..., i, 0] * x + affine[..., i, 1] * y + affine[..., i, 2] for i in (0, 1)]
-    # A ray that starts outside the map waits on cell [0, 0], which is occupied.
-    row, col = (jnp.where(here > 0, c, 0) for c in cell)
-    row_rate, col_rate = _rates(affine, pose[..., 2:], lidar)
-    start = None if single else jnp.asarray(map_index * bank.field[0].size)[..., None]
-    rays = _Rays(row, col, row_rate, col_rate, start)
-    rays, here = jax.tree.map(lambda v: jnp.broadcast_to(v, row_rate.shape), (rays, here))
-    return jnp.minimum(_march(bank.field, lidar.max_range, rays, here), lidar.max_range)
+    return _tracer(lidar)(bank, jnp.broadcast_to(map_index, pose.shape[:-1]), pose)
 
 
 def add_opponents(
@@ -135,94 +156,120 @@ def add_noise(key: jax.Array, ranges: jax.Array, lidar: Lidar, sigma: jax.Array 
     return jnp.clip(ranges + noise, 0.0, lidar.max_range)
 
 
-def _rates(affine: jax.Array, heading: jax.Array, lidar: Lidar) -> list[jax.Array]:
-    """Rows and columns `[..., beams]` that beams cross per metre.
+@cache
+def _tracer(lidar: Lidar):
+    """`(bank, map_index [...], pose [..., 3]) -> [..., beams]`, which takes nested batches as one."""
 
-    `affine` is `[..., 1, 2, 3]` as in the bank, `heading` `[..., 1]`.
+    @custom_vmap
+    def trace(bank, map_index, pose):
+        ranges = _trace(bank, map_index.ravel(), pose.reshape(-1, 3), lidar)
+        return ranges.reshape(*pose.shape[:-1], lidar.beams)
+
+    @trace.def_vmap
+    def _(axis_size, batched, bank, map_index, pose):
+        if any(jax.tree.leaves(batched[0])):
+            axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
+            return jax.vmap(trace.fun, axes)(bank, map_index, pose), True
+        map_index, pose = (
+            v if b else jnp.broadcast_to(v, (axis_size, *v.shape))
+            for b, v in zip(batched[1:], (map_index, pose), strict=True)
+        )
+        return trace(bank, map_index, pose), True
+
+    return trace
+
+
+def _trace(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
+    """Ranges `[N, beams]` from poses `[N, 3]`."""
+    between = lidar.fov / (lidar.beams - 1) if lidar.beams > 1 else 0.0
+    width = 1 if lidar.angle_bins else _WIDE_FAN if between < _DENSE else _FAN
+    width = min(width, lidar.beams)
+    number = -(-lidar.beams // width)
+    middle = lidar.angles[0] + between * (width * np.arange(number) + (width - 1) / 2)
+    turn = (between * (np.arange(width) - (width - 1) / 2)).astype(pose.dtype)
+
+    here = distance_at(bank, map_index, pose[:, :2])
+    fans = _fans(bank, map_index, pose, here > 0, middle, lidar)
+    march = _March(bank.field.reshape(-1), bank.field.shape[2], lidar.max_range)
+    stages = _STAGES if pose.shape[0] * lidar.beams > _SMALL else ()
+    travelled = jnp.broadcast_to(jnp.repeat(here, number)[:, None], (here.size * number, width))
+    ranges = _finish(march, turn, fans, travelled, stages).reshape(-1, width * number)
+    return jnp.minimum(ranges[:, : lidar.beams], lidar.max_range)
+
+
+def _fans(
+    bank: MapBank, map_index: jax.Array, pose: jax.Array, inside: jax.Array, angles: np.ndarray, lidar: Lidar
+) -> _Fans:
+    """Fans from poses `[N, 3]` along `angles` `[G]`, `[N * G]` of them."""
+    single, shape = bank.field.shape[0] == 1, (pose.shape[0], angles.size)
+    affine = bank.to_cell[0] if single else bank.to_cell[map_index]
+    x, y = pose[:, 0], pose[:, 1]
+    cell = [affine[..., i, 0] * x + affine[..., i, 1] * y + affine[..., i, 2] for i in (0, 1)]
+    # A ray that starts outside the map waits on cell [0, 0], which is occupied.
+    cell = [jnp.where(inside, c, 0)[:, None] for c in cell]
+    ahead, left = _rates(affine[..., None, :, :], pose[:, 2:], angles, lidar)
+    start = None if single else map_index[:, None] * bank.field[0].size
+    every = _Fans(*cell, *ahead, *left, start)
+    return jax.tree.map(lambda v: jnp.broadcast_to(v, shape).ravel(), every)
+
+
+def _rates(affine: jax.Array, heading: jax.Array, angles: np.ndarray, lidar: Lidar) -> tuple[list, list]:
+    """Rows and columns `[N, G]` that one crosses per metre ahead and per metre to the left of some angles.
+
+    `affine` is `[..., 1, 2, 3]` as in the bank, `heading` `[N, 1]`.
     """
     dtype = heading.dtype
+
+    def along(cos, sin):
+        return [affine[..., i, 0] * cos + affine[..., i, 1] * sin for i in (0, 1)]
+
     if lidar.angle_bins:
-        turns = heading / (2 * pi) + (lidar.angles / (2 * pi)).astype(dtype)
+        turns = heading / (2 * pi) + (angles / (2 * pi)).astype(dtype)
         index = ((turns - jnp.floor(turns)) * lidar.angle_bins).astype(jnp.int32)
         table = np.linspace(0, 2 * pi, lidar.angle_bins)
         cos, sin = (jnp.asarray(f(table), dtype).at[index].get(mode="clip") for f in (np.cos, np.sin))
-        return [affine[..., i, 0] * cos + affine[..., i, 1] * sin for i in (0, 1)]
+        return along(cos, sin), along(-sin, cos)
     cos, sin = jnp.cos(heading), jnp.sin(heading)
-    forward = [affine[..., i, 0] * cos + affine[..., i, 1] * sin for i in (0, 1)]
-    left = [affine[..., i, 1] * cos - affine[..., i, 0] * sin for i in (0, 1)]
-    beams = np.stack([np.cos(lidar.angles), np.sin(lidar.angles)]).astype(dtype)
-    # Elementwise, XLA would fuse this into every use and take the heading's sine once per beam and use.
-    return [
-        jnp.matmul(jnp.concatenate(ahead_left, -1), beams, precision=lax.Precision.HIGHEST)
-        for ahead_left in zip(forward, left, strict=True)
-    ]
+    own = [jnp.concatenate(pair, -1) for pair in zip(along(cos, sin), along(-sin, cos), strict=True)]
+    # Elementwise, XLA would fuse this into every use and take the heading's sine once per fan and use.
+    turned = np.stack([[np.cos(angles), np.sin(angles)], [-np.sin(angles), np.cos(angles)]]).astype(dtype)
+    ahead, left = ([jnp.matmul(v, t, precision=lax.Precision.HIGHEST) for v in own] for t in turned)
+    return ahead, left
 
 
-@custom_vmap
-def _march(field: jax.Array, reach: jax.Array, rays: _Rays, travelled: jax.Array) -> jax.Array:
-    """Distances at which rays stop, given how far they have come; all `[...]`, and `field` `[M, H, W]`."""
-    cells, cols = field.reshape(-1), field.shape[-1]
-    flat = jax.tree.map(jnp.ravel, (rays, travelled))
-    stages = _STAGES if travelled.size > _SMALL else ()
-    return _finish(cells, cols, reach, *flat, stages).reshape(travelled.shape)
+def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, stages: tuple) -> jax.Array:
+    """Takes the beams `[F, K]` of fans to their ends: some steps for all, later stages for those not done.
 
-
-@_march.def_vmap
-def _march_batch(axis_size, batched, field, reach, rays, travelled):
-    """Puts the new axis beside the others: compaction works best on all rays at once."""
-    if batched[0] or batched[1]:
-        axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
-        return jax.vmap(_march.fun, axes)(field, reach, rays, travelled), True
-    rays, travelled = jax.tree.map(
-        lambda b, v: v if b else jnp.broadcast_to(v, (axis_size, *v.shape)),
-        tuple(batched[2:]),
-        (rays, travelled),
+    `turn` `[K]` are their angles from the middle.
+    """
+    cos, sin = np.cos(turn), np.sin(turn)
+    rates = (
+        fans.row_ahead[:, None] * cos + fans.row_left[:, None] * sin,
+        fans.col_ahead[:, None] * cos + fans.col_left[:, None] * sin,
     )
-    return _march(field, reach, rays, travelled), True
-
-
-def _finish(
-    cells: jax.Array, cols: int, reach: jax.Array, rays: _Rays, travelled: jax.Array, stages: tuple
-) -> jax.Array:
-    """Takes rays `[N]` to their ends: some steps for all, then later stages for those not done."""
-
-    def ahead(travelled):
-        # The ring of occupied cells stops rays before an index could name a cell of another row or map.
-        row = (rays.row + travelled * rays.row_rate).astype(jnp.int32)
-        index = row * cols + (rays.col + travelled * rays.col_rate).astype(jnp.int32)
-        index = index if rays.start is None else index + rays.start
-        distance = cells.at[index].get(mode="clip", wrap_negative_indices=False)
-        return jnp.where(travelled <= reach, distance, 0).astype(travelled.dtype)
 
     def advance(travelled, steps):
-        travelled = lax.fori_loop(0, steps - 1, lambda _, t: t + ahead(t), travelled)
-        last = ahead(travelled)
+        travelled = lax.fori_loop(0, steps - 1, lambda _, t: t + march.ahead(fans, rates, t), travelled)
+        last = march.ahead(fans, rates, travelled)
         return travelled + last, last > 0
 
     if not stages:
         carry = (travelled, jnp.ones(travelled.shape, bool))
         return lax.while_loop(lambda c: c[1].any(), lambda c: advance(c[0], _LAST_STEPS), carry)[0]
-    (steps, block, share), *later = stages
+    (steps, share), *later = stages
     travelled, unfinished = advance(travelled, steps)
-    count = travelled.size
-    rays, travelled, unfinished = jax.tree.map(partial(_blocks, block), (rays, travelled, unfinished))
     room = ceil(travelled.shape[0] * share)
 
     def select(carry):
         travelled, unfinished, _ = carry
         chosen, place, total = first_true(unfinished, room)
-        idle = jnp.arange(room)[:, None] >= total
-        picked = jax.tree.map(lambda v: v[chosen].ravel(), rays)
-        start = jnp.where(idle, reach + 1, travelled[chosen]).ravel()
-        moved = _blocks(block, _finish(cells, cols, reach, picked, start, later))
-        taken = unfinished & (place < room)
-        travelled = jnp.where(taken[:, None], moved[jnp.clip(place, 0, room - 1)], travelled)
-        return travelled, unfinished & ~taken, total > room
+        idle = jnp.arange(room) >= total
+        picked = jax.tree.map(lambda v: v[chosen], fans)
+        begin = jnp.where(idle[:, None], march.reach + 1, travelled[chosen])
+        moved = _finish(march, turn, picked, begin, later)
+        back = jnp.where(idle, unfinished.size, chosen)
+        travelled = travelled.at[back].set(moved, mode="drop", unique_indices=True)
+        return travelled, unfinished & (place >= room), total > room
 
     unfinished = unfinished.any(1)
-    travelled, _, _ = lax.while_loop(lambda c: c[2], select, (travelled, unfinished, unfinished.any()))
-    return travelled.ravel()[:count]
-
-
-def _blocks(size: int, values: jax.Array) -> jax.Array:
-    return jnp.pad(values, (0, -values.size % size)).reshape(-1, size)
+    return lax.while_loop(lambda c: c[2], select, (travelled, unfinished, unfinished.any()))[0]

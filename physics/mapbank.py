@@ -10,6 +10,8 @@ from flax import struct
 from physics.centerline import resample
 from physics.gridmap import OccupancyMap, with_widths
 
+_TILE, _SHIFT = 8, 3
+
 
 @struct.dataclass
 class MapBank:
@@ -19,9 +21,10 @@ class MapBank:
     to `origin`: a lookup only has to clip its indices to find the occupied outside.
 
     Attributes:
-      field: `[M, H, W]` float32 metres from a cell's centre to the nearest occupied cell's centre.
+      field: `[M, H / 8, W / 8, 8, 8]` float32 metres from a cell's centre to the nearest occupied cell's
+        centre, in tiles of 8 x 8 cells, so that neighbouring rays read the same lines of memory.
       resolution: `[M]` edge of a cell in metres.
-      origin: `[M, 3]` world pose of the outer corner of `field[m, 0, 0]`.
+      origin: `[M, 3]` world pose of the outer corner of cell [0, 0].
       to_cell: `[M, 2, 3]` affine map from world (x, y, 1) to fractional (row, column).
       size: `[M, 2]` int32 rows and columns of the image proper, which starts at cell [1, 1].
       centerline: `[M, K, 4]` x, y, tangent heading and arc length, at equal spacing; zeros without one.
@@ -58,7 +61,7 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
     """
     if not maps:
         raise ValueError("maps=[]: at least one map is needed")
-    rows, cols = np.max([grid.occupied.shape for grid in maps], axis=0) + 2
+    rows, cols = -(-(np.max([grid.occupied.shape for grid in maps], axis=0) + 2) // _TILE) * _TILE
     if len(maps) * int(rows) * int(cols) >= 2**31:
         raise ValueError(f"maps: {len(maps)} maps of {rows}x{cols} cells; at most 2**31 - 1 in all")
     lines = [None if grid.centerline is None else with_widths(grid, grid.centerline) for grid in maps]
@@ -79,7 +82,7 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
     origin = np.array([_ringed_origin(grid) for grid in maps])
     resolution = np.array([grid.resolution for grid in maps])
     return MapBank(
-        field=jnp.asarray(field),
+        field=jnp.asarray(_tiled(field)),
         resolution=jnp.asarray(resolution),
         origin=jnp.asarray(origin),
         to_cell=jnp.asarray(_world_to_cell(origin, resolution)),
@@ -91,6 +94,12 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
         has_centerline=jnp.asarray([line is not None for line in lines]),
         names=tuple(grid.name for grid in maps),
     )
+
+
+def _tiled(field: np.ndarray) -> np.ndarray:
+    maps, rows, cols = field.shape
+    tiles = field.reshape(maps, rows // _TILE, _TILE, cols // _TILE, _TILE)
+    return np.ascontiguousarray(tiles.swapaxes(2, 3))
 
 
 def _ringed_origin(grid: OccupancyMap) -> tuple[float, float, float]:
@@ -117,7 +126,7 @@ def _fractional_cell(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> tupl
 
 
 def _clip_to_field(bank: MapBank, row: jax.Array, col: jax.Array) -> tuple[jax.Array, jax.Array]:
-    _, rows, cols = bank.field.shape
+    rows, cols = (_TILE * tiles for tiles in bank.field.shape[1:3])
     return jnp.clip(row, 0, rows - 1).astype(jnp.int32), jnp.clip(col, 0, cols - 1).astype(jnp.int32)
 
 
@@ -131,7 +140,7 @@ def world_to_cell(
       xy: `[..., 2]` metres.
 
     Returns:
-      Row and column into `bank.field[map_index]` (int32; clipped into the occupied surroundings
+      Row and column (int32; clipped into the occupied surroundings
       for points outside) and whether the point lies inside the map's image.
     """
     row, col = _fractional_cell(bank, map_index, xy)
@@ -147,7 +156,12 @@ def distance_at(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> jax.Array
       map_index: int32 scalar, or the batch shape of `xy`; not read if the bank holds one map.
       xy: `[..., 2]` metres.
     """
-    maps, rows, cols = bank.field.shape
-    row, col = _clip_to_field(bank, *_fractional_cell(bank, map_index, xy))
-    row = row if maps == 1 else row + map_index * rows
-    return bank.field.reshape(-1).at[row * cols + col].get(mode="clip", wrap_negative_indices=False)
+    index = place_in_field(bank.field.shape[2], *_clip_to_field(bank, *_fractional_cell(bank, map_index, xy)))
+    index = index if bank.field.shape[0] == 1 else index + map_index * bank.field[0].size
+    return bank.field.reshape(-1).at[index].get(mode="clip", wrap_negative_indices=False)
+
+
+def place_in_field(tiles: int, row: jax.Array, col: jax.Array) -> jax.Array:
+    """Places of cells in a map's flat field that is `tiles` tiles wide, int32 `[...]`."""
+    tile = (row >> _SHIFT) * tiles + (col >> _SHIFT)
+    return (tile << 2 * _SHIFT) | ((row & _TILE - 1) << _SHIFT) | (col & _TILE - 1)

@@ -143,7 +143,7 @@ def test_lookup_honours_position_rotation_and_padding():
         random_grid(1, shape=(31, 12), origin=(-1.0, 4.0, -2.4)),
     ]
     bank = map_bank(maps)
-    assert bank.field.shape == (2, 33, 25) and bank.names == ("random", "random")
+    assert bank.field.shape == (2, 5, 4, 8, 8) and bank.names == ("random", "random")
     for m, grid in enumerate(maps):
         rows, cols = np.indices(grid.occupied.shape)
         shift = np.random.default_rng(m).uniform(-0.45, 0.45, (2, *rows.shape))
@@ -153,7 +153,9 @@ def test_lookup_honours_position_rotation_and_padding():
         np.testing.assert_array_equal(col, cols + 1)
         assert inside.all()
         np.testing.assert_allclose(distance_at(bank, m, xy), grid.field, rtol=1e-6)
-        np.testing.assert_array_equal(bank.field[m, row, col], distance_at(bank, m, xy))
+        np.testing.assert_array_equal(
+            bank.field[m, row // 8, col // 8, row % 8, col % 8], distance_at(bank, m, xy)
+        )
         # The bank's own resolution and origin describe the same placement, ring included.
         yaw, (x, y) = grid.origin[2], np.asarray(bank.origin[m, :2])
         along = (np.cos(yaw) * (xy[..., 0] - x) + np.sin(yaw) * (xy[..., 1] - y)) / grid.resolution

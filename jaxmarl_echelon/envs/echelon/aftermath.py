@@ -1,7 +1,7 @@
-"""What a decision leaves behind in the terrain: craters, broken walls and wrecks.
+"""What fights leave behind in the terrain: craters, broken walls and wrecks.
 
-Terrain changes when a decision ends, not within it, so that everything that looks at it during the
-substeps sees the same world. Source: spec sections 1.1 and 3.3.
+Terrain changes after the weapons of a substep and before mechs move, so that all that shoot in it
+see the same world. Source: spec sections 1.1 and 3.3.
 """
 
 from math import ceil
@@ -12,51 +12,65 @@ import numpy as np
 from jax import lax
 
 from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.movement import Ground, looked_up_again
 from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, where_needed
+from jaxmarl_echelon.envs.echelon.sparse import anywhere, updated_where_needed
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, GAUSS, MISSILE, SMOKE, WEAPON
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs
 from physics.voxels import Overlay, Terrain, damage_cells, fill_box
 
-_SHARE, _BLAST_SHARE, _WRECK_SHARE = 1 / 8, 1 / 32, 1 / 32
+_SHARE, _BLAST_SHARE, _WRECK_SHARE, _LOOK_SHARE = 1 / 16, 1 / 32, 1 / 64, 1 / 32
 _BLAST = ceil(2 * float(WEAPON.splash_radius[[MISSILE, GAUSS]].max())) + 1
 _FOOTPRINT = ceil(float(CHASSIS.size[:, :2].max())) + 1
 
 
-def settle(scene: Scene, mechs: Mechs, died: jax.Array, impacts: Impacts, draws: jax.Array) -> Overlay:
-    """The overlay after a decision.
+def settle(
+    scene: Scene, ground: Ground, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
+) -> tuple[Overlay, Ground]:
+    """What the terrain is like after the weapons of a substep, and the columns around the mechs.
 
     Args:
       scene: surroundings.
-      mechs: the mechs after it.
-      died: `[M]` bool, during it.
+      ground: columns around the mechs.
+      mechs: the mechs.
+      died: `[M]` bool, in this substep.
+      loose: `[M]` bool; a wreck is a debris field rather than solid.
       impacts: what projectiles struck.
-      draws: `[M]` uniform in [0, 1): whether a wreck is solid.
     """
-    terrain = scene.terrain
-    if not terrain.changes:
-        return terrain.overlay
+    before = scene.terrain.overlay
+    if not scene.terrain.changes:
+        return before, ground
+    terrain = scene.terrain._replace(overlay=None)
     impacts = Impacts(*(v.reshape(-1, *v.shape[2:]) for v in impacts))
     struck = impacts.struck & (impacts.kind != NOBODY) & (impacts.kind != SMOKE)
-    overlay = where_needed(_hit, struck.any(), terrain.overlay, terrain, impacts, struck, share=_SHARE)
     explodes = (impacts.kind == MISSILE) | (impacts.kind == GAUSS)
-    now = terrain._replace(overlay=overlay)
-    overlay = where_needed(_blast, explodes.any(), overlay, now, impacts, explodes, share=_BLAST_SHARE)
     half = scene.chassis.size / 2
     boxes = jnp.stack([mechs.position - half, mechs.position + half], 1)
-    loose = draws >= scene.chassis.heavy_debris
-    wrecks = terrain._replace(overlay=overlay), boxes, mechs.alive, died, loose
-    return where_needed(_wreck, died.any(), overlay, *wrecks, share=_WRECK_SHARE)
+    wrecks = boxes, mechs.alive, died, loose
+
+    def changed(function, where, overlay, *operands, share):
+        return updated_where_needed(function, where.any(), overlay, terrain, *operands, share=share)
+
+    overlay = changed(_hit, struck, before, impacts, struck, share=_SHARE)
+    overlay = changed(_blast, explodes, overlay, impacts, explodes, share=_BLAST_SHARE)
+    overlay = changed(_wreck, died, overlay, *wrecks, share=_WRECK_SHARE)
+    differs = (overlay.gone != before.gone) | (overlay.debris != before.debris)
+    now = terrain._replace(overlay=overlay)
+    return overlay, updated_where_needed(_look_again, differs.any(), ground, now, share=_LOOK_SHARE)
 
 
-def _hit(terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:
+def _look_again(ground: Ground, terrain: Terrain) -> Ground:
+    return looked_up_again(terrain, ground)
+
+
+def _hit(overlay: Overlay, terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:
     """Takes hit points from the voxels that projectiles struck."""
     amount = jnp.asarray(WEAPON.damage)[jnp.maximum(impacts.kind, 0)]
-    return damage_cells(terrain, impacts.cell, amount, struck)
+    return damage_cells(terrain._replace(overlay=overlay), impacts.cell, amount, struck)
 
 
-def _blast(terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
+def _blast(overlay: Overlay, terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
     """Takes hit points from the voxels around explosions, one explosion after the other."""
     kind = jnp.maximum(impacts.kind, 0)
     radius = jnp.asarray(WEAPON.splash_radius)[kind]
@@ -70,11 +84,16 @@ def _blast(terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
         overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, near & todo[index])
         return todo.at[index].set(False), overlay
 
-    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (explodes, terrain.overlay))[1]
+    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (explodes, overlay))[1]
 
 
 def _wreck(
-    terrain: Terrain, boxes: jax.Array, alive: jax.Array, died: jax.Array, loose: jax.Array
+    overlay: Overlay,
+    terrain: Terrain,
+    boxes: jax.Array,
+    alive: jax.Array,
+    died: jax.Array,
+    loose: jax.Array,
 ) -> Overlay:
     """Leaves the wrecks of those who died where they stood."""
 
@@ -94,7 +113,7 @@ def _wreck(
         )
         return todo.at[index].set(False), overlay
 
-    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (died, terrain.overlay))[1]
+    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (died, overlay))[1]
 
 
 def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:

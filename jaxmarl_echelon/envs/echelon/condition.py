@@ -30,6 +30,7 @@ REGENERATION, LEAST_REGENERATION = 10.0, 0.1
 LEGGED_PENALTY, MOVING_PENALTY, SUPPRESSED_PENALTY = 0.5, 0.5, 0.75
 MOVING_SPEED = 1.0
 BASE_ACTIONS = 9
+_ROUNDING = 1e-3
 
 
 class Orders(NamedTuple):
@@ -54,8 +55,12 @@ def read_commands(commands: jax.Array, params: EchelonParams) -> Orders:
 
 
 def is_shut_down(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
-    """`[M]` bool; too hot to move, turn, fire or sense."""
-    return mechs.heat > chassis.heat_capacity
+    """`[M]` bool; too hot to move, turn, fire or sense.
+
+    Heat that equals the capacity but for rounding counts as too much: sums of substeps that end
+    there do in the original's float64 (spec section 3.6), and would not in float32.
+    """
+    return mechs.heat > chassis.heat_capacity - _ROUNDING
 
 
 def is_legged(mechs: Mechs) -> jax.Array:

@@ -63,12 +63,12 @@ def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Groun
     farthest = np.max(CHASSIS.size[:, :2].max(1) / 2 + CHASSIS.max_speed * SUBSTEP * substeps)
     reach = ceil(float(farthest))
     corner = jnp.floor(position[:, :2]).astype(jnp.int32) - reach
-    span = np.arange(2 * reach + 1, dtype=np.int32)
-    solid, _ = columns(
-        terrain,
-        *jnp.broadcast_arrays(corner[:, 0, None, None] + span, corner[:, 1, None, None] + span[:, None]),
-    )
-    return Ground(corner, solid)
+    return Ground(corner, _solid_from(terrain, corner, 2 * reach + 1))
+
+
+def looked_up_again(terrain: Terrain, ground: Ground) -> Ground:
+    """The same columns of a terrain that has changed."""
+    return ground._replace(solid=_solid_from(terrain, ground.corner, ground.solid.shape[-1]))
 
 
 def accelerate(
@@ -139,6 +139,12 @@ def noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
     """`[M]` loudness; who lies or is dead is silent."""
     speed = vectors.length(mechs.velocity)
     return jnp.where(mechs.alive & (mechs.fallen == 0), speed * chassis.noise, 0.0)
+
+
+def _solid_from(terrain: Terrain, corner: jax.Array, side: int) -> jax.Array:
+    span = np.arange(side, dtype=np.int32)
+    x, y = corner[:, 0, None, None] + span, corner[:, 1, None, None] + span[:, None]
+    return columns(terrain, *jnp.broadcast_arrays(x, y))[0]
 
 
 def _obstacles(mechs: Mechs, half: jax.Array, ground: Ground) -> jax.Array:

@@ -54,7 +54,7 @@ _SPLASH_SHARE = 1 / 16
 
 
 class Impacts(NamedTuple):
-    """What projectiles struck during a decision, kept until it ends.
+    """What projectiles struck during a substep.
 
     Attributes:
       kind: `[M, 4]` int32 of the projectile, or NOBODY.
@@ -122,8 +122,7 @@ def no_projectiles(mechs: int) -> Projectiles:
     )
 
 
-def no_impacts(mechs: int) -> Impacts:
-    """Nothing was struck."""
+def _no_impacts(mechs: int) -> Impacts:
     shape = (mechs, PROJECTILES_PER_MECH)
     return Impacts(
         kind=jnp.full(shape, NOBODY, jnp.int32),
@@ -140,7 +139,7 @@ def no_smoke(mechs: int) -> Smoke:
 
 
 def fly(
-    scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, impacts: Impacts, draws: jax.Array
+    scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, draws: jax.Array
 ) -> tuple[Projectiles, Smoke, Impacts, Effects, jax.Array]:
     """One substep of everything in the air.
 
@@ -149,7 +148,6 @@ def fly(
       mechs: the mechs, on which nothing takes effect yet.
       projectiles: what is in the air.
       smoke: clouds.
-      impacts: of the decision so far.
       draws: `[M, 2]` uniform in [0, 1), for interceptions of the two missiles.
 
     Returns:
@@ -167,7 +165,7 @@ def fly(
         projectiles=projectiles,
         effects=damage.no_effects(size),
         ams_ready=ready,
-        impacts=impacts,
+        impacts=_no_impacts(size),
         cloud=jnp.zeros(size, bool),
         centre=jnp.zeros((size, 3)),
     )

@@ -1,4 +1,4 @@
-"""What does not change while a decision lasts."""
+"""What does not change while a substep lasts."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Scene(NamedTuple):
     """Surroundings of the mechs.
 
     Attributes:
-      terrain: as it was when the decision began.
+      terrain: as it was when the substep began.
       chassis: rows of the chassis table per mech.
       classes: `[M]` int32.
       team: `[M]` int32; static.

@@ -1,8 +1,8 @@
 """Battles of mechs in voxel terrain: what happens during a decision.
 
 A decision is `substeps` steps of 0.05 s. In each: clouds age; timers, heat, hazards and stability;
-projectiles; weapons; movement. Weapons and projectiles of one step take effect together, unless
-`original` is set. Source: spec sections 1.5, 3 and 9.
+projectiles; weapons; changes of the terrain; movement. Weapons and projectiles of one step take effect
+together, unless `original` is set. Source: spec sections 1.5, 3 and 9.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,11 @@ from jax import lax
 
 from jaxmarl_echelon.envs.echelon import aftermath, condition, damage, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.movement import Ground
-from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene, chassis_of, scene_of
 from jaxmarl_echelon.envs.echelon.tables import COOLDOWNS, MAX_STABILITY, SCOUT, SECONDARY
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Battle, EchelonParams, Mechs, Projectiles, Smoke, Tally
-from physics.voxels import WATER, Terrain, material_at, no_overlay
+from physics.voxels import WATER, Overlay, Terrain, material_at, no_overlay
 
 MARGIN, SPACING, COLUMNS = 2.0, 3.5, 5
 # Per mech and substep: two interceptions, one roll for legs, one for the order of moving.
@@ -35,7 +34,8 @@ class _Step(NamedTuple):
     projectiles: Projectiles
     smoke: Smoke
     tally: Tally
-    impacts: Impacts
+    overlay: Overlay
+    ground: Ground
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,23 +128,30 @@ class Simulation:
         mechs = _emit(battle.mechs, orders.base[:, SECONDARY], params)
         size = len(self.team)
         draws = jax.random.bits(key, (self.substeps + 1, _DRAWS, size), jnp.uint16).astype(jnp.int32)
-        ground = movement.ground_around(scene.terrain, mechs.position, self.substeps)
+        loose = _share(draws[0, 0]) >= scene.chassis.heavy_debris
 
         def substep(step, draws):
-            return self._substep(scene, ground, orders, step, draws), None
+            return self._substep(scene, orders, loose, step, draws), None
 
-        tally, impacts = damage.no_tally(size), projectiles.no_impacts(size)
-        step = _Step(mechs, battle.projectiles, battle.smoke, tally, impacts)
+        step = _Step(
+            mechs=mechs,
+            projectiles=battle.projectiles,
+            smoke=battle.smoke,
+            tally=damage.no_tally(size),
+            overlay=battle.overlay,
+            ground=movement.ground_around(scene.terrain, mechs.position, self.substeps),
+        )
         step, _ = lax.scan(substep, step, draws[1:])
         return battle.replace(
             mechs=step.mechs,
             projectiles=step.projectiles,
             smoke=step.smoke,
-            overlay=aftermath.settle(scene, step.mechs, step.tally.died, step.impacts, _share(draws[0, 0])),
+            overlay=step.overlay,
             tally=step.tally,
         )
 
-    def _substep(self, scene: Scene, ground: Ground, orders, step: _Step, draws: jax.Array) -> _Step:
+    def _substep(self, scene: Scene, orders, loose: jax.Array, step: _Step, draws: jax.Array) -> _Step:
+        scene = scene._replace(terrain=scene.terrain._replace(overlay=step.overlay))
         mechs, tally, flying = step.mechs, step.tally, step.projectiles
         smoke = projectiles.age_smoke(step.smoke)
         foot = mechs.position.at[:, 2].add(-scene.chassis.size[:, 2] / 2)
@@ -153,7 +160,7 @@ class Simulation:
         mechs, tally = damage.die(mechs, tally.replace(taken=tally.taken + burnt))
 
         flying, smoke, impacts, effects, shot_down = projectiles.fly(
-            scene, mechs, flying, smoke, step.impacts, _share(draws[:2].T)
+            scene, mechs, flying, smoke, _share(draws[:2].T)
         )
         mechs = projectiles.intercepted(mechs, shot_down)
         tally = tally.replace(intercepted=tally.intercepted + shot_down)
@@ -162,10 +169,12 @@ class Simulation:
         mechs, flying, tally = weapons.fire(
             scene, mechs, flying, smoke, tally, orders, _share(draws[2]), self.original
         )
+        died = step.mechs.alive & ~mechs.alive
+        overlay, ground = aftermath.settle(scene, step.ground, mechs, died, loose, impacts)
         mechs = movement.accelerate(mechs, scene.chassis, orders, material == WATER, scene.gravity)
         mechs = movement.integrate(mechs, scene.chassis, ground, draws[3], self.size[:2], self.original)
         mechs = mechs.replace(noise=movement.noise(mechs, scene.chassis))
-        return _Step(mechs, flying, smoke, tally, impacts)
+        return _Step(mechs, flying, smoke, tally, overlay, ground)
 
     def _fresh(self, chassis) -> Mechs:
         size = len(self.team)

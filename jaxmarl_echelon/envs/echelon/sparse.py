@@ -58,62 +58,77 @@ def where_needed(
     *operands: PyTree,
     share: float,
 ) -> PyTree:
-    """Returns `function(*operands)` if `needed`, else `otherwise`.
+    """Returns `function(*operands)` if `needed`, else `otherwise`; see `updated_where_needed`."""
+
+    def replace(_, *operands):
+        return function(*operands)
+
+    return updated_where_needed(replace, needed, otherwise, *operands, share=share)
+
+
+def updated_where_needed(
+    function: Callable[..., PyTree],
+    needed: jax.Array,
+    state: PyTree,
+    *operands: PyTree,
+    share: float,
+) -> PyTree:
+    """Returns `function(state, *operands)` if `needed`, else `state`.
 
     In a batch, the environments that need it are gathered into smaller batches, as many as it
     takes. Nested batches are taken as one.
 
     Args:
-      function: returns a tree like `otherwise`; closes over no traced arrays.
+      function: returns a tree like `state`; closes over no traced arrays.
       needed: bool.
-      otherwise: what there is without the function.
+      state: tree of arrays, changed in place where XLA can.
       operands: trees of arrays.
       share: of a batch's environments that are worked on at a time.
     """
     leaves, structure = jax.tree.flatten(operands)
 
-    def run(own, common):
+    def run(state, own, common):
         merged = [b if a is None else a for a, b in zip(own, common, strict=True)]
-        return function(*jax.tree.unflatten(structure, merged))
+        return function(state, *jax.tree.unflatten(structure, merged))
 
     @custom_vmap
-    def many(needed, otherwise, own, common):
+    def many(needed, state, own, common):
         room = max(1, ceil(needed.shape[0] * share))
 
         def step(carry):
             todo, result = carry
             index = jnp.nonzero(todo, size=room, fill_value=todo.shape[0])[0]
-            picked = jax.tree.map(lambda v: v.at[index].get(mode="clip"), own)
-            found = jax.vmap(run, (0, None))(picked, common)
+            picked = jax.tree.map(lambda v: v.at[index].get(mode="clip"), (result, own))
+            found = jax.vmap(run, (0, 0, None))(*picked, common)
             result = jax.tree.map(lambda old, new: old.at[index].set(new, mode="drop"), result, found)
             return todo.at[index].set(False, mode="drop"), result
 
-        return lax.while_loop(lambda carry: carry[0].any(), step, (needed, otherwise))[1]
+        return lax.while_loop(lambda carry: carry[0].any(), step, (needed, state))[1]
 
     @many.def_vmap
-    def _(axis_size, batched, needed, otherwise, own, common):
+    def _(axis_size, batched, needed, state, own, common):
         inner = needed.shape[-1]
         outer = [
             None if v is None else jnp.repeat(v, inner, axis=0) for v in _where(batched[3], common, True)
         ]
-        (needed, otherwise, own) = _spread(batched[:3], (needed, otherwise, own), axis_size)
-        needed, otherwise, own = jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), (needed, otherwise, own))
+        needed, state, own = _spread(batched[:3], (needed, state, own), axis_size)
+        needed, state, own = jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), (needed, state, own))
         own = [b if a is None else a for a, b in zip(own, outer, strict=True)]
-        result = many(needed, otherwise, own, _where(batched[3], common, False))
+        result = many(needed, state, own, _where(batched[3], common, False))
         result = jax.tree.map(lambda v: v.reshape(axis_size, inner, *v.shape[1:]), result)
         return result, jax.tree.map(lambda _: True, result)
 
     @custom_vmap
-    def one(needed, otherwise, leaves):
-        return lax.cond(needed, lambda: run(leaves, [None] * len(leaves)), lambda: otherwise)
+    def one(needed, state, leaves):
+        return lax.cond(needed, lambda: run(state, leaves, [None] * len(leaves)), lambda: state)
 
     @one.def_vmap
-    def _(axis_size, batched, needed, otherwise, leaves):
-        needed, otherwise = _spread(batched[:2], (needed, otherwise), axis_size)
+    def _(axis_size, batched, needed, state, leaves):
+        needed, state = _spread(batched[:2], (needed, state), axis_size)
         own, common = (_where(batched[2], leaves, wanted) for wanted in (True, False))
-        return many(needed, otherwise, own, common), jax.tree.map(lambda _: True, otherwise)
+        return many(needed, state, own, common), jax.tree.map(lambda _: True, state)
 
-    return one(needed, otherwise, leaves)
+    return one(needed, state, leaves)
 
 
 def _where(batched: list, values: list, wanted: bool) -> list:
