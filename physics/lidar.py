@@ -25,7 +25,7 @@ from physics.mapbank import MapBank, distance_at, place_in_field
 # which has room for a share of them. After the last stage beams go on until all are done, and so do small
 # batches from the start.
 _STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
-_SMALL = 1 << 14  # fewer rays are not worth the stages, nor the time to compile them
+_SMALL = 1 << 11  # fewer rays are not worth the stages, nor the time to compile them
 _LAST_STEPS = 16
 _FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
 
