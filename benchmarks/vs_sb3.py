@@ -104,7 +104,9 @@ def peers(python: str, run, task: str, algo: str, seeds: int) -> tuple[list[floa
         done = subprocess.run([python, script, "train", json.dumps(job)], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(done.stderr.strip().splitlines()[-1])
-        return json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(done.stdout.splitlines()[-1])
+        print(task, algo, "SB3 seed", seed, f"{result['mean']:.0f}, {result['seconds']:.0f} s", file=sys.stderr)
+        return result
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(one, range(seeds)))

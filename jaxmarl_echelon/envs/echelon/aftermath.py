@@ -5,6 +5,7 @@ see the same world. Source: spec sections 1.1 and 3.3.
 """
 
 from math import ceil
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,13 @@ _BLAST = ceil(2 * float(WEAPON.splash_radius[[MISSILE, GAUSS]].max())) + 1
 _FOOTPRINT = ceil(float(CHASSIS.size[:, :2].max())) + 1
 
 
+class _World(NamedTuple):
+    """An overlay, and whether columns have changed in this substep."""
+
+    overlay: Overlay
+    changed: jax.Array
+
+
 def settle(
     scene: Scene, ground: Ground, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
 ) -> tuple[Overlay, Ground]:
@@ -38,9 +46,8 @@ def settle(
       loose: `[M]` bool; a wreck is a debris field rather than solid.
       impacts: what projectiles struck.
     """
-    before = scene.terrain.overlay
     if not scene.terrain.changes:
-        return before, ground
+        return scene.terrain.overlay, ground
     terrain = scene.terrain._replace(overlay=None)
     impacts = Impacts(*(v.reshape(-1, *v.shape[2:]) for v in impacts))
     struck = impacts.struck & (impacts.kind != NOBODY) & (impacts.kind != SMOKE)
@@ -49,15 +56,25 @@ def settle(
     boxes = jnp.stack([mechs.position - half, mechs.position + half], 1)
     wrecks = boxes, mechs.alive, died, loose
 
-    def changed(function, where, overlay, *operands, share):
-        return updated_where_needed(function, where.any(), overlay, terrain, *operands, share=share)
+    def after(change, where, world, *operands, share):
+        # Whole overlays are compared only where there is a change: most substeps leave most of them alone.
+        def noted(world, terrain, *operands):
+            overlay = change(world.overlay, terrain, *operands)
+            return _World(overlay, world.changed | _differ(overlay, world.overlay))
 
-    overlay = changed(_hit, struck, before, impacts, struck, share=_SHARE)
-    overlay = changed(_blast, explodes, overlay, impacts, explodes, share=_BLAST_SHARE)
-    overlay = changed(_wreck, died, overlay, *wrecks, share=_WRECK_SHARE)
-    differs = (overlay.gone != before.gone) | (overlay.debris != before.debris)
+        return updated_where_needed(noted, where.any(), world, terrain, *operands, share=share)
+
+    world = _World(scene.terrain.overlay, jnp.zeros((), bool))
+    world = after(_hit, struck, world, impacts, struck, share=_SHARE)
+    world = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
+    overlay, changed = after(_wreck, died, world, *wrecks, share=_WRECK_SHARE)
     now = terrain._replace(overlay=overlay)
-    return overlay, updated_where_needed(_look_again, differs.any(), ground, now, share=_LOOK_SHARE)
+    return overlay, updated_where_needed(_look_again, changed, ground, now, share=_LOOK_SHARE)
+
+
+def _differ(one: Overlay, other: Overlay) -> jax.Array:
+    """Whether any column differs."""
+    return ((one.gone != other.gone) | (one.debris != other.debris)).any()
 
 
 def _look_again(ground: Ground, terrain: Terrain) -> Ground:
