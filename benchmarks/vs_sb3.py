@@ -105,7 +105,7 @@ def peers(python: str, run, task: str, algo: str, seeds: int) -> tuple[list[floa
         if done.returncode:
             raise SystemExit(done.stderr.strip().splitlines()[-1])
         result = json.loads(done.stdout.splitlines()[-1])
-        print(task, algo, "SB3 seed", seed, f"{result['mean']:.0f}, {result['seconds']:.0f} s", file=sys.stderr)
+        print(task, algo, "SB3", seed, f"{result['mean']:.0f}, {result['seconds']:.0f} s", file=sys.stderr)
         return result
 
     with ThreadPoolExecutor(2) as pool:
