@@ -91,7 +91,8 @@ def test_recorded_scans_in_single_precision():
 
 
 @pytest.mark.parametrize(
-    ("beams", "fov", "max_range", "yaw"), [(108, 4.7, 30.0, 0.7), (37, 2.0, 5.0, 0.0), (1, 0.0, 30.0, -2.0)]
+    ("beams", "fov", "max_range", "yaw"),
+    [(108, 4.7, 30.0, 0.7), (131, 2.0, 30.0, 0.3), (37, 2.0, 5.0, 0.0), (1, 0.0, 30.0, -2.0)],
 )
 def test_scans_agree_with_exact_ray_casting(beams, fov, max_range, yaw):
     grid = random_grid(3, origin=(-3.0, 2.0, yaw))

@@ -69,16 +69,12 @@ def settle(
     world = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
     overlay, changed = after(_wreck, died, world, *wrecks, share=_WRECK_SHARE)
     now = terrain._replace(overlay=overlay)
-    return overlay, updated_where_needed(_look_again, changed, ground, now, share=_LOOK_SHARE)
+    return overlay, updated_where_needed(looked_up_again, changed, ground, now, share=_LOOK_SHARE)
 
 
 def _differ(one: Overlay, other: Overlay) -> jax.Array:
     """Whether any column differs."""
     return ((one.gone != other.gone) | (one.debris != other.debris)).any()
-
-
-def _look_again(ground: Ground, terrain: Terrain) -> Ground:
-    return looked_up_again(terrain, ground)
 
 
 def _hit(overlay: Overlay, terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:

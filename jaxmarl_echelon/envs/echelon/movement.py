@@ -66,7 +66,7 @@ def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Groun
     return Ground(corner, _solid_from(terrain, corner, 2 * reach + 1))
 
 
-def looked_up_again(terrain: Terrain, ground: Ground) -> Ground:
+def looked_up_again(ground: Ground, terrain: Terrain) -> Ground:
     """The same columns of a terrain that has changed."""
     return ground._replace(solid=_solid_from(terrain, ground.corner, ground.solid.shape[-1]))
 

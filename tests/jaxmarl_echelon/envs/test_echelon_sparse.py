@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, when_anywhere, where_needed
+from jaxmarl_echelon.envs.echelon.sparse import (
+    anywhere,
+    first,
+    updated_where_needed,
+    when_anywhere,
+    where_needed,
+)
 
 
 def scaled(values, factor, common):
@@ -27,6 +33,14 @@ def test_where_needed_in_nested_batches(chance):
     np.testing.assert_allclose(jax.jit(nested)(needed, values, factor, common)["x"], expected, rtol=1e-6)
     alone = call(needed[0, 0], values[0, 0], factor[0], common)["x"]
     np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_updates_start_from_each_ones_own_state(chance):
+    needed = jnp.asarray(np.random.default_rng(1).random(10) < chance)
+    state = jnp.arange(20.0).reshape(10, 2)
+    batch = jax.vmap(lambda n, s: updated_where_needed(lambda s, a: 2 * s + a, n, s, jnp.ones(2), share=0.2))
+    np.testing.assert_allclose(batch(needed, state), jnp.where(needed[:, None], 2 * state + 1, state))
 
 
 def test_only_as_many_as_there_is_room_for_are_worked_on_at_a_time():
