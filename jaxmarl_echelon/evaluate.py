@@ -38,9 +38,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
-        "overrides", nargs="*", help="KEY=VALUE for the run's configuration, e.g. env.map=..."
+        "overrides", nargs="*", default=[], help="KEY=VALUE for the run's configuration, e.g. env.map=..."
     )
-    return parser.parse_args()
+    return parser.parse_intermixed_args()  # overrides may follow options
 
 
 def load(path: str, name: str, overrides=(), episodes: int | None = None):

@@ -196,9 +196,13 @@ def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, tmp_path)
     assert (tmp_path / "outputs" / "f110" / "ppo" / "one" / "summary.json").is_file()
 
 
-def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, finished_run, tmp_path):
+@pytest.mark.parametrize(
+    "words", [("env.lidar_beams=13", "--output", "other"), ("--output", "other", "env.lidar_beams=13")]
+)
+def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, finished_run, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
-        run(monkeypatch, evaluate.main, finished_run, "env.lidar_beams=13", "--output", tmp_path)
+        run(monkeypatch, evaluate.main, finished_run, *words)
     message = capsys.readouterr().err
     assert caught.value.code == 2 and "checkpoint of another configuration" in message
     assert message.count("\n") == 1
