@@ -14,6 +14,7 @@ from algos.cores import Core, CoreConfig
 from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
 from algos.encoders import EncoderConfig, encode, make_encoder
 from algos.initializers import orthogonal
+from algos.products import dense_product
 from algos.types import ActionSpec, ObservationSpec
 
 PyTree = Any
@@ -66,7 +67,13 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, width in enumerate(self.widths):
             kernel_init = orthogonal(HIDDEN_GAIN)
-            layer = nn.Dense(width, kernel_init=kernel_init, dtype=self.dtype, name=f"layer_{i}")
+            layer = nn.Dense(
+                width,
+                kernel_init=kernel_init,
+                dtype=self.dtype,
+                dot_general=dense_product,
+                name=f"layer_{i}",
+            )
             x = ACTIVATIONS[self.activation](layer(x))
         return x
 

@@ -273,6 +273,7 @@ def make_agent(
         update=update,
         learns="step",
         policy_state=policy_state,
+        rows=config.batch_size,
     )
 
 

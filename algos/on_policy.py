@@ -130,6 +130,10 @@ class OnPolicyConfig(ActorCriticConfig):
         """How this learner learns with these networks."""
         raise NotImplementedError
 
+    def rows(self, samples: int) -> int:
+        """Samples that go through the networks at once, of rollouts with so many agents side by side."""
+        return samples * self.horizon
+
     def make(
         self,
         observation_shape: tuple[int, ...],
@@ -261,6 +265,7 @@ def make_agent(
             params=acting_params(method, state), optimizer=None, rewards=None, centre=None
         ),
         teach=teach,
+        rows=None if samples is None else config.rows(samples),
     )
 
 

@@ -260,6 +260,13 @@ class PPOConfig(OnPolicyConfig):
             environments=environments,
         )
 
+    def rows(self, samples: int) -> int:
+        """See `OnPolicyConfig.rows`: those of a minibatch."""
+        plan = self.plan(samples)
+        if plan is None:
+            return samples * self.horizon // self.num_minibatches
+        return plan.minibatch_segments * plan.horizon
+
     def make(
         self,
         observation_shape: tuple[int, ...],

@@ -170,6 +170,7 @@ class Agent(NamedTuple):
       policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
+      rows: samples that go through the networks at once when it learns, or None where that is not known.
     """
 
     init: Callable
@@ -181,3 +182,4 @@ class Agent(NamedTuple):
     learns: str = "rollout"
     policy_state: Callable = lambda state: state
     teach: Callable | None = None
+    rows: int | None = None

@@ -1,10 +1,11 @@
 """Speed of the F110 simulator and of PPO on it, as steps per second and as shares of what the machine can do.
 
-    python benchmarks/f110.py [--map PATH ...] [--quick]
+    python benchmarks/f110.py [--map PATH ...] [--quick] [--peer-python PATH]
 
 One simulator step is 0.01 s of physics for two cars and one scan per car, with automatic resets.
 Peers, measured elsewhere on two such CPU cores: f1tenth_gym 5,000 steps/s on Spielberg at 108
-beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s.
+beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s. With `--peer-python`, a Python that
+has stable-baselines3, its PPO is measured here too, in turns with ours.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from machine import gather_rate, matmul_rate, seconds_per_call
+from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment, spread
@@ -34,6 +36,8 @@ from physics.mapbank import distance_at
 REWARD = {"terminal": None, "pressure": None, "pinch": None, "step": None}
 GYM = {108: 5000.0, 1080: 800.0}
 SB3 = 1200.0
+AS_SB3 = (64, 32)
+SB3_SETTINGS = {"batch_size": 64, "n_epochs": 10, "policy_kwargs": {"net_arch": [256, 256]}}
 
 
 def environment(where: str, beams: int, repeat: int = 1):
@@ -153,12 +157,10 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
     for label, num_envs, horizon, minibatch, epochs, repeat in settings:
         env = environment(where, 108, repeat)
         batch = num_envs * horizon
-        algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
-        config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
-        program = make_program(config)
+        config, program = make_training(env, num_envs, horizon, minibatch, epochs)
         run = jax.jit(program.init)(jax.random.key(0))
         begin = time.perf_counter()
-        update = jax.jit(program.update).lower(run).compile()
+        update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
         compile_seconds = time.perf_counter() - begin
         seconds = seconds_per_call(update, run, budget=4.0)
         acting = seconds_per_call(rollout(config, program), run, budget=2.0)
@@ -168,6 +170,50 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
             label, f"{num_envs} x {horizon}", f"{minibatch} x {epochs}", f"{compile_seconds:.1f}",
             f"{batch / seconds:,.0f}", f"{acting / seconds:.0%}", f"{1 - acting / seconds:.0%}", peer,
             f"{batch / seconds * flops / matmul:.0%}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int):
+    """The configuration and the program of PPO with 256x256 networks."""
+    batch = num_envs * horizon
+    algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
+    config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
+    return config, make_program(config)
+
+
+def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -> None:
+    """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
+
+    The peer's environments cost nothing here; what f1tenth_gym would cost is added at its quoted rate.
+    """
+    num_envs, horizon = AS_SB3
+    _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
+    run = jax.jit(program.init)(jax.random.key(0))
+    update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
+    sizes = (1, num_envs)
+    ours, theirs = [], {size: [] for size in sizes}
+    for _ in range(rounds):
+        for size in sizes:
+            ours.append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
+            settings = SB3_SETTINGS | {"n_steps": 2048 // size}
+            job = {"num_envs": size, "observation": 119, "action": 2, "settings": settings}
+            try:
+                rate = ask(python, "steps", job | {"threads": os.cpu_count(), "seconds": 6.0})["rate"]
+            except PeerError as error:
+                raise SystemExit(str(error)) from error
+            theirs[size].append(rate)
+    title = f"PPO beside Stable-Baselines3's at its settings, {name}, {rounds} turns"
+    table = Table(title=title, title_justify="left")
+    for column in ("its envs", "it alone", "with its simulator", "ours", "ratio, median", "least", "most"):
+        table.add_column(column, justify="right")
+    for index, size in enumerate(sizes):
+        simulating = [1.0 / (1.0 / rate + 1.0 / GYM[108]) for rate in theirs[size]]
+        ratios = np.array(ours[index :: len(sizes)]) / np.array(simulating)
+        table.add_row(
+            str(size), f"{np.median(theirs[size]):,.0f}", f"{np.median(simulating):,.0f}",
+            f"{np.median(ours[index :: len(sizes)]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
+            f"{ratios.max():.1f}",
         )  # fmt: skip
     console.print(table)
 
@@ -188,8 +234,12 @@ def main() -> None:
     parser.add_argument(
         "--map", action="append", default=[], help="map files to add to line2, e.g. Spielberg.yaml"
     )
+    parser.add_argument("--peer-python", help="a Python that has stable-baselines3")
+    parser.add_argument("--only-peer", action="store_true", help="nothing but the comparison with it")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
+    if arguments.only_peer and not arguments.peer_python:
+        parser.error("--only-peer needs --peer-python")
     # A CPU counts as one device; as many as it has cores let environments run side by side.
     if jax.config.jax_num_cpu_devices < 1:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
@@ -201,6 +251,9 @@ def main() -> None:
     console.print(f"this machine: {matmul / 1e9:,.0f} GFLOP/s matmul, {gathers / 1e6:,.0f} M gathers/s")
     for where in ["line2", *arguments.map]:
         name = where.rpartition("/")[2].removesuffix(".yaml")
+        if arguments.only_peer:
+            measure_peer(console, where, name, arguments.peer_python)
+            continue
         measure_scan(console, where, name, gathers)
         beams, sizes = (
             ((108, 1080), (1024, 4096)) if arguments.quick else ((54, 108, 1080), (16, 256, 1024, 4096))
@@ -208,10 +261,12 @@ def main() -> None:
         measure_simulator(console, where, name, beams, sizes, gathers)
         settings = [
             ("as SB3", 1, 2048, 64, 10, 1),
-            ("as SB3", 16, 128, 64, 10, 1),
+            ("as SB3", *AS_SB3, 64, 10, 1),
             ("default", 512, 256, 8192, 4, 2),
         ]
         measure_training(console, where, name, settings[1:] if arguments.quick else settings, matmul)
+        if arguments.peer_python:
+            measure_peer(console, where, name, arguments.peer_python)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,35 @@
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
+    python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
 
 Needs `pip install stable-baselines3 sb3-contrib`, or only torch for the last. Prints one line of JSON.
 """
 
 import json
+import subprocess
 import sys
 import time
+
+
+class PeerError(Exception):
+    """The other side could not be measured; the message is the last line of what it said."""
+
+
+def ask(python: str, command: str, job: dict) -> dict:
+    """Runs one of the commands above in the Python that has the other library; returns what it printed.
+
+    Raises:
+      PeerError: where there is no such Python, or the library is not in it.
+    """
+    try:
+        done = subprocess.run([python, __file__, command, json.dumps(job)], capture_output=True, text=True)
+    except OSError as error:
+        raise PeerError(str(error)) from error
+    if done.returncode:
+        raise PeerError(done.stderr.strip().splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def algorithms():
@@ -38,25 +59,55 @@ def train(job: dict) -> dict:
     return {"mean": float(mean), "std": float(spread), "seconds": seconds}
 
 
+def noise(job: dict):
+    """A class of environments of the given sizes that show random numbers and cost next to nothing."""
+    import gymnasium
+    import numpy as np
+
+    shown = np.random.default_rng(0).uniform(-1.0, 1.0, (64, job["observation"])).astype(np.float32)
+
+    class Noise(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (job["observation"],), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (job["action"],), np.float32)
+        steps = 0
+
+        def reset(self, *, seed=None, options=None):
+            return shown[0], {}
+
+        def step(self, action):
+            self.steps += 1
+            return shown[self.steps % 64], float(action[0]), False, self.steps % 500 == 0, {}
+
+    return Noise
+
+
+def steps(job: dict) -> dict:
+    """Steps per second of PPO, acting and learning, with environments that cost next to nothing."""
+    import torch
+    from stable_baselines3.common.logger import configure
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    torch.set_num_threads(job["threads"])
+    environments = DummyVecEnv([noise(job)] * job["num_envs"])
+    model = algorithms()["ppo"]("MlpPolicy", environments, device="cpu", **job["settings"])
+    model.set_logger(configure(None, []))
+    _, callback = model._setup_learn(1)
+
+    def update():
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+        model.train()
+
+    return {"rate": model.n_steps * job["num_envs"] / _median(update, job["seconds"])}
+
+
 def updates(job: dict) -> dict:
     """Gradient steps per second on made-up data of the given sizes."""
-    import gymnasium
     import numpy as np
     import torch
     from stable_baselines3.common.logger import configure
 
     torch.set_num_threads(job["threads"])
-
-    class Noise(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (job["observation"],), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (job["action"],), np.float32)
-
-        def reset(self, *, seed=None, options=None):
-            return self.observation_space.sample(), {}
-
-        def step(self, action):
-            return self.observation_space.sample(), 0.0, False, False, {}
-
+    Noise = noise(job)
     model = algorithms()[job["algo"]]("MlpPolicy", Noise(), device="cpu", **job["settings"])
     model.set_logger(configure(None, []))
     if job["algo"] in ("a2c", "ppo"):
@@ -132,5 +183,5 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    command = {"train": train, "updates": updates, "segments": segments}[sys.argv[1]]
+    command = {"train": train, "updates": updates, "steps": steps, "segments": segments}[sys.argv[1]]
     print(json.dumps(command(json.loads(sys.argv[2]))))

@@ -8,17 +8,15 @@ has torch; without it this one is tried. Compilation is apart.
 """
 
 import argparse
-import json
 import math
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from machine import matmul_rate
+from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
@@ -132,11 +130,10 @@ def peer(python: str, kind: str, repeats: int) -> float | str:
         "steps": EPOCHS * AGENTS * HORIZON // MINIBATCH,
         "repeats": repeats,
     }
-    script = str(Path(__file__).with_name("peers.py"))
-    done = subprocess.run([python, script, "segments", json.dumps(job)], capture_output=True, text=True)
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.splitlines()[-1])["rate"]
+    try:
+        return ask(python, "segments", job)["rate"]
+    except PeerError as error:
+        return str(error)
 
 
 def speed_table(arguments) -> Table:

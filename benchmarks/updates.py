@@ -7,21 +7,20 @@ a Python that has stable-baselines3 and sb3-contrib; without it this one is trie
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from machine import matmul_rate, seconds_per_call
+from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
 from algos.a2c import A2CConfig
 from algos.ppo import PPOConfig
+from algos.products import compiler_options
 from algos.sac import SACConfig
 from algos.td3 import TD3Config
 from algos.tqc import TQCConfig
@@ -48,10 +47,11 @@ def make_agent(config):
     return config.make((OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None)
 
 
-def compile_call(call, *arguments):
+def compile_call(call, *arguments, rows: int):
     """The compiled call, and the seconds that compiling it took."""
     begin = time.perf_counter()
-    return jax.jit(call).lower(*arguments).compile(), time.perf_counter() - begin
+    options = compiler_options(rows)
+    return jax.jit(call).lower(*arguments).compile(compiler_options=options), time.perf_counter() - begin
 
 
 def replay_updates(name: str):
@@ -87,7 +87,7 @@ def replay_updates(name: str):
         return jax.lax.scan(step, state, jax.random.split(key, 4))[0]
 
     state = jax.jit(agent.init)(jax.random.key(0))
-    call, seconds = compile_call(run, state, jax.random.key(0))
+    call, seconds = compile_call(run, state, jax.random.key(0), rows=agent.rows)
     for index in range(2 * BATCH // ROWS // 4 + 1):
         state = call(state, jax.random.key(index))
     return call, (state, jax.random.key(1)), 4 * GRADIENT_STEPS, seconds
@@ -119,7 +119,7 @@ def rollout_updates(name: str):
         last_value=jnp.zeros(shape[1:]),
     )
     state = jax.jit(agent.init)(key)
-    call, seconds = compile_call(lambda state: agent.update(state, key, rollout)[0], state)
+    call, seconds = compile_call(lambda state: agent.update(state, key, rollout)[0], state, rows=agent.rows)
     return call, (state,), steps, seconds
 
 
@@ -163,12 +163,11 @@ def peer(python: str, name: str, seconds: float) -> float | None:
         "threads": os.cpu_count(),
         "settings": PEER[name],
     }
-    script = str(Path(__file__).with_name("peers.py"))
-    done = subprocess.run([python, script, "updates", json.dumps(job)], capture_output=True, text=True)
-    if done.returncode:
-        print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
+    try:
+        return ask(python, "updates", job)["rate"]
+    except PeerError as error:
+        print(error, file=sys.stderr)
         return None
-    return json.loads(done.stdout.splitlines()[-1])["rate"]
 
 
 def main() -> None:

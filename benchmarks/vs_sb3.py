@@ -7,16 +7,14 @@ after the last step. `--peer-python` is a Python that has stable-baselines3, sb3
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import numpy as np
+from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +50,7 @@ def ours(run, seeds: int) -> tuple[list[float], float, float]:
 
     keys = jax.random.split(jax.random.key(0), seeds)
     begin = time.perf_counter()
-    compiled = jax.jit(jax.vmap(one)).lower(keys).compile()
+    compiled = jax.jit(jax.vmap(one)).lower(keys).compile(compiler_options=program.compiler_options)
     middle = time.perf_counter()
     returns = np.asarray(compiled(keys))
     return returns.tolist(), time.perf_counter() - middle, middle - begin
@@ -100,11 +98,10 @@ def peers(python: str, run, task: str, algo: str, seeds: int) -> tuple[list[floa
             "num_envs": run.num_envs,
             "settings": peer_settings(run, algo),
         }
-        script = str(Path(__file__).with_name("peers.py"))
-        done = subprocess.run([python, script, "train", json.dumps(job)], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(done.stderr.strip().splitlines()[-1])
-        result = json.loads(done.stdout.splitlines()[-1])
+        try:
+            result = ask(python, "train", job)
+        except PeerError as error:
+            raise SystemExit(str(error)) from error
         print(task, algo, "SB3", seed, f"{result['mean']:.0f}, {result['seconds']:.0f} s", file=sys.stderr)
         return result
 

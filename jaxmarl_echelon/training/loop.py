@@ -44,7 +44,12 @@ def evaluation_key(seed: int) -> jax.Array:
 
 
 def compile_program(
-    init: Callable, update: Callable, assess: Callable, arguments: tuple, updates_per_chunk: int
+    init: Callable,
+    update: Callable,
+    assess: Callable,
+    arguments: tuple,
+    updates_per_chunk: int,
+    options: dict[str, str] | None = None,
 ) -> Compiled:
     """Compiles the start, a chunk of updates and the evaluation.
 
@@ -54,6 +59,7 @@ def compile_program(
       assess: `(state) -> (state, assessment)`.
       arguments: arrays to start from.
       updates_per_chunk: updates in one call.
+      options: what XLA is told of the updates, see `Program.compiler_options`.
     """
     begin = time.perf_counter()
 
@@ -62,7 +68,7 @@ def compile_program(
 
     start = jax.jit(init).lower(*arguments).compile()
     state = jax.eval_shape(init, *arguments)
-    advance = jax.jit(chunk, donate_argnums=0).lower(state).compile()
+    advance = jax.jit(chunk, donate_argnums=0).lower(state).compile(compiler_options=options)
     score = jax.jit(assess).lower(state).compile()
     return Compiled(lambda: start(*arguments), advance, score, state, time.perf_counter() - begin)
 
@@ -102,11 +108,13 @@ class Runner:
 
     Attributes:
       config: the run.
+      program: what is compiled.
       tracker: where the loop's own messages go.
       folder: the run's folder.
     """
 
     config: RunConfig
+    program: Program
     tracker: Tracker
     folder: Path
 
@@ -151,7 +159,8 @@ class Runner:
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end, or until asked to stop; returns the summary."""
         self.tracker.event(self.step, "compiling the program")
-        self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk)
+        options = self.program.compiler_options
+        self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds})
         state = self._start(resume)
         while self.progress.updates < self.config.updates:

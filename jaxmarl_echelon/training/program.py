@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.products import compiler_options
 from algos.teacher import Teacher
 from algos.types import Agent
 from jaxmarl_echelon import checkpoints
@@ -75,6 +76,12 @@ class Program(NamedTuple):
     controllers: dict[str, controllers_lib.Controller]
     curriculum: Curriculum
     steps_per_update: int
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """What XLA is to be told of `update`, for whoever compiles it."""
+        rows = [agent.rows for agent in self.agents.values() if agent.rows is not None]
+        return compiler_options(min(rows, default=None))
 
     @property
     def role(self) -> str:
