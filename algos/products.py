@@ -17,9 +17,8 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x @ kernel`, from `[..., K]` and `[K, N]` to `[..., N]`.
 
     The gradients are those of the product, but on a CPU each is a product whose operands lie in memory as
-    they are multiplied and whose left one has many rows. With 64 rows and matrices of 256 x 256 a step of
-    learning takes three quarters of the time, with 128 rows six sevenths, with 256 nothing is left of it;
-    but only in programs compiled with `compiler_options`.
+    they are multiplied and whose left one has many rows. That is faster for few rows, and only in programs
+    compiled with `compiler_options`; docs/results.md says how much.
 
     Differentiated in reverse, any number of times, but not forward.
     """

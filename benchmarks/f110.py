@@ -21,6 +21,7 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment, spread
+from updates import PEER
 
 from algos.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
@@ -37,7 +38,6 @@ REWARD = {"terminal": None, "pressure": None, "pinch": None, "step": None}
 GYM = {108: 5000.0, 1080: 800.0}
 SB3 = 1200.0
 AS_SB3 = (64, 32)
-SB3_SETTINGS = {"batch_size": 64, "n_epochs": 10, "policy_kwargs": {"net_arch": [256, 256]}}
 
 
 def environment(where: str, beams: int, repeat: int = 1):
@@ -192,11 +192,11 @@ def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -
     run = jax.jit(program.init)(jax.random.key(0))
     update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
     sizes = (1, num_envs)
-    ours, theirs = [], {size: [] for size in sizes}
+    ours, theirs = {size: [] for size in sizes}, {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
-            ours.append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
-            settings = SB3_SETTINGS | {"n_steps": 2048 // size}
+            ours[size].append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
+            settings = PEER["ppo"] | {"n_steps": num_envs * horizon // size}
             job = {"num_envs": size, "observation": 119, "action": 2, "settings": settings}
             try:
                 rate = ask(python, "steps", job | {"threads": os.cpu_count(), "seconds": 6.0})["rate"]
@@ -207,12 +207,12 @@ def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -
     table = Table(title=title, title_justify="left")
     for column in ("its envs", "it alone", "with its simulator", "ours", "ratio, median", "least", "most"):
         table.add_column(column, justify="right")
-    for index, size in enumerate(sizes):
+    for size in sizes:
         simulating = [1.0 / (1.0 / rate + 1.0 / GYM[108]) for rate in theirs[size]]
-        ratios = np.array(ours[index :: len(sizes)]) / np.array(simulating)
+        ratios = np.array(ours[size]) / np.array(simulating)
         table.add_row(
             str(size), f"{np.median(theirs[size]):,.0f}", f"{np.median(simulating):,.0f}",
-            f"{np.median(ours[index :: len(sizes)]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
+            f"{np.median(ours[size]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
             f"{ratios.max():.1f}",
         )  # fmt: skip
     console.print(table)

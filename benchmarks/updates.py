@@ -1,6 +1,6 @@
 """Gradient updates per second of every algorithm, ours and those of Stable-Baselines3, in one run.
 
-    python benchmarks/updates.py [--peer-python PATH] [--algos tqc,sac] [--seconds 5]
+    python benchmarks/updates.py [--peer-python PATH] [--algos tqc,sac] [--seconds 5] [--plain]
 
 119 observed and 2 acted numbers, networks of 256x256; batches of 256 (PPO 64, A2C 256). `--peer-python` is
 a Python that has stable-baselines3 and sb3-contrib; without it this one is tried. Compilation is apart.
@@ -18,9 +18,9 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
+from algos import products
 from algos.a2c import A2CConfig
 from algos.ppo import PPOConfig
-from algos.products import compiler_options
 from algos.sac import SACConfig
 from algos.td3 import TD3Config
 from algos.tqc import TQCConfig
@@ -50,7 +50,7 @@ def make_agent(config):
 def compile_call(call, *arguments, rows: int):
     """The compiled call, and the seconds that compiling it took."""
     begin = time.perf_counter()
-    options = compiler_options(rows)
+    options = products.compiler_options(rows)
     return jax.jit(call).lower(*arguments).compile(compiler_options=options), time.perf_counter() - begin
 
 
@@ -176,7 +176,10 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--algos", default="tqc,sac,td3,ppo,a2c")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--plain", action="store_true", help="ours with plain layers for few rows, too")
     arguments = parser.parse_args()
+    if arguments.plain:
+        products.FEW_ROWS = 0
     matmul = matmul_rate()
     table = Table(title=f"gradient updates per second; matrix products at {matmul / 1e9:.0f} GFLOP/s")
     for column in (
