@@ -186,33 +186,43 @@ def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -
     """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
 
     The peer's environments cost nothing here; what f1tenth_gym would cost is added at its quoted rate.
+    PyTorch gets one thread and all of them, because which is faster differs from hour to hour.
     """
     num_envs, horizon = AS_SB3
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
     run = jax.jit(program.init)(jax.random.key(0))
     update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
-    sizes = (1, num_envs)
-    ours, theirs = {size: [] for size in sizes}, {size: [] for size in sizes}
+    cases = tuple(itertools.product((1, num_envs), sorted({1, os.cpu_count()})))
+    ours, theirs = {case: [] for case in cases}, {case: [] for case in cases}
     for _ in range(rounds):
-        for size in sizes:
-            ours[size].append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
+        for size, threads in cases:
+            ours[size, threads].append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
             settings = PEER["ppo"] | {"n_steps": num_envs * horizon // size}
             job = {"num_envs": size, "observation": 119, "action": 2, "settings": settings}
             try:
-                rate = ask(python, "steps", job | {"threads": os.cpu_count(), "seconds": 6.0})["rate"]
+                rate = ask(python, "steps", job | {"threads": threads, "seconds": 6.0})["rate"]
             except PeerError as error:
                 raise SystemExit(str(error)) from error
-            theirs[size].append(rate)
+            theirs[size, threads].append(rate)
     title = f"PPO beside Stable-Baselines3's at its settings, {name}, {rounds} turns"
     table = Table(title=title, title_justify="left")
-    for column in ("its envs", "it alone", "with its simulator", "ours", "ratio, median", "least", "most"):
+    for column in (
+        "its envs",
+        "its threads",
+        "it alone",
+        "with its simulator",
+        "ours",
+        "ratio, median",
+        "least",
+        "most",
+    ):
         table.add_column(column, justify="right")
-    for size in sizes:
-        simulating = [1.0 / (1.0 / rate + 1.0 / GYM[108]) for rate in theirs[size]]
-        ratios = np.array(ours[size]) / np.array(simulating)
+    for case in cases:
+        simulating = [1.0 / (1.0 / rate + 1.0 / GYM[108]) for rate in theirs[case]]
+        ratios = np.array(ours[case]) / np.array(simulating)
         table.add_row(
-            str(size), f"{np.median(theirs[size]):,.0f}", f"{np.median(simulating):,.0f}",
-            f"{np.median(ours[size]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
+            *map(str, case), f"{np.median(theirs[case]):,.0f}", f"{np.median(simulating):,.0f}",
+            f"{np.median(ours[case]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
             f"{ratios.max():.1f}",
         )  # fmt: skip
     console.print(table)
