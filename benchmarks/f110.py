@@ -1,6 +1,6 @@
 """Speed of the F110 simulator and of PPO on it, as steps per second and as shares of what the machine can do.
 
-    python benchmarks/f110.py [--map PATH ...] [--quick] [--peer-python PATH]
+    python benchmarks/f110.py [--map PATH ...] [--quick] [--peer-python PATH [--only-peer]]
 
 One simulator step is 0.01 s of physics for two cars and one scan per car, with automatic resets.
 Peers, measured elsewhere on two such CPU cores: f1tenth_gym 5,000 steps/s on Spielberg at 108
@@ -186,7 +186,7 @@ def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -
     """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
 
     The peer's environments cost nothing here; what f1tenth_gym would cost is added at its quoted rate.
-    PyTorch gets one thread and all of them, because which is faster differs from hour to hour.
+    PyTorch gets one thread and all of them; which is faster depends on the machine.
     """
     num_envs, horizon = AS_SB3
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
