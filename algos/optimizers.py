@@ -221,11 +221,15 @@ class Optimizer(NamedTuple):
         `apply` is False nothing changes, whatever the gradients hold.
       evaluation_params: `(state, params) -> params` to act with and to keep, where they differ from
         those that gradients are taken at.
+      norm: `(grads) -> scalar`, the Euclidean norm of all of them.
+      elementwise: whether every number is stepped by itself, so that arrays may be cut and joined.
     """
 
     init: Callable
     step: Callable
     evaluation_params: Callable = lambda state, params: params
+    norm: Callable = global_norm
+    elementwise: bool = False
 
 
 def make_optimizer(name: str, **options) -> Optimizer:
@@ -255,7 +259,7 @@ def make_adam() -> Optimizer:
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         return adam(grads, state, params, **adam_settings(DEFAULTS | hyper), scale=scale, apply=apply)
 
-    return Optimizer(init_adam, step)
+    return Optimizer(init_adam, step, elementwise=True)
 
 
 def make_adamw() -> Optimizer:
@@ -266,7 +270,7 @@ def make_adamw() -> Optimizer:
         settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
         return adamw(grads, state, params, **settings, scale=scale, apply=apply)
 
-    return Optimizer(init_adam, step)
+    return Optimizer(init_adam, step, elementwise=True)
 
 
 def make_rmsprop() -> Optimizer:
@@ -278,7 +282,7 @@ def make_rmsprop() -> Optimizer:
         settings["learning_rate"] = hyper["learning_rate"]
         return rmsprop(grads, state, params, **settings, scale=scale, apply=apply)
 
-    return Optimizer(init_rmsprop, step)
+    return Optimizer(init_rmsprop, step, elementwise=True)
 
 
 @struct.dataclass

@@ -10,7 +10,9 @@ from algos.checks import require_minibatches
 from algos.networks import Policy
 from algos.normalize import masked_mean, standardize
 from algos.on_policy import Batch, Hyper, Metrics, OnPolicyState, total_loss
-from algos.optimizers import Optimizer, clip_scale, global_norm
+from algos.optimizers import Optimizer, clip_scale
+from algos.packing import packed
+from algos.products import is_short
 
 if TYPE_CHECKING:
     from algos.ppo import PPOConfig
@@ -93,7 +95,7 @@ def descend(
         params, state, stopped, memory = progress
         grads, samples, alive, memory = gradient(params, memory, minibatch)
         kl = masked_mean(samples["approx_kl"], alive)
-        norm = global_norm(grads)
+        norm = optimizer.norm(grads)
         evaluated = ~stopped & jnp.any(alive)
         if config.kl_stop == "minibatch":
             stopped = stopped | (kl > hyper["target_kl"])
@@ -140,6 +142,8 @@ def learn_samples(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """All epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
     require_minibatches(config.num_minibatches, batch.alive.size)
+    if is_short(batch.alive.size // config.num_minibatches):
+        optimizer = packed(optimizer)
 
     def gradient(params, memory, minibatch):
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)

@@ -70,8 +70,12 @@ def compiler_options(rows: int | None) -> dict[str, str]:
     Nothing for many rows or an unknown number, on other devices than CPUs, and where XLA does not know
     the setting.
     """
-    few = rows is not None and rows <= FEW_ROWS and jax.default_backend() == "cpu"
-    return dict(_SPREAD) if few and _is_known() else {}
+    return dict(_SPREAD) if rows is not None and is_short(rows) and _is_known() else {}
+
+
+def is_short(rows: int) -> bool:
+    """Whether learning from so many rows at a time is as short as to be worth care on this device."""
+    return rows <= FEW_ROWS and jax.default_backend() == "cpu"
 
 
 @cache
