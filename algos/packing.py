@@ -24,10 +24,10 @@ def pack(tree: PyTree) -> list[jax.Array]:
     return [x for x in leaves if x.size > SMALL] + end
 
 
-def unpack(packed: list[jax.Array], like: PyTree) -> PyTree:
-    """The tree that `pack` made `packed` of; `like` is one of the same structure and shapes."""
+def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
+    """The tree that `pack` made `parts` of; `like` is one of the same structure and shapes."""
     leaves, structure = jax.tree.flatten(like)
-    large, end = iter(packed), packed[-1]
+    large, end = iter(parts), parts[-1]
     unpacked, place = [], 0
     for leaf in leaves:
         if leaf.size > SMALL:

@@ -5,7 +5,8 @@
 One simulator step is 0.01 s of physics for two cars and one scan per car, with automatic resets.
 Peers, measured elsewhere on two such CPU cores: f1tenth_gym 5,000 steps/s on Spielberg at 108
 beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s. With `--peer-python`, a Python that
-has stable-baselines3, its PPO is measured here too, in turns with ours.
+has stable-baselines3, its PPO is measured here too, in turns with ours; on maps from files f1tenth_gym
+as well, if that Python has its f110_gym.
 """
 
 import argparse
@@ -38,6 +39,7 @@ REWARD = {"terminal": None, "pressure": None, "pinch": None, "step": None}
 GYM = {108: 5000.0, 1080: 800.0}
 SB3 = 1200.0
 AS_SB3 = (64, 32)
+COMPARED = ("ours", "ratio, median", "least", "most")
 
 
 def environment(where: str, beams: int, repeat: int = 1):
@@ -182,50 +184,104 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     return config, make_program(config)
 
 
-def measure_peer(console, where: str, name: str, python: str, rounds: int = 5) -> None:
+def race_of(where: str, beams: int) -> dict:
+    """What f1tenth_gym needs to simulate the same: the map, the beams and 64 pairs of poses to start from."""
+    env = environment(where, beams)
+    keys = jax.random.split(jax.random.key(2), 64)
+    state = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
+    poses = np.asarray(jnp.stack([state[..., 0], state[..., 1], state[..., 4]], axis=-1), np.float64)
+    return {"map": os.path.abspath(where), "beams": beams, "poses": poses.tolist()}
+
+
+def ask_or_stop(python: str, command: str, job: dict) -> float:
+    """A peer's rate; the benchmark ends where there is none."""
+    try:
+        return ask(python, command, job)["rate"]
+    except PeerError as error:
+        raise SystemExit(str(error)) from error
+
+
+def compared(theirs: list[float], ours: list[float]) -> list[str]:
+    """The peer's median, then the cells of `COMPARED`: our median and the ratios of rates taken in turns."""
+    ratios = np.array(ours) / np.array(theirs)
+    medians = [f"{np.median(rates):,.0f}" for rates in (theirs, ours)]
+    return medians + [f"{x:.1f}" for x in (np.median(ratios), ratios.min(), ratios.max())]
+
+
+def has_gym(console, where: str, python: str) -> bool:
+    """Whether the peer's Python has f1tenth_gym and `where` is a map that it can read; says so if not."""
+    if not where.endswith(".yaml"):
+        return False
+    try:
+        ask(python, "simulator", {"race": race_of(where, 108), "seconds": 0.1})
+    except PeerError as error:
+        console.print(f"f1tenth_gym counts with its quoted rates: {error}")
+        return False
+    return True
+
+
+def measure_gym(console, where: str, name: str, python: str, rounds: int = 5) -> None:
+    """Prints steps per second of f1tenth_gym beside ours, two cars, in turns."""
+    table = Table(title=f"simulator beside f1tenth_gym, {name}, {rounds} turns", title_justify="left")
+    for column in ("beams", "envs", "devices", "f1tenth_gym", *COMPARED):
+        table.add_column(column, justify="right")
+    devices = jax.local_device_count()
+    for beams, num_envs in ((108, 1024), (1080, 256)):
+        env = environment(where, beams)
+        steps = 32768 // num_envs
+        run, arguments = simulator(env, num_envs, steps, devices)
+        compiled = run.lower(*arguments).compile()
+        job = {"race": race_of(where, beams), "seconds": 5.0}
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(num_envs * steps / seconds_per_call(compiled, *arguments, budget=3.0))
+            theirs.append(ask_or_stop(python, "simulator", job))
+        table.add_row(str(beams), f"{num_envs:,}", str(devices), *compared(theirs, ours))
+    console.print(table)
+
+
+def measure_peer(console, where: str, name: str, python: str, gym: bool, rounds: int = 5) -> None:
     """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
 
-    The peer's environments cost nothing here; what f1tenth_gym would cost is added at its quoted rate.
+    Its environment is f1tenth_gym if there is one (`gym`). Otherwise, and where it plays several, its
+    environments cost nothing, and what f1tenth_gym costs is added: as measured in that turn, or as quoted.
     PyTorch gets one thread and all of them; which is faster depends on the machine.
     """
     num_envs, horizon = AS_SB3
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
     run = jax.jit(program.init)(jax.random.key(0))
     update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
+    race = {"race": race_of(where, 108)} if gym else {}
     cases = tuple(itertools.product((1, num_envs), sorted({1, os.cpu_count()})))
-    ours, theirs = {case: [] for case in cases}, {case: [] for case in cases}
+    ours, alone, simulating = ({case: [] for case in cases} for _ in range(3))
     for _ in range(rounds):
+        cost = 1.0 / (ask_or_stop(python, "simulator", race | {"seconds": 3.0}) if gym else GYM[108])
         for size, threads in cases:
             ours[size, threads].append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
             settings = PEER["ppo"] | {"n_steps": num_envs * horizon // size}
             job = {"num_envs": size, "observation": 119, "action": 2, "settings": settings}
-            try:
-                rate = ask(python, "steps", job | {"threads": threads, "seconds": 6.0})["rate"]
-            except PeerError as error:
-                raise SystemExit(str(error)) from error
-            theirs[size, threads].append(rate)
+            job |= {"threads": threads, "seconds": 6.0}
+            rate = ask_or_stop(python, "steps", job)
+            driving = ask_or_stop(python, "steps", job | race) if gym and size == 1 else 1 / (1 / rate + cost)
+            alone[size, threads].append(rate)
+            simulating[size, threads].append(driving)
     title = f"PPO beside Stable-Baselines3's at its settings, {name}, {rounds} turns"
     table = Table(title=title, title_justify="left")
-    for column in (
-        "its envs",
-        "its threads",
-        "it alone",
-        "with its simulator",
-        "ours",
-        "ratio, median",
-        "least",
-        "most",
-    ):
+    simulated = "with f1tenth_gym" if gym else "with its simulator"
+    for column in ("its envs", "its threads", "it alone", simulated, *COMPARED):
         table.add_column(column, justify="right")
     for case in cases:
-        simulating = [1.0 / (1.0 / rate + 1.0 / GYM[108]) for rate in theirs[case]]
-        ratios = np.array(ours[case]) / np.array(simulating)
-        table.add_row(
-            *map(str, case), f"{np.median(theirs[case]):,.0f}", f"{np.median(simulating):,.0f}",
-            f"{np.median(ours[case]):,.0f}", f"{np.median(ratios):.1f}", f"{ratios.min():.1f}",
-            f"{ratios.max():.1f}",
-        )  # fmt: skip
+        cells = compared(simulating[case], ours[case])
+        table.add_row(*map(str, case), f"{np.median(alone[case]):,.0f}", *cells)
     console.print(table)
+
+
+def measure_peers(console, where: str, name: str, python: str) -> None:
+    """Prints both comparisons, or the one that the peer's Python allows."""
+    gym = has_gym(console, where, python)
+    if gym:
+        measure_gym(console, where, name, python)
+    measure_peer(console, where, name, python, gym)
 
 
 def rollout(config: RunConfig, program):
@@ -244,7 +300,7 @@ def main() -> None:
     parser.add_argument(
         "--map", action="append", default=[], help="map files to add to line2, e.g. Spielberg.yaml"
     )
-    parser.add_argument("--peer-python", help="a Python that has stable-baselines3")
+    parser.add_argument("--peer-python", help="a Python that has stable-baselines3, and f110_gym for a --map")
     parser.add_argument("--only-peer", action="store_true", help="nothing but the comparison with it")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
@@ -262,7 +318,7 @@ def main() -> None:
     for where in ["line2", *arguments.map]:
         name = where.rpartition("/")[2].removesuffix(".yaml")
         if arguments.only_peer:
-            measure_peer(console, where, name, arguments.peer_python)
+            measure_peers(console, where, name, arguments.peer_python)
             continue
         measure_scan(console, where, name, gathers)
         beams, sizes = (
@@ -276,7 +332,7 @@ def main() -> None:
         ]
         measure_training(console, where, name, settings[1:] if arguments.quick else settings, matmul)
         if arguments.peer_python:
-            measure_peer(console, where, name, arguments.peer_python)
+            measure_peers(console, where, name, arguments.peer_python)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The other side of comparisons: Stable-Baselines3, sb3-contrib and plain PyTorch, in a process of their own.
+"""The other side of comparisons: Stable-Baselines3, sb3-contrib, PyTorch, f1tenth_gym, in their own process.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
+    python benchmarks/peers.py simulator '{"race": {"map": "PATH.yaml", "beams": 108, "poses": [...]}, ...}'
 
-Needs `pip install stable-baselines3 sb3-contrib`, or only torch for the last. Prints one line of JSON.
+Needs `pip install stable-baselines3 sb3-contrib`, only torch for `segments`, and f1tenth_gym's f110_gym (the
+classic one: 4 values per step) for `simulator` and for `steps` with a "race". Prints one line of JSON.
 """
 
 import json
@@ -81,14 +83,101 @@ def noise(job: dict):
     return Noise
 
 
+def two_cars(race: dict):
+    """f1tenth_gym with two cars on a map: functions that start an episode and that take one step of it.
+
+    Args:
+      race: `map`, a map's yaml file; `beams` of each car's scan; `poses` `[N, 2, 3]` to start from.
+
+    Returns:
+      `start() -> scan` from the next of the poses, and `move(steer, speed) -> (scan, over)`: the first car is
+      driven, the other goes straight on at 0.44 m/s. Episodes end with a contact or after 500 steps.
+    """
+    import itertools
+
+    import numpy as np
+    import yaml
+    from f110_gym.envs import F110Env
+    from f110_gym.envs.base_classes import RaceCar
+
+    with open(race["map"]) as file:
+        image = yaml.safe_load(file)["image"]
+    settings = {
+        "map": race["map"].removesuffix(".yaml"),
+        "map_ext": "." + image.rpartition(".")[2],
+        "num_agents": 2,
+        "timestep": 0.01,
+    }
+    params = F110Env(**settings).params
+    # All cars share one lidar, which the first that is made creates; environments make it with 1080 beams.
+    RaceCar.scan_simulator = None
+    RaceCar(params, 0, num_beams=race["beams"], fov=4.7)
+    gym = F110Env(**settings)
+    places = itertools.cycle(np.array(race["poses"]))
+    steps = itertools.count()
+
+    def start():
+        nonlocal steps
+        steps = itertools.count(1)
+        return gym.reset(next(places))[0]["scans"][0]
+
+    def move(steer, speed):
+        seen = gym.step(np.array([[steer, speed], [0.0, 0.44]]))[0]
+        return seen["scans"][0], bool(seen["collisions"].any()) or next(steps) == 500
+
+    if len(start()) != race["beams"]:
+        raise ValueError("this f110_gym does not let its lidar be replaced")
+    return start, move
+
+
+def racing(job: dict):
+    """A class of environments of the given sizes in which f1tenth_gym simulates: its scan, then zeros."""
+    import gymnasium
+    import numpy as np
+
+    start, move = two_cars(job["race"])
+    size = job["observation"]
+
+    class Racing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (job["action"],), np.float32)
+
+        def show(self, scan):
+            return np.concatenate([scan, np.zeros(size - len(scan))], dtype=np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            return self.show(start()), {}
+
+        def step(self, action):
+            scan, over = move(0.4 * action[0], 1.0 + action[1])
+            return self.show(scan), float(action[1]), over, False, {}
+
+    return Racing
+
+
+def simulator(job: dict) -> dict:
+    """Steps per second of f1tenth_gym alone, resets included, both cars going straight on."""
+    start, move = two_cars(job["race"])
+    over = True
+
+    def some():
+        nonlocal over
+        for _ in range(500):
+            if over:
+                start()
+            over = move(0.0, 0.44)[1]
+
+    return {"rate": 500 / _median(some, job["seconds"])}
+
+
 def steps(job: dict) -> dict:
-    """Steps per second of PPO, acting and learning, with environments that cost next to nothing."""
+    """Steps per second of PPO, acting and learning; without a "race", environments cost next to nothing."""
     import torch
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     torch.set_num_threads(job["threads"])
-    environments = DummyVecEnv([noise(job)] * job["num_envs"])
+    environments = DummyVecEnv([racing(job) if "race" in job else noise(job)] * job["num_envs"])
     model = algorithms()["ppo"]("MlpPolicy", environments, device="cpu", **job["settings"])
     model.set_logger(configure(None, []))
     _, callback = model._setup_learn(1)
@@ -183,5 +272,6 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    command = {"train": train, "updates": updates, "steps": steps, "segments": segments}[sys.argv[1]]
+    commands = (train, updates, steps, segments, simulator)
+    command = {c.__name__: c for c in commands}[sys.argv[1]]
     print(json.dumps(command(json.loads(sys.argv[2]))))
