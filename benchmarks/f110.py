@@ -184,13 +184,13 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     return config, make_program(config)
 
 
-def race_of(where: str, beams: int) -> dict:
+def race_of(where: str) -> dict:
     """What f1tenth_gym needs to simulate the same: the map, the beams and 64 pairs of poses to start from."""
-    env = environment(where, beams)
+    env = environment(where, 108)
     keys = jax.random.split(jax.random.key(2), 64)
     state = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
     poses = np.asarray(jnp.stack([state[..., 0], state[..., 1], state[..., 4]], axis=-1), np.float64)
-    return {"map": os.path.abspath(where), "beams": beams, "poses": poses.tolist()}
+    return {"map": os.path.abspath(where), "beams": 108, "poses": poses.tolist()}
 
 
 def ask_or_stop(python: str, command: str, job: dict) -> float:
@@ -208,19 +208,20 @@ def compared(theirs: list[float], ours: list[float]) -> list[str]:
     return medians + [f"{x:.1f}" for x in (np.median(ratios), ratios.min(), ratios.max())]
 
 
-def has_gym(console, where: str, python: str) -> bool:
-    """Whether the peer's Python has f1tenth_gym and `where` is a map that it can read; says so if not."""
+def find_gym(console, where: str, python: str) -> dict | None:
+    """A race for f1tenth_gym; None without a map's file or, with a line saying why, if it can't be run."""
     if not where.endswith(".yaml"):
-        return False
+        return None
+    race = race_of(where)
     try:
-        ask(python, "simulator", {"race": race_of(where, 108), "seconds": 0.1})
+        ask(python, "simulator", {"race": race, "seconds": 0.1})
     except PeerError as error:
         console.print(f"f1tenth_gym counts with its quoted rates: {error}")
-        return False
-    return True
+        return None
+    return race
 
 
-def measure_gym(console, where: str, name: str, python: str, rounds: int = 5) -> None:
+def measure_gym(console, where: str, name: str, python: str, race: dict, rounds: int = 5) -> None:
     """Prints steps per second of f1tenth_gym beside ours, two cars, in turns."""
     table = Table(title=f"simulator beside f1tenth_gym, {name}, {rounds} turns", title_justify="left")
     for column in ("beams", "envs", "devices", "f1tenth_gym", *COMPARED):
@@ -231,7 +232,7 @@ def measure_gym(console, where: str, name: str, python: str, rounds: int = 5) ->
         steps = 32768 // num_envs
         run, arguments = simulator(env, num_envs, steps, devices)
         compiled = run.lower(*arguments).compile()
-        job = {"race": race_of(where, beams), "seconds": 5.0}
+        job = {"race": race | {"beams": beams}, "seconds": 5.0}
         ours, theirs = [], []
         for _ in range(rounds):
             ours.append(num_envs * steps / seconds_per_call(compiled, *arguments, budget=3.0))
@@ -240,10 +241,10 @@ def measure_gym(console, where: str, name: str, python: str, rounds: int = 5) ->
     console.print(table)
 
 
-def measure_peer(console, where: str, name: str, python: str, gym: bool, rounds: int = 5) -> None:
+def measure_peer(console, where: str, name: str, python: str, race: dict | None, rounds: int = 5) -> None:
     """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
 
-    Its environment is f1tenth_gym if there is one (`gym`). Otherwise, and where it plays several, its
+    Its environment is f1tenth_gym if there is a race for it. Otherwise, and where it plays several, its
     environments cost nothing, and what f1tenth_gym costs is added: as measured in that turn, or as quoted.
     PyTorch gets one thread and all of them; which is faster depends on the machine.
     """
@@ -251,23 +252,23 @@ def measure_peer(console, where: str, name: str, python: str, gym: bool, rounds:
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
     run = jax.jit(program.init)(jax.random.key(0))
     update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
-    race = {"race": race_of(where, 108)} if gym else {}
+    gym = {"race": race}
     cases = tuple(itertools.product((1, num_envs), sorted({1, os.cpu_count()})))
     ours, alone, simulating = ({case: [] for case in cases} for _ in range(3))
     for _ in range(rounds):
-        cost = 1.0 / (ask_or_stop(python, "simulator", race | {"seconds": 3.0}) if gym else GYM[108])
+        cost = 1.0 / (ask_or_stop(python, "simulator", gym | {"seconds": 3.0}) if race else GYM[108])
         for size, threads in cases:
             ours[size, threads].append(num_envs * horizon / seconds_per_call(update, run, budget=3.0))
             settings = PEER["ppo"] | {"n_steps": num_envs * horizon // size}
             job = {"num_envs": size, "observation": 119, "action": 2, "settings": settings}
             job |= {"threads": threads, "seconds": 6.0}
             rate = ask_or_stop(python, "steps", job)
-            driving = ask_or_stop(python, "steps", job | race) if gym and size == 1 else 1 / (1 / rate + cost)
+            driving = ask_or_stop(python, "steps", job | gym) if race and size == 1 else 1 / (1 / rate + cost)
             alone[size, threads].append(rate)
             simulating[size, threads].append(driving)
     title = f"PPO beside Stable-Baselines3's at its settings, {name}, {rounds} turns"
     table = Table(title=title, title_justify="left")
-    simulated = "with f1tenth_gym" if gym else "with its simulator"
+    simulated = "with f1tenth_gym" if race else "with its simulator"
     for column in ("its envs", "its threads", "it alone", simulated, *COMPARED):
         table.add_column(column, justify="right")
     for case in cases:
@@ -278,10 +279,10 @@ def measure_peer(console, where: str, name: str, python: str, gym: bool, rounds:
 
 def measure_peers(console, where: str, name: str, python: str) -> None:
     """Prints both comparisons, or the one that the peer's Python allows."""
-    gym = has_gym(console, where, python)
-    if gym:
-        measure_gym(console, where, name, python)
-    measure_peer(console, where, name, python, gym)
+    race = find_gym(console, where, python)
+    if race:
+        measure_gym(console, where, name, python, race)
+    measure_peer(console, where, name, python, race)
 
 
 def rollout(config: RunConfig, program):

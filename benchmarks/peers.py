@@ -131,7 +131,10 @@ def two_cars(race: dict):
 
 
 def racing(job: dict):
-    """A class of environments of the given sizes in which f1tenth_gym simulates: its scan, then zeros."""
+    """A class of environments of the given sizes in which f1tenth_gym simulates: its scan, then zeros.
+
+    All of them would share one simulator, so only one is to be made.
+    """
     import gymnasium
     import numpy as np
 
