@@ -115,6 +115,24 @@ class Transition:
     quarantined: jax.Array
 
 
+@struct.dataclass
+class Flow:
+    """Beginnings and ends of episodes in T decisions of E environments, `[T, E]` each.
+
+    Attributes:
+      begins: bool; the decision is the first of an episode that counts: nothing but the
+        environment itself will end it.
+      stage: int32, the curriculum's stage of the episode under way.
+      over: bool; the episode under way ended with the decision, whatever the reason.
+      finished: results of the episodes that count and ended by themselves.
+    """
+
+    begins: jax.Array
+    stage: jax.Array
+    over: jax.Array
+    finished: Finished
+
+
 def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episodes:
     """Begins an episode in each of E environments.
 

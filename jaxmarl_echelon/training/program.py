@@ -260,7 +260,14 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
     learners = {role: agents[role].policy_state(state) for role, state in run.learners.items()}
     return run.replace(
-        key=None, learners=learners, memories=None, reset=None, episodes=None, stagger=None, recent=None
+        key=None,
+        learners=learners,
+        memories=None,
+        reset=None,
+        episodes=None,
+        stagger=None,
+        tickets=None,
+        recent=None,
     )
 
 
@@ -288,6 +295,7 @@ def initial_state(
         episodes=episodes,
         stagger=jnp.where(config.stagger, stagger, 0),
         curriculum=course,
+        tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
         updates=jnp.int32(0),
     )
@@ -304,11 +312,14 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in collected.rollouts:
             learners[role], losses[role] = agent.update(run.learners[role], k, collected.rollouts[role])
+    flow = collected.flow
+    course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
     run = run.replace(
         key=key,
         learners=learners,
-        curriculum=curriculum.update(run.curriculum, collected.finished),
-        recent=statistics.recent_add(run.recent, collected.finished),
+        curriculum=course,
+        tickets=tickets,
+        recent=statistics.recent_add(run.recent, flow.finished),
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
@@ -319,5 +330,5 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = collected.quarantined
-    rows = statistics.episode_rows(collected.finished, roles, config.episode_rows)
+    rows = statistics.episode_rows(flow.finished, roles, config.episode_rows)
     return run, Report(metrics, rows)
