@@ -12,7 +12,7 @@ from rich.console import Console
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import controllers, evaluation, loop
+from jaxmarl_echelon.training import controllers, evaluation, loop, references
 from jaxmarl_echelon.training.program import Program, make_actors, make_program
 from jaxmarl_echelon.training.record import evaluation_values
 
@@ -79,8 +79,12 @@ def main() -> None:
     rows = {"trained policy": evaluation_values(assessment.scalars, assessment.result, program.env.spec)}
     if arguments.baselines:
         rows |= score_baselines(program, config, state)
+    else:
+        rows |= references.scores(program, state, key)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
+    for line in getattr(program.env, "describe", tuple)():
+        console.print(line, markup=False, soft_wrap=True)
     console.print(tables.actors(rows, config.eval_episodes))
     if (by_task := tables.tasks(rows["trained policy"])) is not None:
         console.print(by_task)

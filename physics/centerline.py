@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 _SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv")
+_MAP = "_map"
 _COLUMNS = {
     "x": "x", "x_m": "x",
     "y": "y", "y_m": "y",
@@ -24,6 +25,7 @@ class Centerline:
       left, right: `[N]` distance to the wall on either side in metres, or None where not known.
       length: total arc length in metres, including the closing segment of a closed line.
       closed: whether the last point connects to the first.
+      source: where the line comes from, for people: a file's path, or how it was made.
     """
 
     x: np.ndarray
@@ -34,11 +36,39 @@ class Centerline:
     right: np.ndarray | None
     length: float
     closed: bool
+    source: str = ""
 
     @property
     def points(self) -> np.ndarray:
         """The `[N, 2]` points."""
         return np.stack([self.x, self.y], axis=-1)
+
+    @property
+    def area(self) -> float:
+        """Signed area in m^2 inside the closed polygon of the points, positive counter-clockwise."""
+        # Relative to one of the points: far from the world's origin the products would cancel badly.
+        x, y = self.x - self.x[0], self.y - self.y[0]
+        return float(0.5 * np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
+
+    @property
+    def course(self) -> str:
+        """Which way the line runs, for people: the turning sense of a closed one, the ends of an open one."""
+        if self.closed:
+            return "counter-clockwise" if self.area > 0 else "clockwise"
+        ends = (f"({x:.1f}, {y:.1f})" for x, y in self.points[[0, -1]])
+        return "open, " + " to ".join(ends)
+
+    def backwards(self) -> "Centerline":
+        """Returns the same line run the other way: it starts at the same point, or at an open one's end."""
+        order = np.arange(len(self.x))[::-1]
+        order = np.roll(order, 1) if self.closed else order
+        sides = {"left": self.right, "right": self.left}
+        made = centerline_from_points(
+            self.points[order],
+            closed=self.closed,
+            **{name: None if side is None else side[order] for name, side in sides.items()},
+        )
+        return replace(made, source=f"{self.source}, reversed")
 
 
 def centerline_from_points(
@@ -130,15 +160,23 @@ def resample(line: Centerline, count: int) -> Centerline:
     points = np.stack([at(position[:count], line.x), at(position[:count], line.y)], axis=-1)
     made = centerline_from_points(points, closed=line.closed)
     widths = [None if side is None else at(position[:count], side) for side in (line.left, line.right)]
-    return replace(made, left=widths[0], right=widths[1])
+    return replace(made, left=widths[0], right=widths[1], source=line.source)
 
 
 def find_centerline(stem: Path) -> Path | None:
-    """Returns the first of `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv` that exists."""
-    for suffix in _SUFFIXES:
-        path = stem.with_name(stem.name + suffix)
-        if path.is_file():
-            return path
+    """Finds the line that belongs to the map file `STEM.yaml`: the first of these files that exists.
+
+    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`; then the same three with `_map`
+    taken off the end of STEM, or put there if it was not: f1tenth_racetracks has
+    `Monza_centerline.csv` beside `Monza_map.yaml`.
+    """
+    name = stem.name
+    other = name.removesuffix(_MAP) if name.endswith(_MAP) else name + _MAP
+    for base in (name, other):
+        for suffix in _SUFFIXES if base else ():
+            path = stem.with_name(base + suffix)
+            if path.is_file():
+                return path
     return None
 
 
@@ -157,7 +195,8 @@ def read_centerline(path: str | Path) -> Centerline:
     """
     path = Path(path)
     try:
-        lines = path.read_text().splitlines()
+        # Spreadsheets put a byte order mark before the first name.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ValueError(f"centerline={str(path)!r}: no readable text file; a .csv file is needed") from None
     names, rows = None, []
@@ -172,7 +211,7 @@ def read_centerline(path: str | Path) -> Centerline:
     if len(table) < 2:
         raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
     right, left = (side if (np.isfinite(side) & (side > 0)).all() else None for side in table[:, 2:].T)
-    return centerline_from_points(table[:, :2], left=left, right=right)
+    return replace(centerline_from_points(table[:, :2], left=left, right=right), source=str(path))
 
 
 def _guess_columns(line: str, fields: list[str]) -> dict[str, int]:

@@ -119,9 +119,11 @@ class Environment(Protocol):
 
     Optional attributes that the training program uses where an environment has them:
     `scripts` (script name -> ScriptedPolicy, as `NAME_ROLE` where it differs between roles),
-    `baselines` (names of scripts to compare a learner with), `controllers` (role -> default
-    controller name), `blocks` (role -> `(name, start, shape, kind)` of what observations consist of,
-    see `algos.types.Block`), `evaluation_params(params, index)` (parameters of evaluation episode
+    `baselines` (names of scripts to compare a learner with), `references` (role -> those whose success
+    is shown beside the learner's in any case), `describe()` (lines about what it was built from, which a
+    run prints before it begins), `controllers` (role -> default controller name), `blocks` (role ->
+    `(name, start, shape, kind)` of what observations consist of, see `algos.types.Block`),
+    `evaluation_params(params, index)` (parameters of evaluation episode
     `index`) and `viewer` (`snapshot(env_state, params, time)` is recorded, `picture(path,
     evaluation)` and `animation(path, evaluation, episode)` draw; `replay(path, evaluation,
     episode)`, where there is one, writes a page to scrub).

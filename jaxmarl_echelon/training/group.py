@@ -1,6 +1,7 @@
 """Several seeds and variants of a run as one vmapped program, with one record for each."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.training import references
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.loop import Runner, StopSignal, evaluation_key
 from jaxmarl_echelon.training.program import Program, make_program
@@ -61,6 +63,7 @@ class Group(Runner):
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
+        self.reference_scores: dict[str, references.Scores] = {}
 
     @property
     def progress(self) -> Progress:
@@ -141,6 +144,19 @@ class Group(Runner):
             for index in range(len(self.records)):
                 self._save_member(state, index, ["latest"])
 
+    def references(self, state):
+        if not references.names(self.program):
+            return []
+        keys = jnp.stack([evaluation_key(member.config.seed) for member in self.members])
+        play = jax.jit(jax.vmap(partial(references.play, self.program)))
+        played, lines = jax.device_get(play(state, keys)), []
+        for index, record in enumerate(self.records):
+            name, policy = record.folder.name, record.progress.last_eval
+            found = references.values(self.program, take(played, index))
+            self.reference_scores |= {name: found} if found else {}
+            lines += [f"{name}: {references.line(self.program, *one, policy)}" for one in found.items()]
+        return lines
+
     def restore(self, checkpoint, like):
         state = checkpoints.restore(checkpoint, like)
         checkpoints.rewind(self.checkpoints, checkpoint)
@@ -149,7 +165,8 @@ class Group(Runner):
         return state
 
     def summary(self, status):
-        return {
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return shown | {
             "status": status,
             "env_steps": self.step,
             "compile_seconds": round(self.compiled.seconds, 2),

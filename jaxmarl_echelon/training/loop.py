@@ -11,6 +11,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import references
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
@@ -156,8 +157,14 @@ class Runner:
         """What came out of the run."""
         raise NotImplementedError
 
+    def references(self, state) -> list[str]:
+        """Plays the environment's reference scripts on the last evaluation's episodes; lines about them."""
+        raise NotImplementedError
+
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end, or until asked to stop; returns the summary."""
+        for line in getattr(self.program.env, "describe", tuple)():
+            self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
@@ -170,6 +177,8 @@ class Runner:
                 return self._finish("stopped")
             state = self._advance(state)
         self.save(state, ["latest"])
+        for line in self.references(state):
+            self.tracker.event(self.step, line)
         return self._finish("finished")
 
     def _start(self, resume):
@@ -213,6 +222,7 @@ class SingleRun(Runner):
     def __init__(self, record: Record):
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
+        self.reference_scores: references.Scores = {}
 
     @property
     def progress(self) -> Progress:
@@ -236,13 +246,20 @@ class SingleRun(Runner):
     def save(self, state, names):
         self.record.save(state, names)
 
+    def references(self, state):
+        key = evaluation_key(self.config.seed)
+        self.reference_scores = references.scores(self.program, state, key)
+        policy = self.record.progress.last_eval
+        return [references.line(self.program, *found, policy) for found in self.reference_scores.items()]
+
     def restore(self, checkpoint, like):
         state = checkpoints.restore(checkpoint, like)
         checkpoints.rewind(self.record.checkpoints, checkpoint)
         return state
 
     def summary(self, status):
-        return self.record.summary(status, self.compiled.seconds)
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return self.record.summary(status, self.compiled.seconds) | shown
 
 
 def train(

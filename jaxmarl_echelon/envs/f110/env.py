@@ -47,6 +47,8 @@ class F110:
       maps: the maps, as loaded.
       scripts: scripted policies by name.
       baselines: scripts to compare a trained attacker with.
+      references: scripts whose success is shown beside a trained attacker's in any case: on maps other
+        than `line2` the defender may well crash by itself, which a standing attacker tells.
       controllers: who drives a role unless the run says otherwise.
       viewer: draws evaluations.
     """
@@ -83,12 +85,18 @@ class F110:
         self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
         self.scripts = controllers.scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
+        by_itself = any(grid.name != "line2" for grid in maps)
+        self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = Viewer(maps, OUTCOMES, simulation)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
         return self._params
+
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
         """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
@@ -275,6 +283,7 @@ def make(
     reward: Reward,
     map: str | Sequence[str] = "line2",
     map_weights: Sequence[float] | None = None,
+    reverse: bool | Sequence[bool] = False,
     lidar_beams: int = 108,
     lidar_fov: float = 4.7,
     lidar_max_range: float = 30.0,
@@ -312,7 +321,7 @@ def make(
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map)
+    maps = settings.read_maps(map, reverse)
     vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
     size = float(vehicle.length), float(vehicle.width)
     points = read_points(spawn_points)

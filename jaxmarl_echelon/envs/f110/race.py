@@ -78,6 +78,10 @@ class F110Race:
         """Returns the parameters that the configuration asks for."""
         return self._params
 
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        return tuple(grid.describe() for grid in self.maps)
+
     def task_params(self, given: Mapping) -> RaceParams:
         """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
         return tasks.change(tasks.RACE, self._params, given, self._limits, self.reward, self._ftg_options)
@@ -250,6 +254,7 @@ def make(
     reward: Reward,
     map: str | Sequence[str] = "track:0",
     map_weights: Sequence[float] | None = None,
+    reverse: bool | Sequence[bool] = False,
     cars: int = 1,
     lidar_beams: int = 108,
     lidar_fov: float = 4.7,
@@ -281,7 +286,7 @@ def make(
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map)
+    maps = settings.read_maps(map, reverse)
     for grid in maps:
         if grid.centerline is None or not grid.centerline.closed:
             raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
