@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, TIME, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
@@ -33,9 +33,10 @@ class Echelon:
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
     observations of `layout`, each from its own side. A mech that dies is terminated and earns
-    nothing more; the episode goes on until the zone is won, a team is gone or time is up, which
-    truncates the living. `info["ending"]` is an index into `endings`; rewards in `info` are
-    means over blue's mechs.
+    nothing more; the episode goes on until the zone is won, a team is gone or time is up. Each of
+    these terminates the living: time up decides the battle and may pay, and the clock is observed,
+    so that there is nothing beyond it to bootstrap from. `info["ending"]` is an index into
+    `endings`; rewards in `info` are means over blue's mechs.
 
     Attributes:
       spec: roles, spaces, outcomes.
@@ -184,7 +185,6 @@ class Echelon:
         )
         state = state.replace(contacts=contacts)
         over, alive = state.outcome != RUNNING, state.battle.mechs.alive
-        cut = over & (state.ending == TIME)
         total = sum(paid.values(), jnp.zeros_like(acted, jnp.float32))
         info = {
             "outcome": state.outcome,
@@ -196,8 +196,8 @@ class Echelon:
         return state, TimeStep(
             obs=self._by_role(observations),
             reward=self._by_role(total),
-            terminated=self._by_role(acted & (~alive | (over & ~cut))),
-            truncated=self._by_role(acted & alive & cut),
+            terminated=self._by_role(acted & (~alive | over)),
+            truncated=self._by_role(jnp.zeros_like(acted)),
             alive=self._by_role(alive & ~over),
             action_mask={},
             over=over,
@@ -295,7 +295,7 @@ def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
     return EnvSpec(
         name="echelon",
-        version=1,
+        version=2,
         roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
         decision_period=PERIOD,
         episode_limit=limit,

@@ -75,7 +75,7 @@ def death(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.A
 
 
 def win(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays the winners and charges the losers at the end, those who still live."""
+    """Pays the winners and charges the losers at the end, those who lived to the last decision."""
     return situation.result, memory
 
 
