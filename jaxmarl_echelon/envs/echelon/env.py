@@ -295,7 +295,7 @@ def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
     return EnvSpec(
         name="echelon",
-        version=2,
+        version=3,
         roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
         decision_period=PERIOD,
         episode_limit=limit,

@@ -358,6 +358,18 @@ def test_wreck_of_a_medium():
     assert found == {DEBRIS_FIELD, SOLID_DEBRIS}
 
 
+@pytest.mark.parametrize(("trigger", "left"), [("primary", 27), ("secondary", 0), ("tertiary", 8)])
+def test_the_explosion_that_kills_clears_its_victim_s_wreck(trigger, left):
+    """Of a medium's 27 cells a laser leaves all, a missile none, and a gauss shell the corners."""
+    start = duel(standing(HEAVY, 14.5, 20.5), standing(MEDIUM, 20.5, 20.5, yaw=BACK), hp=[200.0, 1, 1, 1])
+    battle = run(start, told({trigger: 1}))
+    assert not battle.mechs.alive[-1, 2]
+    death = int(battle.tally.died[:, 2].argmax())
+    for index in (death, -1):
+        cells = cells_of(battle, index, (15, 15, 0), (26, 26, 8))
+        assert np.isin(cells, (DEBRIS_FIELD, SOLID_DEBRIS)).sum() == left
+
+
 def test_wrecks_block_from_the_substep_in_which_mechs_die():
     """A scout runs at one who dies at once: a decision of twenty substeps is as twenty of one."""
     bodies = standing(MEDIUM, 10.0), None, standing(MEDIUM, 14.0, yaw=BACK), standing(SCOUT, 20.0, yaw=BACK)
