@@ -14,7 +14,7 @@ from jaxmarl_echelon.envs.checks import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.env import make
 from jaxmarl_echelon.envs.echelon.rewards import make_reward
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
+from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.controllers import find_script
@@ -224,6 +224,23 @@ def test_a_battle_to_its_limit_pays_the_survivors_and_cuts_nobody():
     assert all((time.reward[team] == 0).all() for time in seen[:-1] for team in ("blue", "red"))
     assert seen[-1].reward["blue"].tolist() == [5.0, 5.0, 0.0]
     assert seen[-1].reward["red"].tolist() == [0.0, -5.0, -5.0]
+
+
+def test_a_kill_in_the_zone_counts_double_only_while_a_living_enemy_is_in_it(game):
+    x, y, _ = zone_of(game)
+    places = {0: [x - 2, y, 2.0], 4: [x + 1, y, 0.9], 3: [x + 2, y + 2, 1.5]}
+    fire = act(3, {(0, PRIMARY): 1.0})
+
+    def paid(*there):
+        state = game.start(position={mech: places[mech] for mech in there}, hp={4: 1.0}, yaw={0: 0.0})
+        _, time = game.step(state, {"blue": fire})
+        assert time.terminated["red"].tolist() == [False, True, False]
+        return float(time.info["reward/kills"]), time.reward["red"][1]
+
+    alone, death = paid(0, 4)
+    assert alone == pytest.approx(10.0 / 3) and death == pytest.approx(-0.5)
+    contested, death = paid(0, 4, 3)
+    assert contested == pytest.approx(20.0 / 3) and death == pytest.approx(-0.5)
 
 
 def test_components_of_blue_sum_to_its_mean_reward(game):
