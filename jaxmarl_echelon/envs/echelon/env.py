@@ -15,11 +15,11 @@ from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, TIME, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.scene import Scene
+from jaxmarl_echelon.envs.echelon.scene import Scene, pack_gap
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
 from jaxmarl_echelon.envs.echelon.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
@@ -33,9 +33,10 @@ class Echelon:
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
     observations of `layout`, each from its own side. A mech that dies is terminated and earns
-    nothing more; the episode goes on until the zone is won, a team is gone or time is up, which
-    truncates the living. `info["ending"]` is an index into `endings`; rewards in `info` are
-    means over blue's mechs.
+    nothing more; the episode goes on until the zone is won, a team is gone or time is up. Each of
+    these terminates the living: time up decides the battle and may pay, and the clock is observed,
+    so that there is nothing beyond it to bootstrap from. `info["ending"]` is an index into
+    `endings`; rewards in `info` are means over blue's mechs.
 
     Attributes:
       spec: roles, spaces, outcomes.
@@ -147,19 +148,21 @@ class Echelon:
     def _situation(self, before, battle, scene: Scene, hold: zone_lib.Hold, lead) -> Situation:
         """What the reward sees of a decision."""
         zone, after, tally = self.bank.zone[battle.map_index], battle.mechs, battle.tally
-        fought = self._hold(battle, before.alive, scene)
         gained = zone_lib.distance(before.position, zone) - zone_lib.distance(after.position, zone)
         inside = jnp.stack([jnp.sum(hold.inside & (self._team == side)) for side in range(len(TEAMS))])
+        stood = before.alive & zone_lib.within(after.position, zone)
         return Situation(
             approach=gained / float(max(self.bank.size[:2])),
             inside=hold.inside,
             friends_inside=inside[self._team] - hold.inside,
             tick=hold.tick[self._team],
-            fighting=fought.inside & fought.contested,
+            fighting=stood & (inside[1 - self._team] > 0),
+            pack_gap=pack_gap(after, scene.packmates),
             dealt=tally.dealt,
             kills=tally.kills,
             assists=tally.assists,
             died=before.alive & ~after.alive,
+            alive=after.alive,
             result=jnp.where(self._team == BLUE, lead, -lead),
         )
 
@@ -184,7 +187,6 @@ class Echelon:
         )
         state = state.replace(contacts=contacts)
         over, alive = state.outcome != RUNNING, state.battle.mechs.alive
-        cut = over & (state.ending == TIME)
         total = sum(paid.values(), jnp.zeros_like(acted, jnp.float32))
         info = {
             "outcome": state.outcome,
@@ -196,8 +198,8 @@ class Echelon:
         return state, TimeStep(
             obs=self._by_role(observations),
             reward=self._by_role(total),
-            terminated=self._by_role(acted & (~alive | (over & ~cut))),
-            truncated=self._by_role(acted & alive & cut),
+            terminated=self._by_role(acted & (~alive | over)),
+            truncated=self._by_role(jnp.zeros_like(acted)),
             alive=self._by_role(alive & ~over),
             action_mask={},
             over=over,
@@ -228,7 +230,7 @@ def make(
     yaw_jitter: float = 0.15,
     fire_probability: float | Sequence[float] = 0.5,
     pages: int = 64,
-    damaged: int = 32,
+    damaged: int = 96,
     original: bool = False,
     bank: TerrainBank | None = None,
 ) -> Echelon:
@@ -295,7 +297,7 @@ def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
     return EnvSpec(
         name="echelon",
-        version=1,
+        version=4,
         roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
         decision_period=PERIOD,
         episode_limit=limit,
