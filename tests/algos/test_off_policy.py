@@ -22,7 +22,7 @@ from off_policy_cases import (
     transition_of,
 )
 
-from algos.normalize import Moments, merge_moments, normalize
+from algos.normalize import merge_moments, moments_of, normalize
 from algos.off_policy import critic_step, descend, follow, gradient_step
 from algos.replay import Replay
 from algos.sac import SACConfig
@@ -168,7 +168,7 @@ def test_observations_are_merged_as_they_come():
 
 def test_a_gradient_step_sees_normalised_observations_and_returns_its_errors_as_priorities():
     method, state = method_of(SACConfig, reward_scale=0.1)
-    moments = Moments(jnp.arange(4.0), jnp.full(4, 2.0), jnp.float32(9.0))
+    moments = moments_of(jnp.arange(4.0), jnp.full(4, 2.0), jnp.float32(9.0))
     state, sample, seen = perturbed(state).replace(observations=moments), sample_of(), {}
 
     def spy(state, key, batch):
