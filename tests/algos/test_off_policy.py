@@ -76,6 +76,22 @@ def test_time_limits_bootstrap_and_deaths_do_not(config):
     np.testing.assert_allclose(died, 1.0, rtol=0.03)
 
 
+@each(SACConfig, pytest.param(TQCConfig, marks=pytest.mark.slow))
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_soft_values_do_not_depend_on_the_steps_of_a_return(config, n_step):
+    """Reward 1 and the entropy of a fixed policy, for ever: (1 + gamma alpha H) / (1 - gamma)."""
+    settings = QUICK | plain(config) | {"alpha": 0.7, "actor_learning_rate": 0.0}
+    agent, state = make(config, {"n_step": n_step}, **settings, learning_starts=16)
+
+    def experience(state, key, i):
+        return transition_of(key, reward=jnp.ones((E, A))).replace(obs=ONES, next_obs=ONES)
+
+    metrics = jax.jit(lambda state: run(agent, state, 600, experience))(state)[1]
+    entropy = metrics["entropy"][10:].mean()
+    expected = (1 + 0.9 * 0.7 * entropy) / (1 - 0.9)
+    np.testing.assert_allclose(metrics["value"][-100:].mean(), expected, rtol=0.03)
+
+
 @each(pytest.param(SACConfig, marks=pytest.mark.slow), TD3Config, TQCConfig)
 def test_the_best_action_of_a_bandit_is_learnt(config):
     best = jnp.array([0.5, -0.4])
