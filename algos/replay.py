@@ -47,7 +47,8 @@ class ReplayConfig:
         first and after `importance_samples` batches; 1 undoes them fully.
       importance_samples: batches over which that exponent is annealed.
       success_capacity: transitions of successful episodes kept besides; 0 for none.
-      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none.
+      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none. Above 0 every
+        row must hold a whole episode, and so must `success_capacity`: successes are never cut.
       hindsight_ratio: share of each batch relabelled with goals that were reached.
       hindsight_strategy: "future" (a goal reached later in the episode, or now) or "final".
     """
