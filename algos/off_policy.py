@@ -63,6 +63,8 @@ class OffPolicyConfig:
     """
 
     NAME: ClassVar[str]
+    # Whether targets of several decisions need the states on the way.
+    BETWEEN: ClassVar[bool] = False
     TRACED: ClassVar[dict[str, tuple[float, float]]] = {
         "learning_rate": (0.0, 1.0),
         "actor_learning_rate": (0.0, 1.0),
@@ -168,6 +170,7 @@ class OffPolicyConfig:
             batch_size=self.batch_size,
             episode_limit=episode_limit,
             goal=goal,
+            between=self.BETWEEN,
         )
 
     def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:
@@ -362,6 +365,8 @@ def gradient_step(
         next_obs=observe(state, sample.next_obs),
         reward=sample.reward * state.hyper["reward_scale"],
     )
+    if batch.between is not None:
+        batch = batch.replace(between=batch.between.replace(obs=observe(state, batch.between.obs)))
     state, td, metrics = critic_step(method, state, key_target, batch)
     state, improved = method.improve(state, key_improve, batch)
     memory = replay.reprioritize(memory, sample.index, td)

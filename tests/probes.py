@@ -4,6 +4,8 @@ A probe names what differs from `Probe`: spaces, observation, reward, ends. Valu
 docstrings are those of the optimal (or, without a choice, the only) policy.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -307,6 +309,45 @@ class Memory(Probe):
         return jnp.where(state.clock == self.horizon - 1, right, 0.0)
 
 
+class Rivals(Probe):
+    """A hunter and a prey, and chance decides: the hunter's success is "done", the prey's "escaped".
+
+    Both see the hunter's cue, which tells who wins from the start, and their own place among the two.
+    """
+
+    ROLES = ("hunter", "prey")
+
+    agents = 2
+    horizon = 3
+    observation = Box((2,), -1.0, 1.0)
+    action = Box((1,), -1.0, 1.0)
+
+    @property
+    def spec(self) -> EnvSpec:
+        player = super().spec.roles[0]
+        wins = zip(self.ROLES, (("done",), ("escaped",)), strict=True)
+        roles = tuple(replace(player, name=name, size=1, success=success) for name, success in wins)
+        return replace(super().spec, roles=roles, outcomes=("done", "escaped"))
+
+    def observe(self, state, params):
+        return jnp.stack([jnp.full(2, state.cue[0]), jnp.arange(2.0)], axis=-1)
+
+    def step(self, key, state, actions, params):
+        both = jnp.concatenate([actions[role] for role in self.ROLES])
+        return super().step(key, state, {ROLE: both}, params)
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        escaped = jnp.where(state.cue[0] > 0, 0, 1)
+        fields = ("obs", "reward", "terminated", "truncated", "alive")
+        apart = {
+            field: {role: getattr(time, field)[ROLE][i : i + 1] for i, role in enumerate(self.ROLES)}
+            for field in fields
+        }
+        info = time.info | {"outcome": jnp.where(time.over, escaped, -1)}
+        return time.replace(**apart, info=info)
+
+
 CONFORMING = (
     ConstantReward(),
     ObservationReward(),
@@ -321,4 +362,5 @@ CONFORMING = (
     ContinuousTarget(),
     MultiDiscreteTarget(),
     Memory(),
+    Rivals(),
 )

@@ -177,7 +177,7 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
     before, after = run.episodes.time, transition.time
     alive = transition.acted[role]
-    success = env.spec.succeeded(transition.finished.outcome)
+    success = env.spec.succeeded(transition.finished.outcome, role)
     return Transition(
         obs=before.obs[role],
         action=action,

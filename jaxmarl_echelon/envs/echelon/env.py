@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, WINS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
@@ -295,10 +295,11 @@ def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank
 def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
+    sides = zip(TEAMS, teams, WINS, strict=True)
     return EnvSpec(
         name="echelon",
         version=4,
-        roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
+        roles=tuple(Role(team, count, observation, action, (win,)) for team, count, win in sides),
         decision_period=PERIOD,
         episode_limit=limit,
         outcomes=OUTCOMES,

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
-from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
+from jaxmarl_echelon.envs.f110.outcomes import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
 from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import (
@@ -48,7 +48,9 @@ class F110:
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
     speed in m/s]` and the 119 features of `observation.gaplock_observation` (for 108 beams),
     each from its own side. The attacker is paid by the reward, the defender gets the negative
-    of the attacker's `terminal` component. Any contact ends the episode for both.
+    of the attacker's `terminal` component. Any contact ends the episode for both. The attacker
+    succeeds with a `target_crash`; the defender with all that its reward pays for and that leaves
+    it whole: `self_crash` (of the attacker), `timeout`, `idle_stop`, `target_finish`.
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the spawn points.
@@ -410,8 +412,9 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
             size=1,
             observation=Box((len(low),), low, 1.0),
             action=Box((2,), (steer[0], slowest), (steer[1], fastest)),
+            success=success,
         )
-        for name, (slowest, fastest) in zip(ROLES, speed_limits, strict=True)
+        for name, success, (slowest, fastest) in zip(ROLES, ((SUCCESS,), DEFENDED), speed_limits, strict=True)
     ]
     return EnvSpec(
         name="f110",

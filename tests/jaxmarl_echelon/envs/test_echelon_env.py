@@ -91,6 +91,10 @@ def test_roles_share_spaces_for_teams_of_one_size(game):
     assert game.env.layout["pack"].shape == (3, 8)
     assert game.env.spec.episode_limit == 240 and game.env.spec.decision_period == 0.25
     assert game.env.spec.outcomes[0] == game.env.spec.success == "blue_win"
+    assert [(role.name, role.success) for role in game.env.spec.roles] == [
+        ("blue", ("blue_win",)),
+        ("red", ("red_win",)),
+    ]
 
 
 def test_messages_are_read_by_packmates_in_the_next_decision(game):
