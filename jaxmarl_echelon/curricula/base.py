@@ -26,6 +26,7 @@ class Curriculum(NamedTuple):
       stage_params: `(state, index) -> params` of one stage's task, as itself.
       evaluated: `(state, success) -> state`, after an evaluation of the present stage, with
         `success` bool `[N]` per episode.
+      retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
     """
 
     init: Callable
@@ -37,6 +38,7 @@ class Curriculum(NamedTuple):
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
     evaluated: Callable = lambda state, success: state
+    retasked: Callable = lambda state, fresh: state
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:
@@ -59,6 +61,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
         update=lambda state, finished: state,
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        retasked=lambda state, fresh: fresh,
     )
 
 

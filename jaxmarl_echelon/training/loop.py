@@ -11,6 +11,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
@@ -237,7 +238,7 @@ class SingleRun(Runner):
         self.record.save(state, names)
 
     def restore(self, checkpoint, like):
-        state = checkpoints.restore(checkpoint, like)
+        state = resuming.restore(self.program, checkpoint, like)
         checkpoints.rewind(self.record.checkpoints, checkpoint)
         return state
 
@@ -272,7 +273,8 @@ def train(
       DivergedError: where a learner's numbers are no longer finite; the last checkpoint stays.
       CheckpointError: where a checkpoint cannot be read or written.
     """
-    progress = Progress(**checkpoints.metadata(resume)["progress"]) if resume else Progress()
+    facts = checkpoints.metadata(resume) if resume else {}
+    progress = resuming.carried(facts["progress"], facts["config"], resolved) if resume else Progress()
     record = Record(config, program, resolved, folder, tracker, progress)
     record.open(resumed=resume is not None)
     try:
