@@ -1,5 +1,24 @@
 """Checks of settings: each raises a ValueError of one line with the key, the value and what is allowed."""
 
+import math
+from dataclasses import fields
+from numbers import Real
+from typing import get_type_hints
+
+
+def require_switches(settings: object, prefix: str = "") -> None:
+    """Demands true or false for every field of a dataclass that is annotated as `bool`.
+
+    Args:
+      settings: an instance of the dataclass.
+      prefix: what precedes the fields' names in messages, such as `replay.`.
+    """
+    kinds = get_type_hints(type(settings))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if kinds[field.name] is bool and not isinstance(value, bool):
+            raise ValueError(f"{prefix}{field.name}={value}: must be true or false")
+
 
 def require_choice(key: str, value: object, allowed: tuple) -> None:
     """Demands that `value` is one of `allowed`."""
@@ -8,9 +27,22 @@ def require_choice(key: str, value: object, allowed: tuple) -> None:
 
 
 def require_range(key: str, value: float, low: float, high: float) -> None:
-    """Demands a number with `low <= value <= high`; NaN never is."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{key}={value}: must be a number from {low:g} to {high:g}")
+    """Demands a finite number with `low <= value <= high`; an infinite bound is none."""
+    if not is_number(value) or not low <= value <= high:
+        bounds = f"a number from {low:g} " + (f"to {high:g}" if math.isfinite(high) else "on that is finite")
+        raise ValueError(f"{key}={value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
+
+
+def require_list(key: str, value: object) -> tuple:
+    """Returns the values of a list (or tuple) as a tuple; demands one."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{key}={value}: must be a list")
+    return tuple(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a finite number, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def require_count(key: str, value: int) -> None:

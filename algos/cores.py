@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from algos.checks import require_choice, require_count, require_range
+from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.initializers import orthogonal
 
 PyTree = Any
@@ -60,6 +60,7 @@ class CoreConfig:
 
     def __post_init__(self):
         require_choice("kind", self.kind, KINDS)
+        require_switches(self, "core.")
         require_count("width", self.width)
         require_count("layers", self.layers)
         require_choice("weight_init", self.weight_init, WEIGHT_INITS)

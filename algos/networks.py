@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from algos.checks import require_choice, require_range
+from algos.checks import is_number, require_choice, require_list, require_range, require_switches
 from algos.cores import Core, CoreConfig
 from algos.distributions import Gaussian, MultiCategorical, SquashedGaussian
 from algos.encoders import EncoderConfig, encode, make_encoder
@@ -304,7 +304,8 @@ class ActorCriticConfig:
             object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
         for key in ("widths", "value_widths", "initial_action"):
             if getattr(self, key) is not None:
-                object.__setattr__(self, key, tuple(getattr(self, key)))
+                object.__setattr__(self, key, require_list(key, getattr(self, key)))
+        require_switches(self)
         for key in ("widths", "value_widths"):
             require_widths(key, getattr(self, key))
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
@@ -427,13 +428,13 @@ def policy_bias(
 
 def require_widths(key: str, widths: tuple[int, ...] | None) -> None:
     """Demands widths of layers, or None."""
-    if widths is not None and any(not isinstance(width, int) or width < 1 for width in widths):
+    if any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in widths or ()):
         raise ValueError(f"{key}={widths}: must hold positive whole numbers")
 
 
 def require_inside(initial_action: tuple[float, ...] | None, reason: str) -> None:
     """Demands actions that a hyperbolic tangent can reach, or None."""
-    if any(abs(x) >= 1.0 for x in initial_action or ()):
+    if any(not is_number(x) or abs(x) >= 1.0 for x in initial_action or ()):
         raise ValueError(f"initial_action={initial_action}: must lie strictly inside (-1, 1){reason}")
 
 

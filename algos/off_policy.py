@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos.checks import require_choice, require_count, require_range
+from algos.checks import require_choice, require_count, require_list, require_range, require_switches
 from algos.encoders import EncoderConfig, make_encoder
 from algos.networks import (
     ACTIVATIONS,
@@ -103,11 +103,12 @@ class OffPolicyConfig:
     def __post_init__(self):
         for key in ("widths", "critic_widths", "initial_action"):
             if getattr(self, key) is not None:
-                object.__setattr__(self, key, tuple(getattr(self, key)))
+                object.__setattr__(self, key, require_list(key, getattr(self, key)))
         if isinstance(self.encoder, Mapping):
             object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
         if isinstance(self.replay, Mapping):
             object.__setattr__(self, "replay", ReplayConfig(**self.replay))
+        require_switches(self)
         for key in ("widths", "critic_widths"):
             require_widths(key, getattr(self, key))
             if getattr(self, key) == ():
@@ -120,6 +121,10 @@ class OffPolicyConfig:
         for key, (low, high) in self.TRACED.items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
+
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the settings that live in the learner's state; a run may continue with other ones."""
+        return (*self.TRACED, *self.COUNTS)
 
     def method(self, observation: ObservationSpec, action: ActionSpec) -> "Method":
         """The networks and losses of this learner."""
@@ -277,6 +282,7 @@ def make_agent(
         learns="step",
         policy_state=policy_state,
         rows=config.batch_size,
+        hyper=lambda: initial_hyper(config, method),
     )
 
 
@@ -285,18 +291,23 @@ def initial_state(
 ) -> OffPolicyState:
     """The state before the first decision."""
     params = method.init(key)
-    given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
-    hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
     return OffPolicyState(
         params=params,
         targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
         optimizers={part: init_adam(x) for part, x in params.items()},
         observations=init_moments((observation_size,)) if config.normalize_observation else None,
         replay=replay.init(),
-        hyper=hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS},
+        hyper=initial_hyper(config, method),
         seen=jnp.int32(0),
         updates=jnp.int32(0),
     )
+
+
+def initial_hyper(config: OffPolicyConfig, method: Method) -> dict[str, jax.Array]:
+    """The traced hyper-parameters that the settings ask for; None leaves them to the method, or out."""
+    given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
+    hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
+    return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
 
 
 def policy_state(state: OffPolicyState) -> OffPolicyState:

@@ -122,6 +122,10 @@ class OnPolicyConfig(ActorCriticConfig):
         """Names of the traced numbers that have a schedule."""
         return self.ANNEALED
 
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the settings that live in the learner's state; a run may continue with other ones."""
+        return (*self.traced(), "total_updates")
+
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> Policy:
         """The policy for these observations, flat."""
         return make_actor_critic(self, observation, action)
@@ -219,17 +223,20 @@ def make_agent(
     if total_updates is None and set(schedules) != {"constant"}:
         raise ValueError("total_updates=None: must be given with a schedule that is not constant")
 
+    def hyper():
+        values = {key: math.inf if (x := getattr(config, key)) is None else x for key in config.traced()}
+        values["total_updates"] = total_updates or 1
+        return {key: jnp.asarray(x, jnp.float32) for key, x in values.items()}
+
     def init(key):
         params = policy.init(key)
-        hyper = {key: math.inf if (x := getattr(config, key)) is None else x for key in config.traced()}
-        hyper["total_updates"] = total_updates or 1
         size = math.prod(observation_shape)
         return OnPolicyState(
             params=params,
             optimizer=method.init(params),
             observations=init_moments((size,)) if config.normalize_observation else None,
             rewards=init_reward_scale(samples) if config.normalize_reward else None,
-            hyper={key: jnp.asarray(x, jnp.float32) for key, x in hyper.items()},
+            hyper=hyper(),
             updates=jnp.zeros((), jnp.int32),
             centre=jnp.zeros(samples) if config.reward_centering else None,
         )
@@ -266,6 +273,7 @@ def make_agent(
         ),
         teach=teach,
         rows=None if samples is None else config.rows(samples),
+        hyper=hyper,
     )
 
 

@@ -105,7 +105,6 @@ class PPOConfig(OnPolicyConfig):
         "recompute_advantage": ("once", "epoch", "minibatch"),
         "policy_advantage": ("fixed", "vtrace"),
         "value_clip_center": ("rollout", "refreshed"),
-        "bootstrap_last": (True, False),
         "teacher_loss": tuple(LOSSES),
     }
     SEGMENTS_ONLY: ClassVar[tuple[str, ...]] = (

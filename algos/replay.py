@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from flax import struct
 
-from algos.checks import require_choice, require_count, require_range
+from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.priorities import Choice, Priorities, make_prioritized, make_uniform
 from algos.rings import Ring, Sample, init_ring, look, read, store
@@ -73,7 +73,7 @@ class ReplayConfig:
             require_range(f"replay.{key}", getattr(self, key), low, high)
         if self.success_capacity != 0:
             require_count("replay.success_capacity", self.success_capacity)
-        require_choice("replay.prioritized", self.prioritized, (False, True))
+        require_switches(self, "replay.")
         require_choice("replay.hindsight_strategy", self.hindsight_strategy, STRATEGIES)
         if self.success_ratio > 0 and self.success_capacity == 0:
             raise ValueError("replay.success_capacity=0: must be at least 1 with a success_ratio above 0")

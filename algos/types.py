@@ -171,6 +171,8 @@ class Agent(NamedTuple):
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
       rows: samples that go through the networks at once when it learns, or None where that is not known.
+      hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
+        fresh state; None for agents whose state has none.
     """
 
     init: Callable
@@ -183,3 +185,4 @@ class Agent(NamedTuple):
     policy_state: Callable = lambda state: state
     teach: Callable | None = None
     rows: int | None = None
+    hyper: Callable[[], PyTree] | None = None

@@ -18,6 +18,8 @@ import orbax.checkpoint as ocp
 PyTree = Any
 
 METADATA = "metadata.json"
+# Raised whenever older checkpoints could no longer be read for what they are.
+FORMAT = 2
 KINDS = ("step", "policy")
 FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
 
@@ -45,7 +47,7 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
         folder.mkdir(parents=True, exist_ok=True)
         if not final.exists():
             shutil.rmtree(partial, ignore_errors=True)
-            _write(partial, state, metadata)
+            _write(partial, state, {"format": FORMAT, **metadata})
             os.rename(partial, final)
         for name in names:
             _link(folder, name, final.name)
@@ -121,12 +123,29 @@ def find(path: str | Path, name: str) -> Path:
     raise CheckpointError(f"{path}: holds no checkpoint named {name!r}")
 
 
-def metadata(folder: Path) -> dict:
-    """Reads a checkpoint's facts. Raises CheckpointError where the file is unreadable."""
+def exists(path: str | Path, name: str) -> bool:
+    """Whether `find` would find it."""
     try:
-        return json.loads((folder / METADATA).read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        find(path, name)
+    except CheckpointError:
+        return False
+    return True
+
+
+def metadata(folder: Path) -> dict:
+    """Reads a checkpoint's facts.
+
+    Raises:
+      CheckpointError: one line, where the file is unreadable or of another format than `FORMAT`.
+    """
+    try:
+        facts = json.loads((folder / METADATA).read_text())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / METADATA}: unreadable checkpoint ({error})") from error
+    found = facts.get("format", "none") if isinstance(facts, dict) else "none"
+    if found != FORMAT:
+        raise CheckpointError(f"{folder}: checkpoint of format {found}; this version reads format {FORMAT}")
+    return facts
 
 
 def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:

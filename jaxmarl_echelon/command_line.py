@@ -1,10 +1,13 @@
 """What the command lines share: composing a configuration, and errors made for people."""
 
+import copy
 import difflib
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from hydra import compose, initialize_config_dir
@@ -114,12 +117,59 @@ def _check_override(override: str) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:
         raise UsageError(f"{override}: expected KEY=VALUE")
-    try:
-        OverridesParser.create().parse_override(override)
-    except HydraException as error:
-        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+    parsed(override)
     if key in groups() and value not in options(key):
         raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}")
+
+
+def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of the last `resume=`, None where there is none, and the other arguments."""
+    mine = [argument for argument in arguments if argument.lstrip("+").startswith("resume=")]
+    value = parsed(mine[-1].lstrip("+")) if mine else None
+    return None if value is None else str(value), [a for a in arguments if a not in mine]
+
+
+def parsed(override: str) -> Any:
+    """The value of `KEY=VALUE`; raises UsageError where it cannot be read or is several."""
+    try:
+        read = OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+    if read.is_sweep_override():
+        raise UsageError(f"{override}: several values; a run takes one, -m starts a run for each")
+    return read.value()
+
+
+def overridden(
+    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
+) -> tuple[DictConfig, dict[str, str]]:
+    """A saved configuration, and its choices, with what was typed for it now.
+
+    A group may be named with the option that the run has; only `tracking` may be chosen anew.
+
+    Args:
+      config: the saved configuration; left as it is.
+      choices: the options that were chosen for it.
+      overrides: `KEY=VALUE` each, as `plain` returns them.
+
+    Raises:
+      UsageError: one line, for an unknown key or another option.
+    """
+    config, choices = copy.deepcopy(config), dict(choices)
+    for override in overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if not equals or key.startswith("~"):
+            raise UsageError(f"{override}: expected KEY=VALUE")
+        if key == "tracking" and value != choices.get(key):
+            config.tracking = compose_config([f"{key}={value}"])[0].tracking
+            choices[key] = value
+        elif key in groups() or "@" in key:
+            if value != str(choices.get(key)):
+                kept = f"a resumed run keeps its {key}={choices.get(key)}"
+                raise UsageError(f"{override.lstrip('+')}: {kept}")
+        else:
+            set_value(config, key, value)
+    return config, choices
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:
@@ -132,10 +182,27 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
 
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
-    """Overrides one value of a composed configuration; raises UsageError for unknown keys."""
-    if OmegaConf.select(config, key, default=config) is config:
-        raise UsageError(f"{key}={value}: unknown key of this run")
-    OmegaConf.update(config, key, OmegaConf.create(f"value: {value}").value)
+    """Overrides one value of a saved configuration.
+
+    Args:
+      config: changed in place.
+      key: of the value, with dots.
+      value: as typed.
+
+    Raises:
+      UsageError: one line, for a key that the run does not have or a value that does not fit there.
+    """
+    typed = f"{key}={value}"
+    read = parsed(as_list(typed))
+    try:
+        before = OmegaConf.select(config, key, default=config)
+        if before is config and not f"{key}=".startswith(OPEN):
+            raise UsageError(f"{typed}: unknown key of this run")
+        if OmegaConf.is_dict(before) and before is not config and not isinstance(read, Mapping):
+            raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")
+        OmegaConf.update(config, key, read, force_add=True)
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{typed}: {str(error).splitlines()[0]}") from error
 
 
 def options(group: str) -> list[str]:
@@ -161,10 +228,23 @@ def _unknown(override: str, key: str, overrides: Sequence[str]) -> str:
     )
 
 
-def run_folder(config: DictConfig, choices: dict[str, str], stamp: str) -> Path:
-    """The folder of a new run, `outputs/ENV/ALGO/RUN`; raises UsageError where it exists already."""
-    name = config.run_name or f"{stamp}_s{config.seed}"
-    folder = Path(config.output_dir) / choices["env"].replace("/", "_") / choices["algo"] / str(name)
+def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:
+    """The folder of a new run; raises UsageError where it exists already."""
+    name = f"{stamp}_s{config.seed}" if config.run_name is None else config.run_name
+    folder = run_folder(config, choices, name)
     if folder.exists():
         raise UsageError(f"run_name={name}: {folder} exists already; choose another name or resume={folder}")
     return folder
+
+
+def run_folder(config: DictConfig, choices: Mapping[str, str], name: Any) -> Path:
+    """The folder of the run with this name, `outputs/ENV/ALGO/NAME`.
+
+    Raises:
+      UsageError: one line, for a name that is none of a single folder, or no folder to put it in.
+    """
+    if not re.fullmatch(r"[\w.-]+", str(name)) or str(name) in (".", "..") or isinstance(name, bool | float):
+        raise UsageError(f"run_name={name}: must be the name of a folder, of letters, digits, _, - and .")
+    if not isinstance(config.output_dir, str) or not config.output_dir:
+        raise UsageError(f"output_dir={config.output_dir}: must be the path of a folder")
+    return Path(config.output_dir) / choices["env"].replace("/", "_") / choices["algo"] / str(name)

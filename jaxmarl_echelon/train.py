@@ -1,7 +1,7 @@
 """`python -m jaxmarl_echelon.train +algo=ppo env=f110`: trains, logs, checkpoints, resumes."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,38 +19,64 @@ from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import group, loop, memory, variants
+from jaxmarl_echelon.training import group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.program import make_program
 
 USAGE = """usage: python -m jaxmarl_echelon.train [KEY=VALUE ...]      train one run
        python -m jaxmarl_echelon.train -m [KEY=A,B ...]     Hydra sweep over values
        python -m jaxmarl_echelon.train resume=RUN_FOLDER    continue a run, bit for bit
+       python -m jaxmarl_echelon.train resume=auto run_name=NAME [...]   continue it, or begin it
        python -m jaxmarl_echelon.train --cfg job [...]      show the configuration and stop"""
 
+AUTO = "auto"
 
-def start(config: DictConfig, choices: dict[str, str]) -> None:
-    """Starts a new run, or a group of runs, from a composed configuration."""
+
+def start(config: DictConfig, choices: dict[str, str], folder: Path | None = None) -> None:
+    """Starts a new run, or a group of runs, from a composed configuration.
+
+    Args:
+      config, choices: as composed.
+      folder: where; None for a new folder.
+    """
     tracker = make_tracker(config)
     job = read_job(config, choices)
-    folder = command_line.run_folder(config, choices, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    if folder is None:
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        folder = command_line.new_run_folder(config, choices, stamp)
     execute(job, folder, tracker, None)
 
 
-def resume(path: str, overrides: list[str]) -> None:
-    """Continues a run from its checkpoint; values may be overridden, groups may not."""
+def resume(path: str | Path, overrides: Sequence[str]) -> None:
+    """Continues a run from its checkpoint, with values of its configuration overridden; see `resuming`."""
     checkpoint = checkpoints.find(path, "latest")
     facts = checkpoints.metadata(checkpoint)
     if facts.get("policy_only"):
         raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
-    choices = facts["config"]["choices"]
-    config = config_lib.saved(facts)
-    for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
-        if key in command_line.groups() and key != "tracking":
-            raise command_line.UsageError(f"{override}: a resumed run keeps its {key}={choices.get(key)}")
-        command_line.set_value(config, key, value)
-    tracker = make_tracker(config)
-    execute(read_job(config, choices), checkpoint.parent.parent, tracker, checkpoint)
+    before = config_lib.saved(facts)
+    after, choices = command_line.overridden(before, facts["config"]["choices"], overrides)
+    resuming.check(before, after, facts["step"])
+    tracker = make_tracker(after)
+    job = read_job(after, choices)
+    # Whether the checkpoint can be read is known only by reading it, and it must be known before writing.
+    job.restore(checkpoint)
+    execute(job, checkpoint.parent.parent, tracker, checkpoint)
+
+
+def continue_or_start(config: DictConfig, choices: dict[str, str], overrides: Sequence[str]) -> None:
+    """Continues the run of this name from its checkpoint, or begins it where it has none.
+
+    Args:
+      config, choices: as composed from the overrides.
+      overrides: what was typed.
+    """
+    if config.run_name is None:
+        raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
+    folder = command_line.run_folder(config, choices, config.run_name)
+    if not checkpoints.exists(folder, "latest"):
+        start(config, choices, folder)
+        return
+    # These two only say where it lies.
+    resume(folder, [o for o in overrides if not o.startswith(("run_name=", "output_dir="))])
 
 
 def make_tracker(config: DictConfig) -> Tracker:
@@ -64,6 +90,7 @@ class Job(NamedTuple):
     Attributes:
       resolved: the composed configuration as plain data, with the groups' `choices`.
       train: `(folder, tracker, checkpoint) -> summary`.
+      restore: `(checkpoint) -> state`, to see whether a run can continue from it.
       replay_bytes: memory of the replay buffers.
       group: whether it is several runs in one program.
       plans: role name to the sizes of its updates, of the roles that learn from segments.
@@ -71,6 +98,7 @@ class Job(NamedTuple):
 
     resolved: dict
     train: Callable
+    restore: Callable
     replay_bytes: int
     group: bool
     plans: dict[str, Plan]
@@ -82,13 +110,16 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
     if variants.is_group(config):
         members = variants.members(config, choices)
         needed = memory.check_replay(members[0].config, len(members))
-        make_program(members[0].config)
+        program = make_program(members[0].config)
         together = partial(group.train_group, members, resolved)
-        return Job(resolved, together, needed, True, config_lib.plans(members[0].config))
+        restore = partial(group.read_checkpoint, members, program)
+        return Job(resolved, together, restore, needed, True, config_lib.plans(members[0].config))
     run = config_lib.read(config)
     needed = memory.check_replay(run)
-    alone = partial(loop.train, run, make_program(run), resolved)
-    return Job(resolved, alone, needed, False, config_lib.plans(run))
+    program = make_program(run)
+    alone = partial(loop.train, run, program, resolved)
+    restore = partial(resuming.read_checkpoint, run, program)
+    return Job(resolved, alone, restore, needed, False, config_lib.plans(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
@@ -127,11 +158,22 @@ def main() -> None:
         sys.argv[1:] = arguments
         sweep()
         return
-    config, choices = command_line.compose_config(arguments)
-    if config.resume is not None:
-        resume(config.resume, [a for a in arguments if not a.startswith("resume=")])
+    where, overrides = command_line.split_resume(arguments)
+    if where not in (None, AUTO):
+        # The keys are those of the run, which a configuration composed anew need not have.
+        resume(where, overrides)
     else:
+        launch(where, *command_line.compose_config(overrides), overrides)
+
+
+def launch(where: str | None, config: DictConfig, choices: dict[str, str], overrides: Sequence[str]) -> None:
+    """Starts a run, or continues it if that is what `resume` says: None, or `auto`."""
+    if where is None:
         start(config, choices)
+    elif where == AUTO:
+        continue_or_start(config, choices, overrides)
+    else:
+        raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep, whose runs are several")
 
 
 def sweep() -> None:
@@ -139,8 +181,11 @@ def sweep() -> None:
 
     @hydra.main(config_path=str(config_directory()), config_name="config", version_base="1.3")
     def job(config):
-        choices = dict(HydraConfig.get().runtime.choices)
-        command_line.guarded(lambda: start(config, {k: v for k, v in choices.items() if "hydra" not in k}))
+        chosen = HydraConfig.get().runtime.choices
+        choices = {key: option for key, option in chosen.items() if "hydra" not in key}
+        where, overrides = command_line.split_resume(HydraConfig.get().overrides.task)
+        config.resume = None
+        command_line.guarded(lambda: launch(where, config, choices, overrides))
 
     job()
 

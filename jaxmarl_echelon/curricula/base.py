@@ -31,6 +31,7 @@ class Curriculum(NamedTuple):
       stage_params: `(state, index) -> params` of one stage's task, as itself.
       evaluated: `(state, success) -> state`, after an evaluation of the present stage, with
         `success` bool `[N]` per episode.
+      retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
     """
 
     init: Callable
@@ -43,6 +44,7 @@ class Curriculum(NamedTuple):
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
     evaluated: Callable = lambda state, success: state
+    retasked: Callable = lambda state, fresh: state
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:
@@ -65,6 +67,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
         update=lambda state, tickets, flow: (state, tickets),
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        retasked=lambda state, fresh: fresh,
     )
 
 

@@ -180,6 +180,7 @@ def staged(
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
         evaluated=lambda state, success: state.replace(course=rules.evaluated(state.course, success)),
+        retasked=lambda state, fresh: state.replace(params=fresh.params),
     )
 
 

@@ -6,12 +6,12 @@ swept, annealed or zeroed without compiling again.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from algos.checks import is_number
 from jaxmarl_echelon.envs import settings
 
 PyTree = Any
@@ -74,8 +74,9 @@ class Catalogue:
             if key not in defaults:
                 raise ValueError(f"reward {name}.{key} is unknown; allowed: {', '.join(defaults)}")
             switch = isinstance(defaults[key], bool)
-            if isinstance(value, bool) != switch or not isinstance(value, bool | Real):
-                kind = "true or false" if switch else "a number"
+            fits = isinstance(value, bool) if switch else is_number(value)
+            if not fits:
+                kind = "true or false" if switch else "a finite number"
                 raise ValueError(f"reward {name}.{key} is {value!r}; it must be {kind}")
             defaults[key] = value if switch else float(value)
         return tuple(defaults.items())

@@ -5,11 +5,12 @@ from numbers import Real
 
 import numpy as np
 
+from algos.checks import is_number
+
 
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
     """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not np.isfinite(value) or not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         bounds = f"a number in [{low:g}, {high:g}]" if np.isfinite([low, high]).any() else "a finite number"
         raise ValueError(f"env.{name}={value!r}: must be {bounds}")
     return float(value)

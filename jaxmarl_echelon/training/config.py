@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
+import jax
+import numpy as np
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -37,6 +40,7 @@ ELSEWHERE = (
     "ablate",
     "variants",
 )
+TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 LEARNER, FROZEN, SHARED = "learner", "frozen:", "shared:"
 AUTO = "auto"
@@ -55,6 +59,9 @@ class LearnerSettings(Protocol):
     horizon: int
 
     def make(self, observation_shape, action, **run): ...
+
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the settings that live in the learner's state; a run may continue with other ones."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,7 @@ def read(config: DictConfig) -> RunConfig:
       ValueError: with one line that names the key, the value and what is allowed.
     """
     _refuse_strangers(config)
+    _refuse_infinities(OmegaConf.to_container(config, resolve=True))
     if config.get("precision", PRECISIONS[0]) not in PRECISIONS:
         raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
     env_arguments = {}
@@ -298,6 +306,36 @@ def _refuse_strangers(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
+
+
+def _refuse_infinities(values: Any, path: str = "") -> None:
+    """Demands that no number is infinite or NaN; null says that there is none."""
+    if isinstance(values, Mapping | list):
+        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, value in pairs:
+            _refuse_infinities(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(values, float) and not isfinite(values):
+        raise ValueError(f"{path}={values}: must be a finite number, or null where there may be none")
+
+
+def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+    """A copy of the configuration with other values."""
+    own = OmegaConf.create(OmegaConf.to_container(config))
+    for key, value in changes.items():
+        OmegaConf.update(own, key, value)
+    return own
+
+
+def same_shapes(ours: Any, theirs: Any) -> bool:
+    """Whether two trees of arrays have the same structure and shapes."""
+    if jax.tree.structure(ours) != jax.tree.structure(theirs):
+        return False
+    return all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+
+
+def same_arrays(ours: Any, theirs: Any) -> bool:
+    """Whether two trees of arrays of the same structure hold the same numbers."""
+    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
 
 
 def build(node: DictConfig, where: str, **arguments):

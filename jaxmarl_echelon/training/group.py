@@ -13,7 +13,7 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
-from jaxmarl_echelon.training import references
+from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.loop import Runner, StopSignal
@@ -46,6 +46,19 @@ def courses(members: Sequence[Member]):
     """The members' curriculum states before the first update, stacked `[M, ...]`."""
     states = [member.config.curriculum(member.config.env).init() for member in members]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
+    """Restores the members' states under their present numbers; see `resuming.restore`."""
+    state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
+    return jax.vmap(program.renewed)(state, courses(members))
+
+
+def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
+    """Restores the members' states where nothing is compiled yet; see `restore`."""
+    keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
+    like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
+    return restore(program, members, checkpoint, like)
 
 
 class Group(Runner):
@@ -148,7 +161,7 @@ class Group(Runner):
     def references(self, state):
         if not references.names(self.program):
             return []
-        keys = jnp.stack([evaluation_key(member.config.seed) for member in self.members])
+        keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(references.play, self.program)))
         played, lines = jax.device_get(play(state, keys)), []
         for index, record in enumerate(self.records):
@@ -159,7 +172,7 @@ class Group(Runner):
         return lines
 
     def restore(self, checkpoint, like):
-        state = checkpoints.restore(checkpoint, like)
+        state = restore(self.program, self.members, checkpoint, like)
         checkpoints.rewind(self.checkpoints, checkpoint)
         for record in self.records:
             checkpoints.forget_after(record.checkpoints, self.step)
@@ -215,10 +228,15 @@ def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[d
                 "success": float(np.mean(last)),
                 "low": low,
                 "high": high,
-                "best": float(np.mean([record.progress.best["best_eval"][0] for record in mine])),
+                "best": float(np.mean([best_score(record.progress, name) for record in mine])),
             }
         )
     return rows
+
+
+def best_score(progress: Progress, name: str) -> float:
+    """The first score of the best evaluation; that of the last one where none counts yet."""
+    return progress.best.get("best_eval", [progress.last_eval[name]])[0]
 
 
 def train_group(
@@ -243,12 +261,14 @@ def train_group(
       the summary, with a row per variant.
     """
     program = make_program(members[0].config)
-    saved = checkpoints.metadata(resume)["group"] if resume else {}
+    facts = checkpoints.metadata(resume) if resume else {}
     records = []
     for member in members:
         place = folder / member.name
         place.mkdir(parents=True, exist_ok=True)
-        progress = Progress(**saved[member.name]) if resume else Progress()
+        progress = Progress()
+        if resume:
+            progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
         own = Tracker({"csv": CsvSink()})
         records.append(Record(member.config, program, member.resolved, place, own, progress))
     group = Group(members, program, records, resolved, tracker, folder)

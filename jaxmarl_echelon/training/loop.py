@@ -11,7 +11,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import references
+from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program
@@ -247,7 +247,7 @@ class SingleRun(Runner):
         return [references.line(self.program, *found, policy) for found in self.reference_scores.items()]
 
     def restore(self, checkpoint, like):
-        state = checkpoints.restore(checkpoint, like)
+        state = resuming.restore(self.program, checkpoint, like)
         checkpoints.rewind(self.record.checkpoints, checkpoint)
         return state
 
@@ -283,7 +283,8 @@ def train(
       DivergedError: where a learner's numbers are no longer finite; the last checkpoint stays.
       CheckpointError: where a checkpoint cannot be read or written.
     """
-    progress = Progress(**checkpoints.metadata(resume)["progress"]) if resume else Progress()
+    facts = checkpoints.metadata(resume) if resume else {}
+    progress = resuming.carried(facts["progress"], facts["config"], resolved) if resume else Progress()
     record = Record(config, program, resolved, folder, tracker, progress)
     record.open(resumed=resume is not None)
     try:

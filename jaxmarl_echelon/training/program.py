@@ -62,6 +62,9 @@ class Program(NamedTuple):
       evaluate_as: `(controllers, policies, RunState, key, params=None, record=None, episodes=None) ->
         Evaluation`, the same episodes played by other actors.
       policy: `(RunState) -> RunState` with only what acting and evaluating need.
+      renewed: `(RunState, course=None) -> RunState`, a restored state with the numbers that the configuration
+        asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
+        `init`.
       env, agents, controllers, curriculum: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
     """
@@ -72,6 +75,7 @@ class Program(NamedTuple):
     evaluate: Callable
     evaluate_as: Callable
     policy: Callable
+    renewed: Callable
     env: Environment
     agents: dict[str, Agent]
     controllers: dict[str, controllers_lib.Controller]
@@ -139,6 +143,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         evaluate=evaluate,
         evaluate_as=evaluate_as,
         policy=lambda run: policy_only(agents, run),
+        renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
         env=env,
         agents=agents,
         controllers=greedy,
@@ -270,6 +275,16 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         tickets=None,
         recent=None,
     )
+
+
+def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
+    """A restored run under the numbers of its configuration; what they leave as it is keeps its bits."""
+    learners = {
+        role: state if agents[role].hyper is None else state.replace(hyper=agents[role].hyper())
+        for role, state in run.learners.items()
+    }
+    fresh = curriculum.init() if course is None else course
+    return run.replace(learners=learners, curriculum=curriculum.retasked(run.curriculum, fresh))
 
 
 def initial_state(

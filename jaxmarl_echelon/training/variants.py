@@ -4,15 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.config import TASK, changed
 from jaxmarl_echelon.training.group import Member
 
 BASELINE = "baseline"
-TASK = ("env", "reward", "curriculum")
 
 
 def is_group(config: DictConfig) -> bool:
@@ -45,14 +43,6 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
     return result
 
 
-def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """A copy of the configuration with other values."""
-    own = OmegaConf.create(OmegaConf.to_container(config))
-    for key, value in changes.items():
-        OmegaConf.update(own, key, value)
-    return own
-
-
 def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str, Any]) -> None:
     """Demands that each change is one of numbers that the task's parameters hold.
 
@@ -65,12 +55,9 @@ def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str,
             raise ValueError(f"{where}: only {', '.join(TASK)} may differ between runs of one program")
         other = config_lib.read(changed(config, {"variants": {}, key: value}))
         ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
-        alike = jax.tree.structure(ours) == jax.tree.structure(theirs) and all(
-            np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
-        )
-        if base.env.spec != other.env.spec or not alike:
+        if base.env.spec != other.env.spec or not config_lib.same_shapes(ours, theirs):
             raise ValueError(f"{where}: changes more than numbers; use -m for runs of different shapes")
-        if all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)):
+        if config_lib.same_arrays(ours, theirs):
             raise ValueError(f"{where}: is the same, or no number that may vary within one program")
 
 

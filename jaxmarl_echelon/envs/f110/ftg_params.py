@@ -123,10 +123,14 @@ class FTGOptions:
             raise ValueError(f"ftg target_mode is {self.target_mode!r}; allowed: {', '.join(TARGET_MODES)}")
         if not 0.0 < self.fov <= 2.0 * np.pi:
             raise ValueError(f"ftg fov is {self.fov}; it must be greater than 0 and at most 2 pi")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                raise ValueError(f"ftg {field.name} is {value!r}; it must be true or false")
         lowest = {"window_size": 1, "preview_samples": 0, "dwa_samples": 0, "rollout_steps": 1}
         for name, least in lowest.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"ftg {name} is {value!r}; it must be a whole number of at least {least}")
 
 
