@@ -89,7 +89,6 @@ def make_gaussian_actor(config: SoftConfig, observation: ObservationSpec, action
         log_std=math.log(config.initial_std),
         state_dependent_std=True,
         mean_bias=policy_bias(config.initial_action, action, squash=True),
-        dtype=dtype,
     )
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
     actor = Actor(head, config.widths, config.activation, dtype, encoder)
