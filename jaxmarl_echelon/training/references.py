@@ -39,7 +39,7 @@ def play(program: Program, run: RunState, key: jax.Array) -> dict[str, tuple[dic
 
 
 def scores(program: Program, run: RunState, key: jax.Array) -> Scores:
-    """Compiles and runs `play`, if there is anything to play; script name to what `eval.csv` would say of it."""
+    """Runs `play`, if there is anything to play; script name to what `eval.csv` would say of it."""
     if not names(program):
         return {}
     return values(program, jax.device_get(jax.jit(partial(play, program))(run, key)))
