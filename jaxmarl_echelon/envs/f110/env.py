@@ -391,7 +391,7 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
     ]
     return EnvSpec(
         name="f110",
-        version=1,
+        version=2,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

@@ -361,7 +361,7 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
     )
     return EnvSpec(
         name="f110_race",
-        version=1,
+        version=2,
         roles=(role,),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
