@@ -438,13 +438,12 @@ def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env):
 
 
 def test_cars_never_start_inside_each_other(env):
-    # Beside the defender there is room in the corridor's middle only as far as the walls allow.
-    points = spawns.read_points({"beside": {"offset": [0.0, 0.8, 0.0]}})
-    table = spawns.spawn_table(env.maps, points, (0.32, 0.225), {"line2": [[-40.0, -0.7, 0.0]]})
-    assert abs(float(table.poses[0, 0, -1, ATTACKER, 1]) + 0.7) > 0.225
-    points = spawns.read_points({"inside": {"offset": [0.1, 0.0, 0.0]}})
-    with pytest.raises(ValueError, match="no room for spawn point inside"):
-        spawns.spawn_table(env.maps, points, (0.32, 0.225), {"line2": [[-40.0, -0.7, 0.0]]})
+    beside = (spawns.SpawnPoint("beside", offset=(0.0, 0.8, 0.0)),)
+    table = spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, -0.7, 0.0]]})
+    assert float(table.poses[0, 0, 0, ATTACKER, 1]) == pytest.approx(0.1)
+    # With the defender by the wall, shrinking the offset until the attacker fits ends on top of it.
+    with pytest.raises(ValueError, match="no room for spawn point beside"):
+        spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, 0.3, 0.0]]})
 
 
 def test_an_attacker_behind_keeps_its_distance_on_an_open_line(env):
