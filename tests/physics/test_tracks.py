@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -227,6 +228,11 @@ def test_maps_say_where_their_lines_come_from(tmp_path):
     )
     assert grid.describe() == "map track:3: counter-clockwise, 60.0 m, generated"
     assert line2().describe() == "map line2: open, (-50.6, -0.7) to (48.0, -0.7), 98.6 m, built in"
+    walled = dataclasses.replace(grid, occupied=grid.occupied | (np.arange(grid.occupied.shape[1]) < 60))
+    share = np.mean(walled.distance(grid.centerline.points) == 0)
+    assert 0 < share < 0.3 and walled.describe().endswith(
+        f", generated, {100 * share:.1f} % of its points in walls"
+    )
     bare = OccupancyMap("hall", np.zeros((9, 9), bool), 1.0, (0.0, 0.0, 0.0))
     assert bare.describe() == "map hall: no line to drive along"
 
