@@ -7,6 +7,7 @@ import numpy as np
 
 _SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv")
 _MAP = "_map"
+_REPEATED = 0.05
 _COLUMNS = {
     "x": "x", "x_m": "x",
     "y": "y", "y_m": "y",
@@ -79,8 +80,10 @@ def centerline_from_points(
 ) -> Centerline:
     """Builds a centreline from `[N, 2]` points in metres.
 
-    Repeated neighbours are dropped. With `closed=None` the line counts as closed where the gap
-    between its ends is at most 2.5 times the median spacing.
+    Points that all but repeat the one before them (within a twentieth of the median spacing) are
+    dropped, and so is a last point that all but repeats the first, which closes the line. With
+    `closed=None` the line also counts as closed where the gap between its ends is at most 2.5 times
+    the median spacing.
 
     Raises:
       ValueError: fewer than two distinct points (three on a closed line), or a non-finite one.
@@ -88,9 +91,8 @@ def centerline_from_points(
     points = np.asarray(points, np.float64)
     if not np.isfinite(points).all():
         raise ValueError("centerline: non-finite point; all coordinates must be finite numbers")
-    keep = np.ones(len(points), bool)
-    keep[1:] = np.linalg.norm(np.diff(points, axis=0), axis=1) > 1e-9
-    if closed is not False and keep.sum() > 2 and np.linalg.norm(points[0] - points[keep][-1]) <= 1e-9:
+    keep, same = _distinct(points)
+    if closed is not False and keep.sum() > 2 and np.linalg.norm(points[0] - points[keep][-1]) <= same:
         keep[np.flatnonzero(keep)[-1]] = False
         closed = True
     points = points[keep]
@@ -112,6 +114,22 @@ def centerline_from_points(
         length=float(s[-1]),
         closed=closed,
     )
+
+
+def _distinct(points: np.ndarray) -> tuple[np.ndarray, float]:
+    """Which of `[N, 2]` points are not the one kept before them again, and how near counts as the same.
+
+    A rounded repetition leaves a segment too short to have a direction of its own.
+    """
+    steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    moving = steps[steps > 1e-9]
+    same = max(1e-9, _REPEATED * float(np.median(moving))) if moving.size else 1e-9
+    keep, last = np.ones(len(points), bool), 0
+    # From the last point that was kept: many small steps together are a way to follow.
+    for index in range(1, len(points)):
+        keep[index] = np.linalg.norm(points[index] - points[last]) > same
+        last = index if keep[index] else last
+    return keep, same
 
 
 def _ends_meet(points: np.ndarray) -> bool:

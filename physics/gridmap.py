@@ -42,7 +42,9 @@ class OccupancyMap:
         line = self.centerline
         if line is None:
             return f"map {self.name}: no line to drive along"
-        return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}"
+        walled = float(np.mean(self.distance(line.points) <= 0))
+        warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
+        return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}"
 
     def cells(self, xy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns row, column and whether they lie inside the grid, for world points `[..., 2]`."""

@@ -42,7 +42,7 @@ def play(
 
 
 def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
-    """Compiles and runs `play`, where there is anything to play; script name to its values of `eval.csv`."""
+    """Runs `play`, if there is anything to play; script name to what `eval.csv` would say of it."""
     if not names(program):
         return {}
     return values(program, jax.device_get(jax.jit(partial(play, program, episodes=episodes))(run, key)))

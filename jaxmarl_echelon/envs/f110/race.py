@@ -36,8 +36,8 @@ class F110Race:
     over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
     somebody still drove, else `finished` where somebody finished, else `crashed`.
 
-    `info` also has `progress` (metres since the start, mean over cars), `laps` (of the leading
-    car) and `collisions` (cars that crashed so far).
+    `info` also has `progress` (metres since the start, mean over cars), `laps` (whole ones of the
+    leading car, at least 0) and `collisions` (cars that crashed so far).
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the maps.
@@ -117,7 +117,7 @@ class F110Race:
         """Advances one decision; actions outside the car's limits are clipped."""
         commands = actions["car"]
         driving = state.cars.active
-        parked = params.obstacles & (state.outcome == CRASHED)
+        parked = params.obstacles & (state.outcome != FINISHED)
         cars, trace = self.simulation.drive(key, state.cars, commands, state.map_index, params, parked)
         record = track_position.follow(
             self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
@@ -234,7 +234,7 @@ class F110Race:
             "task": state.map_index,
             "reverted": reverted,
             "progress": jnp.mean(state.track.progress),
-            "laps": jnp.floor(jnp.max(state.track.progress) / length),
+            "laps": jnp.floor(jnp.maximum(jnp.max(state.track.progress), 0.0) / length),
             "collisions": jnp.sum(state.outcome == CRASHED, dtype=jnp.int32),
         }
         info |= {f"reward/{name}": jnp.mean(value) for name, value in paid.items()}
@@ -307,7 +307,12 @@ def make(
         shared_fate=False,
         outline=outline,
     )
-    limits = tasks.Limits.of(vehicle, maps)
+    room = float(simulation.bank.centerline_length.min()) / simulation.cars
+    if room < float(vehicle.length):
+        raise ValueError(
+            f"env.cars={cars}: the shortest track has room for {int(room * cars / vehicle.length)}"
+        )
+    limits = tasks.Limits.of(vehicle, maps)._replace(grid=room)
     limit = limits.speed
     given = {
         "map_weights": map_weights, "lidar_noise": lidar_noise, "max_steps": max_steps,
@@ -356,7 +361,7 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
     )
     return EnvSpec(
         name="f110_race",
-        version=1,
+        version=2,
         roles=(role,),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

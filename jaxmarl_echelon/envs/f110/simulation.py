@@ -136,7 +136,8 @@ class Simulation:
 
         Returns:
           the Cars afterwards and the Trace. A car that touches a wall is put back to where it
-          was one physics step earlier, standing; a car that crashed no longer drives.
+          was one physics step earlier, standing; a car that crashed no longer drives. Where fates
+          are not shared a car that touches another one stands as well.
         """
         commands = jnp.stack(
             [
@@ -145,12 +146,11 @@ class Simulation:
             ],
             axis=-1,
         )
-        solid = cars.active | parked
         keys = jax.random.split(key, self.repeat)
 
         def tick(cars, inputs):
             index, tick_key = inputs
-            cars, record = self._tick(tick_key, cars, commands, map_index, params, solid)
+            cars, record = self._tick(tick_key, cars, commands, map_index, params, parked)
             if lock is not None:
                 held = lock.cars & (index < lock.steps) & cars.active
                 speed = jnp.where(held, lock.speed, cars.state[:, SPEED])
@@ -162,10 +162,10 @@ class Simulation:
         ranges = cars.scan
         if self.wall_contact == "field":
             ranges = self._see_walls(keys[-1], cars.state, map_index, params)
-        scan = self._see_cars(ranges, cars.state, solid, params)
+        scan = self._see_cars(ranges, cars.state, cars.active | parked, params)
         return cars.replace(scan=scan), Trace(state, wall, car, ran, jnp.sum(reverted, dtype=jnp.int32))
 
-    def _tick(self, key, cars, commands, map_index, params, solid):
+    def _tick(self, key, cars, commands, map_index, params, parked):
         """One physics step; returns the cars and what a Trace records of it."""
         pending, applied = single_track.push_command(cars.pending, commands)
         moved, reverted = single_track.advance(
@@ -174,9 +174,11 @@ class Simulation:
         state = jnp.where(cars.active[:, None], moved, cars.state)
         scan, wall = self._touch_walls(key, state, cars.scan, map_index, params)
         wall &= cars.active
-        stopped = cars.state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
-        state = jnp.where(wall[:, None], stopped, state)
-        touched = self._touch_cars(poses_of(state), solid, params) & cars.active
+        state = jnp.where(wall[:, None], _standing(cars.state), state)
+        touched = self._touch_cars(poses_of(state), cars.active | parked, params) & cars.active
+        if not self.shared_fate:
+            # Others drive on and see the wreck, which stands whatever it ran into.
+            state = jnp.where(touched[:, None], _standing(state), state)
 
         active = cars.active & ~(wall | touched)
         if self.shared_fate:
@@ -237,6 +239,11 @@ class Simulation:
             return lidar.add_opponents(row, pose, poses[index], sizes, present[index], self.lidar)
 
         return jax.vmap(one)(ranges, poses, others)
+
+
+def _standing(state: jax.Array) -> jax.Array:
+    """Car states `[N, 7]` without their speed and yaw rate."""
+    return state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
 
 
 def poses_of(state: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
+from physics.boxes import overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
 
@@ -130,7 +131,8 @@ def spawn_table(
 
     Base poses (the defender's) are, in this order of preference: those in `bases`, positions
     spread over the map's centreline, positions in its free space. The attacker's lateral
-    offset is shrunk until its box is clear of the walls; base poses without room are left out.
+    offset is shrunk until its box is clear of the walls and of the defender's; base poses without
+    room are left out.
 
     Args:
       maps: the M maps.
@@ -209,6 +211,13 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
     return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + MARGIN
 
 
+def _apart(poses: np.ndarray, others: np.ndarray, size: tuple[float, float]) -> np.ndarray:
+    """Whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
+    extent = jnp.asarray(size)
+    touch = jax.vmap(lambda one, other: overlap(one, extent, other, extent))
+    return ~np.asarray(jax.vmap(touch, (0, None))(jnp.asarray(poses), jnp.asarray(others)))
+
+
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
     keys = set(entry) if isinstance(entry, Mapping) else set()
     if len(keys & {"offset", "pose"}) != 1 or keys - {"offset", "pose", "defender"}:
@@ -244,8 +253,9 @@ def _base_poses(grid, points, size, fixed):
         bases = np.asarray(fixed, np.float64).reshape(-1, 3)
     elif grid.centerline is not None:
         line = grid.centerline
-        ahead = max((point.offset[0] for point in points if point.offset), default=0.0)
-        start, end = (0.0, line.length) if line.closed else (1.0, max(line.length - ahead - 1.0, 1.0))
+        reach = [0.0, *(point.offset[0] for point in points if point.offset)]
+        first, last = 1.0 - min(reach), line.length - max(reach) - 1.0
+        start, end = (0.0, line.length) if line.closed else (first, max(last, first))
         arcs = np.linspace(start, end, _BASES, endpoint=not line.closed)
         return follow_centerline(line, arcs), lambda offset, share: follow_centerline(
             line, arcs + offset[0], share * offset[1], offset[2]
@@ -264,7 +274,7 @@ def _place_point(point, bases, place, grid, size) -> tuple[np.ndarray, np.ndarra
         tries = np.stack([_ahead_of(defender, point.offset, share) for share in _SHARES])
     else:
         tries = np.stack([place(point.offset, share) for share in _SHARES])
-    clear = _clear(grid, tries, size)
+    clear = _clear(grid, tries, size) & _apart(tries, defender, size)
     first = np.argmax(clear, axis=0)
     attacker = np.take_along_axis(tries, first[None, :, None], axis=0)[0]
     return np.stack([attacker, defender], axis=1), clear.any(axis=0) & _clear(grid, defender, size)

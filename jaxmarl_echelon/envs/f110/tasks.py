@@ -4,6 +4,7 @@
 with the same checks.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ class Limits(NamedTuple):
       maps: number of maps.
       points: the spawn points, in order.
       max_steps: the longest time limit, physics steps.
+      grid: largest distance between neighbours on a starting grid, m; more would put the first car
+        and the last on the same spot of the shortest track.
     """
 
     speed: tuple[float, float]
@@ -37,6 +40,7 @@ class Limits(NamedTuple):
     maps: int
     points: Sequence[SpawnPoint]
     max_steps: int = 2**31 - 1
+    grid: float = math.inf
 
     @classmethod
     def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
@@ -110,7 +114,7 @@ RACE: Readers = _SHARED | {
     "start_speed": _speeds("start_speed"),
     "grid_gap": (
         "grid_gap",
-        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length)),
+        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length, limits.grid)),
     ),
     "grid_offset": _number("grid_offset", 0.0),
     "target_laps": _whole("target_laps", 0),

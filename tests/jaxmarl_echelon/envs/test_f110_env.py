@@ -432,6 +432,8 @@ def test_training_starts_are_not_jittered(env):
         ({"lidar_beams": 2.5}, "lidar_beams"),
         ({"map": "nowhere"}, "nowhere"),
         ({"map": []}, "map"),
+        ({"reverse": "no"}, "reverse"),
+        ({"reverse": [True, False]}, "reverse"),
         ({"spawns": ["pinch_up"]}, "pinch_up"),
         ({"spawns": []}, "positive"),
         ({"spawn_points": {"far": {"offset": [1, 2]}}}, "far"),
@@ -460,3 +462,41 @@ def test_wrong_values_get_one_line(changes, message):
     assert isinstance(cause, ValueError)
     assert message in str(cause)
     assert "\n" not in str(cause)
+
+
+def test_maps_of_one_name_are_told_apart():
+    names = [grid.name for grid in read_maps(["track:0", "line2", "track:0", "track:0"])]
+    assert names == ["track:0", "line2", "track:0_2", "track:0_3"]
+
+
+def test_a_reversed_map_is_driven_the_other_way():
+    env = build(map=["track:0", "track:0"], reverse=[False, True], lidar_beams=4, reward="gaplock_simple")
+    told = [line.partition(": ")[2] for line in env.describe()]
+    assert told == ["counter-clockwise, 60.0 m, generated", "clockwise, 60.0 m, generated, reversed"]
+    poses = np.asarray(env.spawns.poses)[:, 0, :, DEFENDER]
+    np.testing.assert_allclose(poses[0, :, :2], poses[1, :, :2], atol=1e-5)
+    np.testing.assert_allclose(np.cos(poses[0, :, 2] - poses[1, :, 2]), -1.0, atol=1e-3)
+    assert all(grid.centerline.course == "clockwise" for grid in read_maps(["track:0", "track:1"], True))
+
+
+def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env):
+    assert env.references == {}
+    goal = {"low": [0.5, -0.5], "high": [2.0, 0.5]}
+    for changes in ({}, {"goal": goal}):
+        other = build(map=["line2", "track:0"], lidar_beams=4, **changes)
+        assert other.references == {"attacker": ("standing",)} and len(other.describe()) == 2
+
+
+def test_cars_never_start_inside_each_other(env):
+    beside = (spawns.SpawnPoint("beside", offset=(0.0, 0.8, 0.0)),)
+    table = spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, -0.7, 0.0]]})
+    assert float(table.poses[0, 0, 0, ATTACKER, 1]) == pytest.approx(0.1)
+    # With the defender by the wall, shrinking the offset until the attacker fits ends on top of it.
+    with pytest.raises(ValueError, match="no room for spawn point beside"):
+        spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, 0.3, 0.0]]})
+
+
+def test_an_attacker_behind_keeps_its_distance_on_an_open_line(env):
+    points = (spawns.SpawnPoint("behind", offset=(-3.0, 0.0, 0.0)),)
+    poses = np.asarray(spawns.spawn_table(env.maps, points, (0.32, 0.225), {}).poses)[0, :, 0]
+    np.testing.assert_allclose(poses[:, ATTACKER, 0] - poses[:, DEFENDER, 0], -3.0, atol=1e-4)

@@ -1,5 +1,6 @@
 """The host loop: resuming, stopping, best checkpoints, a diverged learner."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 from algos.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import loop, record
@@ -132,3 +134,38 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
         run(tmp_path / "run", config)
     found = checkpoints.metadata(checkpoints.find(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
+
+
+class Told(probes.Credit):
+    """A probe with something to say about itself, and with a reference script."""
+
+    references = {probes.ROLE: ("lazy",)}
+    scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(2, np.int32)))}
+
+    def describe(self):
+        return ("two players", "two cues")
+
+
+def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path):
+    class Listener(Sink):
+        events = []
+
+        def event(self, step, text):
+            self.events.append((step, text))
+
+    config = dataclasses.replace(configure(updates=2), env=Told(), eval_episodes=256)
+    summary = run(tmp_path / "run", config, sinks={"listener": Listener()})
+    assert [text for _, text in Listener.events[:2]] == ["two players", "two cues"]
+    score = summary["references"]["lazy"]
+    assert list(summary["references"]) == ["lazy"] and score["eval_agg/num_episodes"] == 256
+    # Never pressing pays 1 for one cue and costs 1 for the other; the policy has its own score.
+    assert abs(score["eval_agg/avg_reward"]) < 0.3
+    assert set(score) == set(summary["last_eval"]) and score != summary["last_eval"]
+    step, text = Listener.events[-1]
+    assert step == config.total_env_steps and text.startswith("lazy player: success 100.0 % [")
+    assert text.endswith("; 256 episodes each") and "; trained policy: success 100.0 % [" in text
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+def test_a_run_without_references_has_none_in_its_summary(tmp_path):
+    assert "references" not in run(tmp_path / "run", configure(updates=1))
