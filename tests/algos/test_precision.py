@@ -147,14 +147,10 @@ def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
     settings = {"compute_dtype": "bf16", "widths": (32,)}
     agent, state = cases.make(config, **settings)
     method, _ = cases.method_of(config, **settings)
-
-    @jax.jit
-    def look(key):
-        obs = jax.random.normal(key, (1024, cases.F))
-        action, _ = agent.greedy(state, obs, (), jnp.zeros(1024, bool), None)
-        return action, method.predict(state.params["critic"], obs, action)
-
-    seen = look(jax.random.key(0))
+    obs = jax.random.normal(jax.random.key(0), (1024, cases.F))
+    # Not compiled as one program, in which XLA's CPU backend may leave roundings out.
+    action, _ = agent.greedy(state, obs, (), jnp.zeros(1024, bool), None)
+    seen = action, method.predict(state.params["critic"], obs, action)
     assert all_float32(seen)
     assert min(map(digits, seen)) > 0.9
 
