@@ -213,7 +213,8 @@ def clipped_loss(
         batch.alive,
         hyper,
     )
-    samples["approx_kl"] = ratio - 1.0 - log_ratio
+    # Not `ratio - 1`, which would leave nothing but rounding of policies that have hardly moved.
+    samples["approx_kl"] = jnp.expm1(log_ratio) - log_ratio
     samples["clip_fraction"] = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
     return loss, samples
 

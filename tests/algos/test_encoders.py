@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.a2c import A2CConfig
 from algos.encoders import EncoderConfig, EntityEncoder, SetEncoder, make_encoder
 from algos.observations import merge_statistics
 from algos.ppo import PPOConfig
 from algos.sac import SACConfig
 from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
 from algos.types import ActionSpec, Block, Rollout, Transition
 
 BLOCKS = (
@@ -88,15 +86,14 @@ def test_maps_are_seen_as_maps_or_as_they_are():
 
 E, A, T = 8, 2, 2
 CONTINUOUS = ActionSpec("continuous", (2,))
+ONE_STEP = {"horizon": T, "num_minibatches": 1, "epochs": 1}
 RECURRENT = {"sampling": "sequential", "core": {"kind": "gru", "width": 8}}
 LEARNERS = {
-    "shared": (PPOConfig, {"shared": True, "num_minibatches": 1, "horizon": T, "epochs": 1}),
-    "apart": (PPOConfig, {"num_minibatches": 1, "horizon": T, "epochs": 1}),
-    "recurrent": (PPOConfig, {"num_minibatches": 1, "horizon": T, "epochs": 1} | RECURRENT),
-    "a2c": (A2CConfig, {"horizon": T}),
+    "shared": (PPOConfig, {"shared": True} | ONE_STEP),
+    "apart": (PPOConfig, ONE_STEP),
+    "recurrent": (PPOConfig, RECURRENT | ONE_STEP),
     "sac": (SACConfig, {"replay": {"capacity": 1024}}),
     "td3": (TD3Config, {"replay": {"capacity": 1024}}),
-    "tqc": (TQCConfig, {"replay": {"capacity": 1024}}),
 }
 
 
@@ -152,32 +149,33 @@ def experience(agent, state, obs):
 
 
 @pytest.mark.parametrize("kind", ["deepset", "attention"])
-@pytest.mark.parametrize("learner", list(LEARNERS))
+@pytest.mark.parametrize("learner", ["apart", "recurrent", "sac", "td3"])
 def test_the_order_of_entities_matters_to_no_agent_whose_normaliser_runs(learner, kind):
     agent = agent_of(learner, kind)
-    obs = sorted_contacts(jax.random.key(1), (T, E, A))
+    heads = "policy", "value", "head"
 
     @jax.jit
-    def running(key, obs):
+    def look(key, before, *now):
         state = agent.policy_state(agent.init(key))
-        large = jax.tree.map(lambda x: 5.0 * x, state.params)
-        observations = merge_statistics(state.observations, obs, jnp.ones((T, E, A), bool))
-        return state.replace(params=large, observations=observations)
+        params = jax.tree_util.tree_map_with_path(
+            lambda path, x: 100.0 * x if any(name in jax.tree_util.keystr(path) for name in heads) else x,
+            state.params,
+        )
+        observations = merge_statistics(state.observations, before, jnp.ones(before.shape[:-1], bool))
+        state = state.replace(params=params, observations=observations)
+        seen = []
+        for obs in now:
+            arguments = obs, agent.initial_carry(obs.shape[:-1]), jnp.zeros(obs.shape[:-1], bool), None
+            values = [] if agent.value is None else [agent.value(state, *arguments)]
+            seen.append([agent.greedy(state, *arguments)[0], *values])
+        return seen
 
-    state = running(jax.random.key(0), obs)
-
-    @jax.jit
-    def look(obs):
-        reset = jnp.zeros(obs.shape[:-1], bool)
-        arguments = obs, agent.initial_carry(obs.shape[:-1]), reset, None
-        action, _ = agent.greedy(state, *arguments)
-        return action if agent.value is None else (action, agent.value(state, *arguments))
-
-    new = sorted_contacts(jax.random.key(3), (64, 1))
-    reversed_rows = new[..., ROWS].reshape(64, 1, 4, 5)[..., ::-1, :]
-    seen, other_way_round = look(new), look(with_rows(new, reversed_rows))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), seen, other_way_round)
-    assert all(float(jnp.std(x)) > 1e-2 for x in jax.tree.leaves(seen))
+    before, now = (sorted_contacts(jax.random.key(key), (64, 1)) for key in (1, 3))
+    reversed_rows = now[..., ROWS].reshape(64, 1, 4, 5)[..., ::-1, :]
+    seen, other_way_round = look(jax.random.key(0), before, now, with_rows(now, reversed_rows))
+    for x, y in zip(seen, other_way_round, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-4)
+        assert float(jnp.std(x)) > 0.1
 
 
 @pytest.mark.parametrize(("learner", "kind"), [("recurrent", "attention"), ("sac", "deepset")])
