@@ -22,7 +22,7 @@ from algos.networks import (
     require_widths,
 )
 from algos.observations import Statistics, init_statistics, merge_statistics, observe
-from algos.optimizers import AdamState, adam, init_adam
+from algos.optimizers import AdamState, adam, global_norm, init_adam
 from algos.replay import Replay, ReplayConfig, Sample, make_replay
 from algos.types import ActionSpec, Agent, Block, Goal, ObservationSpec, Transition
 
@@ -351,6 +351,8 @@ def learn_if_ready(
         keys = jax.random.split(key, config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
         metrics = {name: x.mean() for name, x in metrics.items()}
+        # Losses are those of the parameters before the last step: what that step broke shows here alone.
+        metrics["parameter_norm"] = global_norm(state.params)
         return state, metrics | {"gradient_steps": jnp.float32(config.updates_per_step)}
 
     def wait(state, key):

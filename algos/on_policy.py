@@ -24,7 +24,7 @@ from algos.normalize import (
     update_reward_scale,
 )
 from algos.observations import Entities, Statistics, init_statistics, merge_statistics, observe
-from algos.optimizers import SCHEDULES, anneal
+from algos.optimizers import SCHEDULES, anneal, global_norm
 from algos.returns import gae
 from algos.types import ActionSpec, Agent, Block, ObservationSpec, Rollout
 
@@ -303,6 +303,8 @@ def learn_from(
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
     observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
+    # Losses are those of the parameters before the last step: what that step broke shows here alone.
+    metrics["parameter_norm"] = global_norm(params)
     metrics |= {name: hyper[name] for name in config.annealed()}
     state = state.replace(
         params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1

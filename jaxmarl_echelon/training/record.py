@@ -3,6 +3,7 @@
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata as packages
 from pathlib import Path
@@ -186,17 +187,25 @@ class Record:
             self.tracker.log("eval", self.step, values)
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
-        """The names of the best checkpoints that training's own results ask for."""
+        """The names of the best checkpoints that training's own results ask for.
+
+        The rolling statistics count once their window is full: a first episode that happens to succeed
+        would be the best for ever. A later stage of a curriculum is better than any result in an earlier one.
+        """
+        if metrics["train/episodes"] < self.config.window:
+            return []
+        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         for name in ("train/success_rate", "train/return"):
             if name in metrics:
-                return self.improved("best_training", [metrics[name]]) if math.isfinite(metrics[name]) else []
+                return self.improved("best_training", [metrics[name]], stage)
         return []
 
-    def improved(self, name: str, score: list[float]) -> list[str]:
-        """`[name]` where `score` is the best so far."""
-        if name in self.progress.best and score <= self.progress.best[name]:
+    def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
+        """`[name]` where `score` is the best so far; what is `above` it is compared first."""
+        rank = [*above, *score]
+        if name in self.progress.best and rank <= self.progress.best[name]:
             return []
-        self.progress.best[name] = score
+        self.progress.best[name] = rank
         self.tracker.event(self.step, f"{name}: {score[0]:.3g}")
         return [name]
 

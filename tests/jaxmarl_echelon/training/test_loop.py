@@ -169,3 +169,24 @@ def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path
 
 def test_a_run_without_references_has_none_in_its_summary(tmp_path):
     assert "references" not in run(tmp_path / "run", configure(updates=1))
+
+
+def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(tmp_path):
+    """Rolling statistics of a few episodes swing: one success would be 100 %, and the best for ever."""
+    config = dataclasses.replace(configure(), window=10_000)
+    assert "best_training" not in run(tmp_path / "wide", config)["best"]
+    assert "best_training" in run(tmp_path / "filled", configure())["best"]
+
+
+def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
+    program = make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = record.Record(configure(), staged, {}, tmp_path, Tracker({}), record.Progress())
+
+    def score(stage, success):
+        kept.progress.stage = stage
+        return kept.training_score({"train/episodes": 1000.0, "train/success_rate": success})
+
+    assert score(0, 1.0) == ["best_training"]
+    assert score(1, 0.25) == ["best_training"]
+    assert score(1, 0.2) == score(0, 1.0) == []

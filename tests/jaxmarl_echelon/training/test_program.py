@@ -9,6 +9,7 @@ import pytest
 
 from algos.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program, make_train
 
@@ -150,3 +151,27 @@ def test_a_role_without_a_learner_is_refused():
             num_envs=1,
             controllers={"ghost": "learner"},
         )
+
+
+class PaidPush(probes.ActionReward):
+    """One step, paid as much as the action, a number."""
+
+    action = Box((1,), -1.0, 1.0)
+
+    def reward(self, state, action, params):
+        return action[:, 0]
+
+
+def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_away():
+    """Actions that are not finite put all environments into quarantine: the losses of nothing are 0."""
+    program = make_program(configure(PaidPush(), updates=1))
+
+    def broken(key):
+        run = program.init(key)
+        learner = run.learners[ROLE]
+        params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), learner.params)
+        return program.update(run.replace(learners={ROLE: learner.replace(params=params)}))[1].metrics
+
+    metrics = jax.jit(broken)(jax.random.key(0))
+    assert metrics["train/quarantined"] > 0 and metrics["losses/policy_loss"] == 0
+    assert not np.isfinite(metrics["losses/parameter_norm"])
