@@ -119,10 +119,8 @@ def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
     if lone := sorted(set(start) ^ set(end)):
         raise ValueError(f"curriculum.start and end: {lone[0]} must be in both")
     for key in start:
-        first, last = (
-            task(env, {key: start[key]}, "curriculum.start"),
-            task(env, {key: end[key]}, "curriculum.end"),
-        )
+        first = task(env, {key: start[key]}, "curriculum.start")
+        last = task(env, {key: end[key]}, "curriculum.end")
         if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
             change = f"no straight line leads there from {start[key]!r}; only to and from finite numbers"
             raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")

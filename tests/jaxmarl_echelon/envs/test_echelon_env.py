@@ -340,6 +340,7 @@ def test_evaluation_takes_terrains_in_turn(game):
         ({"zone_seconds": "soon"}, ("env.zone_seconds='soon'", "never")),
         ({"fire_probability": 1.5}, ("env.fire_probability=1.5",)),
         ({"fire_probability": [0.5]}, ("env.fire_probability=[0.5]", "2 numbers")),
+        ({"assist": [0.3, 1.5]}, ("env.assist=1.5", "[0, 1]")),
         ({"map_weights": [1.0]}, ("env.map_weights=[1.0]", "2 weights")),
         ({"spawn_jitter": -1}, ("env.spawn_jitter=-1",)),
         ({"pages": -1}, ("env.pages=-1",)),
@@ -358,6 +359,7 @@ def test_wrong_settings_are_named_in_one_line(given, words):
         ({"size": [60, 60, 20]}, ("env.size", "between episodes", "time_limit")),
         ({"blue": ["heavy"]}, ("env.blue=['heavy']", "1 mechs", "3")),
         ({"time_limit": 61}, ("env.time_limit=61", "60")),
+        ({"assist": 0.3}, ("env.assist=0.3", "must be 0")),
         ({"reward": {"killing": {"weight": 1.0}}}, ("env.reward='killing'", "kills")),
     ],
 )
