@@ -1,0 +1,327 @@
+"""What a resumed run is told: every kind of setting is applied or refused, and a refusal writes nothing."""
+
+import csv
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from omegaconf import OmegaConf
+
+from algos.on_policy import annealed
+from algos.ppo import PPOConfig
+from algos.sac import SACConfig
+from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import group, resuming
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+SIZES = [
+    "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2", "env.lidar_beams=12", "run_name=tiny",
+    "eval_every=10", "checkpoint_every=10",
+]  # fmt: skip
+PHASES = ["curriculum=phased13", *SIZES]
+STEP = 160
+
+
+def saved(*arguments):
+    """A composed configuration and its choices as a checkpoint keeps them."""
+    config, choices = command_line.compose_config(command_line.plain(arguments))
+    facts = {"config": json.loads(json.dumps(OmegaConf.to_container(config) | {"choices": choices}))}
+    return config_lib.saved(facts), choices
+
+
+def told(before, choices, *arguments):
+    """The configuration that a resumed run has after these arguments."""
+    after, _ = command_line.overridden(before, choices, command_line.plain(arguments))
+    resuming.check(before, after, STEP)
+    return after
+
+
+@pytest.fixture(scope="module")
+def plain_run():
+    return saved(*SIZES)
+
+
+@pytest.fixture(scope="module")
+def phased_run():
+    return saved(*PHASES)
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "value"),
+    [
+        ("total_env_steps=6000000", "total_env_steps", 6_000_000),
+        ("updates_per_chunk=5", "updates_per_chunk", 5),
+        ("eval_every=8", "eval_every", 8),
+        ("eval_episodes=3", "eval_episodes", 3),
+        ("checkpoint_every=8", "checkpoint_every", 8),
+        ("episode_rows=5", "episode_rows", 5),
+        ("precision=bf16", "algo.compute_dtype", "bf16"),
+        ("tracking=quiet", "tracking.sinks.terminal", None),
+        ("tracking.sinks.terminal.every_seconds=1.5", "tracking.sinks.terminal.every_seconds", 1.5),
+        ("algo.learning_rate=1e-5", "algo.learning_rate", 1e-5),
+        ("algo.value_clip=0.3", "algo.value_clip", 0.3),
+        ("algo.total_updates=77", "algo.total_updates", 77),
+        ("algos.attacker.gamma=0.9", "algos.attacker.gamma", 0.9),
+        ("env.ftg.steering_gain=0.35", "env.ftg.steering_gain", 0.35),
+        ("env.lock_steps=0", "env.lock_steps", 0),
+        ("env.spawns=all", "env.spawns", "all"),
+        ("env.car.mu=0.9", "env.car.mu", 0.9),
+        ("reward.components.pressure.bonus=0.5", "reward.components.pressure.bonus", 0.5),
+        # What the run has anyway is no change, whatever kind it is.
+        ("num_envs=4", "num_envs", 4),
+        ("env=f110", "env.lidar_beams", 12),
+        ("algo.num_minibatches=2", "algo.num_minibatches", 2),
+    ],
+)
+def test_what_can_be_applied_is(plain_run, argument, key, value):
+    assert OmegaConf.select(told(*plain_run, argument), key) == value
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("num_envs=8", ["num_envs=8", "keeps its num_envs=4"]),
+        ("seed=7", ["seed=7", "keeps its seed=0"]),
+        ("window=64", ["window=64"]),
+        ("stagger=false", ["stagger=False"]),
+        ("controllers.defender=learner", ["controllers.defender=learner"]),
+        ("run_name=other", ["run_name=other", "run_name=tiny"]),
+        ("output_dir=elsewhere", ["output_dir=elsewhere"]),
+        ("seeds=3", ["seeds=3"]),
+        ("ablate=reward.pressure", ["ablate"]),
+        ("variants.a={reward.components.pressure.bonus: 0.1}", ["variants"]),
+        ("total_env_steps=100", ["total_env_steps=100", "at least 160"]),
+        ("updates_per_chunk=2", ["updates_per_chunk=2", "5 updates"]),
+        ("algo.widths=[8]", ["algo.widths=[8]", "learning_rate"]),
+        ("algo.horizon=16", ["algo.horizon=16"]),
+        ("algo.num_minibatches=4", ["algo.num_minibatches=4"]),
+        ("algo.optimizer=muon", ["algo.optimizer=muon"]),
+        ("algo.epochs=1", ["algo.epochs=1"]),
+        ("algo.learning_rate_schedule=linear", ["algo.learning_rate_schedule=linear"]),
+        ("algo.initial_std=0.5", ["algo.initial_std=0.5"]),
+        ("algos.attacker.widths=[8]", ["algos.attacker.widths"]),
+        ("env.lidar_beams=13", ["env.lidar_beams=13", "more than numbers"]),
+        ("env.max_steps=99", ["env.max_steps=99"]),
+        ("env.integrator=euler", ["env.integrator=euler", "no number"]),
+        ("env.dt=0.005", ["env.dt=0.005"]),
+        ("env.map=track:3", ["env.map=track:3"]),
+        ("env.observe_time=true", ["env.observe_time=True"]),
+        ("reward.components.pressure.bonus=inf", ["reward.components.pressure.bonus=inf", "finite"]),
+        ("reward=gaplock_simple", ["reward=gaplock_simple", "keeps its reward=f110"]),
+        ("curriculum=spawn", ["curriculum=spawn", "keeps its curriculum=none"]),
+        ("algo=sac", ["algo=sac", "keeps its algo=ppo"]),
+        ("+algo@algos.attacker=sac", ["algo@algos.attacker=sac"]),
+        ("tracking=loud", ["tracking=loud", "quiet"]),
+        ("tracking.sinks.csv=3", ["tracking.sinks.csv=3", "mapping"]),
+        ("algo.gama=0.9", ["algo.gama=0.9", "unknown"]),
+        ("algo.gamma=0.9,0.8", ["algo.gamma", "several"]),
+        ("algo.gamma", ["algo.gamma", "KEY=VALUE"]),
+        ("~algo.gamma=0.99", ["KEY=VALUE"]),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_in_one_line(plain_run, argument, words):
+    with pytest.raises(ValueError) as caught:
+        told(*plain_run, argument)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_numbers_that_hold_together_may_change_together(plain_run):
+    # Each by itself is refused: the slowest speed must not exceed the fastest.
+    after = told(*plain_run, "env.ftg.min_speed=1.0", "env.ftg.max_speed=1.2")
+    assert (after.env.ftg.min_speed, after.env.ftg.max_speed) == (1.0, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "value"),
+    [
+        ("curriculum.phases.3.criteria={success_rate: 0.55}", "criteria.success_rate", 0.55),
+        ("curriculum.phases.3.settings={lock_steps: 11}", "settings.lock_steps", 11),
+    ],
+)
+def test_values_of_a_curriculum_apply(phased_run, argument, key, value):
+    assert OmegaConf.select(told(*phased_run, argument).curriculum.phases[3], key) == value
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "curriculum.phases=[{name: only}]",
+        "curriculum.phases.3.name=renamed",
+        "curriculum.common.criteria.window_size=999",
+    ],
+)
+def test_a_curriculum_keeps_its_phases_and_its_windows(phased_run, argument):
+    with pytest.raises(ValueError, match="curriculum.*more than numbers"):
+        told(*phased_run, argument)
+
+
+class Paid(probes.ContinuousTarget):
+    """A probe whose reward is scaled by a setting."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def default_params(self):
+        return super().default_params() | {"gain": np.float32(self.gain)}
+
+    def task_params(self, settings):
+        return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+
+def configure(total=64, gain=1.0, curriculum=fixed, algo=PPOConfig, **settings):
+    small = {"horizon": 8, "widths": (8,), "learning_rate": 1e-2}
+    own = {"batch_size": 8}
+    if algo is PPOConfig:
+        own = {"num_minibatches": 1, "learning_rate_schedule": "linear"}
+    return RunConfig(
+        env=Paid(gain),
+        algo=algo(**small, **own, **settings),
+        curriculum=curriculum,
+        total_env_steps=total,
+        num_envs=2,
+        window=4,
+        episode_rows=4,
+    )
+
+
+def continued(folder, before, after, updates=4):
+    """The state of one configuration after some updates, as a run of another one restores it."""
+    program = make_program(before)
+    state = program.init(jax.random.key(0))
+    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.learners.items()}
+    found = checkpoints.save(folder, ("latest",), state.replace(learners=learners), {"step": 1})
+    return resuming.read_checkpoint(after, make_program(after), found)
+
+
+def test_a_longer_run_goes_on_learning(tmp_path):
+    ended, longer = configure(64), configure(192)
+    state = continued(tmp_path, ended, longer).learners[probes.ROLE]
+    assert float(annealed(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
+    rate = float(annealed(longer.algo, state.hyper, state.updates)["learning_rate"])
+    assert rate == pytest.approx(1e-2 * 2 / 3)
+
+
+def make_hyper(config):
+    (agent,) = make_program(config).agents.values()
+    return agent.hyper()
+
+
+@pytest.mark.parametrize(
+    ("algo", "name"), [(PPOConfig, "gamma"), (SACConfig, "tau"), (SACConfig, "actor_learning_rate")]
+)
+def test_numbers_of_a_learner_apply(tmp_path, algo, name):
+    # The last one is None at first, so that the state has no such number.
+    state = continued(tmp_path, configure(algo=algo), configure(algo=algo, **{name: 0.25}))
+    hyper = state.learners[probes.ROLE].hyper
+    assert float(hyper[name]) == 0.25 and set(hyper) == set(make_hyper(configure(algo=algo, **{name: 0.25})))
+
+
+def stages(env):
+    return phased(env, [{"name": "as_is"}, {"name": "small", "settings": {"task": 1}}])
+
+
+@pytest.mark.parametrize("curriculum", [fixed, stages])
+def test_numbers_of_the_task_apply_to_episodes_to_come(tmp_path, curriculum):
+    before, after = configure(curriculum=curriculum), configure(curriculum=curriculum, gain=3.0)
+    state = continued(tmp_path, before, after)
+    course = after.curriculum(after.env)
+    assert float(course.draw(jax.random.key(1), state.curriculum).params["gain"]) == 3.0
+    assert state.episodes.params["gain"].tolist() == [1.0, 1.0]
+
+
+def test_members_of_a_group_get_their_own_numbers(tmp_path):
+    def members(gain):
+        runs = [configure(gain=gain * weight) for weight in (1.0, 0.5)]
+        return [group.Member(str(i), str(i), run, {}) for i, run in enumerate(runs)]
+
+    program = make_program(members(1.0)[0].config)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = jax.vmap(program.init)(keys, group.courses(members(1.0)))
+    found = checkpoints.save(tmp_path, ("latest",), state, {"step": 1})
+    longer = [member._replace(config=configure(192)) for member in members(4.0)[:1]] + members(4.0)[1:]
+    state = group.read_checkpoint(members(4.0), make_program(longer[0].config), found)
+    assert state.curriculum["gain"].tolist() == [4.0, 2.0]
+    assert state.learners[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
+
+
+def test_scores_of_another_task_do_not_count_any_more():
+    facts, task = {"updates": 3, "best": {"best_eval": [1.0]}}, {"env": {"gain": 1.0}, "seed": 0}
+    assert resuming.carried(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
+    assert resuming.carried(facts, task, {"env": {"gain": 2.0}}).best == {}
+
+
+CARTPOLE = [
+    "env=gymnax/CartPole-v1", "num_envs=4", "total_env_steps=32", "algo.horizon=8", "algo.num_minibatches=1",
+    "algo.epochs=1", "algo.widths=[8]", "algo.learning_rate_schedule=linear", "eval_every=4",
+    "eval_episodes=2", "checkpoint_every=4", "window=4", "run_name=pole",
+]  # fmt: skip
+
+
+def run(*arguments):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
+        command_line.guarded(train.main)
+
+
+def column(folder, name):
+    with (folder / "metrics.csv").open() as file:
+        return [float(row[name]) for row in csv.DictReader(file) if row[name]]
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
+    command = [*CARTPOLE, f"output_dir={tmp_path}", "resume=auto"]
+    folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
+    run(*command)
+    assert len(column(folder, "losses/learning_rate")) == 1
+    run(*command, "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
+    rates = column(folder, "losses/learning_rate")
+    assert len(rates) == 3 and all(rate > 0 for rate in rates[1:])
+    assert "gamma: 0.5" in (folder / "config.yaml").read_text()
+    capsys.readouterr()
+
+    before = files(folder)
+    damaged = checkpoints.find(folder, "latest") / checkpoints.METADATA
+    for refused in ("algo.widths=[16]", "num_envs=8", "tracking=loud", "env.params.gravity=nan"):
+        with pytest.raises(SystemExit) as caught:
+            run(f"resume={folder}", refused)
+        message = capsys.readouterr().err
+        assert caught.value.code == 2 and refused.partition("=")[0] in message and message.count("\n") == 1
+        assert files(folder) == before
+    facts = json.loads(damaged.read_text())
+    damaged.write_text(json.dumps({key: value for key, value in facts.items() if key != "format"}))
+    with pytest.raises(SystemExit):
+        run(f"resume={folder}")
+    message = capsys.readouterr().err
+    assert "format none" in message and f"format {checkpoints.FORMAT}" in message
+
+
+def test_a_checkpoint_that_cannot_be_read_changes_nothing(capsys, tmp_path, monkeypatch):
+    config, choices = saved(*CARTPOLE, f"output_dir={tmp_path}")
+    folder = command_line.run_folder(config, choices, "pole")
+    resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
+    checkpoints.save(folder / "checkpoints", ("latest",), {"x": jnp.ones(2)}, {"step": 0, "config": resolved})
+    before = files(folder)
+    with pytest.raises(SystemExit):
+        run(f"resume={folder}", "total_env_steps=64", "tracking=quiet")
+    assert "checkpoint of another configuration" in capsys.readouterr().err
+    assert files(folder) == before
+
+
+def test_continuing_or_beginning_needs_a_name(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        run(f"output_dir={tmp_path}", "resume=auto")
+    assert "run_name=NAME" in capsys.readouterr().err and not list(tmp_path.iterdir())
