@@ -9,6 +9,7 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
+from algos.off_policy import as_rows, remember
 from algos.ppo import PPOConfig
 from algos.td3 import TD3Config
 from jaxmarl_echelon import checkpoints
@@ -100,14 +101,28 @@ def test_every_role_keeps_its_own_successes(shared):
         total_env_steps=96,
         num_envs=8,
         controllers={"prey": "shared:hunter"} if shared else {},
+        stagger=False,
     )
     program = make_program(config)
-    state, _ = jax.jit(program.update)(jax.jit(program.init)(jax.random.key(0)))
-    kept = [np.asarray(learner.replay.successes.ring.obs[0]) for learner in state.learners.values()]
-    count = [int(learner.replay.successes.ring.count[0]) for learner in state.learners.values()]
-    cue, place = np.concatenate([obs[:n] for obs, n in zip(kept, count, strict=True)]).T
+    agents = {role: only_remembering(config, role, agent) for role, agent in program.agents.items()}
+    playing = collector(program, config)._replace(agents=agents)
+    play = jax.jit(lambda state: rollout.collect(playing, state, jax.random.key(1), draw(program))[0])
+    state = play(jax.jit(program.init)(jax.random.key(0)))
+    rings = [learner.replay.successes.ring for learner in state.learners.values()]
+    cue, place = np.concatenate([np.asarray(ring.obs)[0, : ring.count[0]] for ring in rings]).T
     assert set(place) == {0.0, 1.0}
     np.testing.assert_array_equal(cue, np.where(place == 0, 1.0, -1.0))
+
+
+def only_remembering(config, role, agent):
+    """A learner with a replay that fills it and learns nothing."""
+    (shape, action), sizes = config.learner_task(role)
+    replay = config.algos[role].make_replay(shape, action, **sizes)
+
+    def update(state, key, batch):
+        return remember(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
+
+    return agent._replace(update=update)
 
 
 def test_successes_of_the_environments_roles():
