@@ -18,6 +18,8 @@ from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
 from jaxmarl_echelon.training.evaluation import evaluation_params, start
+from physics.centerline import centerline_from_points
+from physics.gridmap import OccupancyMap
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 BATCH = 12
@@ -496,7 +498,11 @@ def test_cars_never_start_inside_each_other(env):
         spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, 0.3, 0.0]]})
 
 
-def test_an_attacker_behind_keeps_its_distance_on_an_open_line(env):
-    points = (spawns.SpawnPoint("behind", offset=(-3.0, 0.0, 0.0)),)
-    poses = np.asarray(spawns.spawn_table(env.maps, points, (0.32, 0.225), {}).poses)[0, :, 0]
-    np.testing.assert_allclose(poses[:, ATTACKER, 0] - poses[:, DEFENDER, 0], -3.0, atol=1e-4)
+def test_attackers_keep_their_distance_at_the_ends_of_an_open_line():
+    line = centerline_from_points(np.array([[5.0, 5.0], [15.0, 5.0]]), closed=False)
+    hall = OccupancyMap("hall", np.zeros((100, 200), bool), 0.1, (0.0, 0.0, 0.0), line)
+    for offset in (-3.0, 3.0):
+        points = (spawns.SpawnPoint("one", offset=(offset, 0.0, 0.0)),)
+        poses = np.asarray(spawns.spawn_table([hall], points, (0.32, 0.225), {}).poses)[0, :, 0]
+        np.testing.assert_allclose(poses[:, ATTACKER, 0] - poses[:, DEFENDER, 0], offset, atol=1e-4)
+        assert np.ptp(poses[:, DEFENDER, 0]) == pytest.approx(5.0)
