@@ -154,15 +154,16 @@ def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.A
 def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
     """Whether the window shows what the next phase asks for, at each of the episodes `[N]`."""
 
-    def recently(history, values):
-        return stages.sliding_mean(history, course.episodes, values, now.window_size)
+    def columns(success, reward, outcome):
+        shares = outcome[:, None] == jnp.arange(now.max_rates.shape[-1])
+        return jnp.concatenate([success[:, None], reward[:, None], shares], axis=-1, dtype=jnp.float32)
 
-    outcomes = jnp.arange(now.max_rates.shape[-1])
-    rates = recently(course.outcome[:, None] == outcomes, episode.outcome[:, None] == outcomes)
+    history, values = columns(course.success, course.reward, course.outcome), columns(*episode)
+    means = stages.sliding_mean(history, course.episodes, values, now.window_size)
     return (
-        (recently(course.success, episode.success) >= now.success_rate - TOLERANCE)
-        & (recently(course.reward, episode.reward) >= now.avg_reward)
-        & jnp.all(rates <= now.max_rates + TOLERANCE, axis=-1)
+        (means[:, 0] >= now.success_rate - TOLERANCE)
+        & (means[:, 1] >= now.avg_reward)
+        & jnp.all(means[:, 2:] <= now.max_rates + TOLERANCE, axis=-1)
         & (course.eval_streak >= now.eval_required_runs)
     )
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax import lax
 
 from jaxmarl_echelon.curricula import stages as stages_lib
 from jaxmarl_echelon.curricula.base import Curriculum
@@ -221,7 +220,7 @@ def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array
     def then(one, other):
         return one[0] * other[0], one[1] * other[0] + other[1]
 
-    kept, gained = lax.associative_scan(then, (kept, gained))
+    kept, gained = stages_lib.running(then, (kept, gained), (1.0, 0.0))
     return kept * course.rate + gained
 
 

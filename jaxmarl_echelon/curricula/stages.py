@@ -218,8 +218,22 @@ def last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
 def streak(holds: jax.Array, before: jax.Array) -> jax.Array:
     """How many in a row, up to and with each of `[N]`, hold; `before` of them came before the first."""
     index = jnp.arange(holds.size, dtype=jnp.int32)
-    broken = lax.cummax(jnp.where(holds, -1, index))
+    broken = running(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
     return index - broken + jnp.where(broken < 0, before, 0)
+
+
+def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
+    """What an associative `combine(earlier, later)` makes of all values up to and with each of `[N]`.
+
+    A loop of log N rounds: `lax.associative_scan` unrolls them, which takes seconds to compile.
+    """
+    size = jax.tree.leaves(values)[0].shape[0]
+
+    def double(turn, values):
+        earlier = jax.tree.map(lambda x, none: _shifted(x, 1 << turn, none), values, neutral)
+        return combine(earlier, values)
+
+    return lax.fori_loop(0, (size - 1).bit_length(), double, values)
 
 
 def appended(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Array:
@@ -251,18 +265,23 @@ def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length
     size = history.shape[0]
     trailing = (1,) * (values.ndim - 1)
     known = newest(size, count, jnp.int32(size)).reshape(-1, *trailing)
-    block = jnp.concatenate([jnp.where(known, history, 0), values]).astype(jnp.float32)
-    total = jnp.zeros_like(block)
+    every = jnp.concatenate([jnp.where(known, history, 0), values]).astype(jnp.float32)
 
-    def before(x, places):
-        return jnp.concatenate([jnp.zeros_like(x[:places]), x[: x.shape[0] - places]])
+    def double(turn, carry):
+        total, block = carry
+        places = 1 << turn
+        longer = block + _shifted(total, places, 0.0)
+        return jnp.where((length >> turn) & 1 == 1, longer, total), block + _shifted(block, places, 0.0)
 
-    for bit in range(size.bit_length()):
-        places = min(1 << bit, block.shape[0])
-        total = jnp.where((length >> bit) & 1 == 1, block + before(total, places), total)
-        block = block + before(block, places)
+    total, _ = lax.fori_loop(0, size.bit_length(), double, (jnp.zeros_like(every), every))
     number = jnp.minimum(count + 1 + jnp.arange(values.shape[0]), length)
     return total[size:] / number.reshape(-1, *trailing)
+
+
+def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
+    """`x [N, ...]` moved on by so many rows, with `fill` in the first ones."""
+    first = (jnp.arange(x.shape[0]) < places).reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
 def share(marked: jax.Array, values: jax.Array) -> jax.Array:

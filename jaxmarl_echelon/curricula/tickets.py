@@ -96,11 +96,12 @@ def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
       number: int32, those of them that ended with a result;
       places: int32, places at the head of the line that they and those thrown away take up.
     """
-    head = jnp.cumprod(tickets.over.astype(jnp.int32))
-    counted = (head > 0) & tickets.sound
-    order = jnp.nonzero(counted, size=counted.size, fill_value=0)[0]
+    size = tickets.over.size
+    places = jnp.where(jnp.all(tickets.over), size, jnp.argmin(tickets.over)).astype(jnp.int32)
+    counted = (jnp.arange(size) < places) & tickets.sound
+    order = jnp.nonzero(counted, size=size, fill_value=0)[0]
     results = jax.tree.map(lambda x: x[order], tickets.results)
-    return results, jnp.sum(counted, dtype=jnp.int32), jnp.sum(head, dtype=jnp.int32)
+    return results, jnp.sum(counted, dtype=jnp.int32), places
 
 
 def leave(tickets: Tickets, places: jax.Array) -> Tickets:

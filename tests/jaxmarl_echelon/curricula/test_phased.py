@@ -258,9 +258,9 @@ def test_metrics_say_what_is_known_and_nothing_else():
             "eval_success_rate", "criteria_eval_success_rate",
         )
     }  # fmt: skip
-    state = curriculum.init()
+    state, update = curriculum.init(), runs.updater(curriculum)
     for outcome, reward in ((WON, 100.0), (WON, 4.0), (CRASHED, 6.0)):
-        state = runs.updater(curriculum)(state, runs.single(0, outcome, reward))
+        state = update(state, runs.single(0, outcome, reward))
     metrics = {name.removeprefix("curriculum/"): float(v) for name, v in curriculum.metrics(state).items()}
     expected = {
         "current_stage": 0, "phase_idx": 0, "total_phases": 3, "progress": 0, "episodes_in_stage": 3,
