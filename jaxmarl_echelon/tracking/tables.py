@@ -11,7 +11,7 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int) -> Table:
     first = next(iter(rows.values()))
     names = [name for name in first if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
-    result = Table(title=f"{episodes} episodes each, deterministic", title_justify="left")
+    result = Table(title=f"score on {episodes} fresh episodes each, deterministic", title_justify="left")
     result.add_column("actor", no_wrap=True)
     scored = "eval_agg/success_rate" in first
     for column in (["success [95 %]"] if scored else []) + ["return", "length"]:
@@ -48,7 +48,7 @@ def tasks(values: Mapping[str, float]) -> Table | None:
 
 def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
     """One line per stage of a curriculum: success with its interval, and the outcomes."""
-    result = Table(title=f"{episodes} episodes per phase, deterministic", title_justify="left")
+    result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
     result.add_column("phase", no_wrap=True)
     result.add_column("success [95 %]", justify="right", no_wrap=True)
     outcomes = [name for name in rows[0]["outcomes"] if any(row["outcomes"][name] > 0 for row in rows)]

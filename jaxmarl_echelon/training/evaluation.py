@@ -46,6 +46,12 @@ def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree
     return jax.vmap(choose, in_axes=(None, 0))(params, index)
 
 
+def start(env: Environment, key: jax.Array, params: PyTree):
+    """Environment states `[N]` and first time steps of episodes with parameters `[N]`."""
+    number = jax.tree.leaves(params)[0].shape[0]
+    return jax.vmap(env.reset)(jax.random.split(key, number), params)
+
+
 def play(
     env: Environment,
     controllers: dict[str, Controller],
@@ -68,8 +74,8 @@ def play(
       results of the N first episodes; cut after `env.spec.episode_limit` decisions.
     """
     number = jax.tree.leaves(params)[0].shape[0]
-    key_reset, key_steps = jax.random.split(key)
-    state, time = jax.vmap(env.reset)(jax.random.split(key_reset, number), params)
+    key_start, key_steps = jax.random.split(key)
+    state, time = start(env, key_start, params)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     reset = jnp.ones(number, bool)
     frame = jax.vmap(record) if record else lambda *_: None

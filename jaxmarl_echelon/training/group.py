@@ -15,7 +15,8 @@ from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training import references
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.loop import Runner, StopSignal, evaluation_key
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
+from jaxmarl_echelon.training.loop import Runner, StopSignal
 from jaxmarl_echelon.training.program import Program, make_program
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record, by_namespace, versions
 
@@ -71,8 +72,8 @@ class Group(Runner):
 
     def functions(self):
         seeds = [member.config.seed for member in self.members]
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        scored = jnp.stack([evaluation_key(seed) for seed in seeds])
+        keys = jnp.stack([run_key(seed) for seed in seeds])
+        scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
         def assess(runs):
             return jax.vmap(self.program.assess)(runs, scored)
@@ -147,7 +148,7 @@ class Group(Runner):
     def references(self, state):
         if not references.names(self.program):
             return []
-        keys = jnp.stack([evaluation_key(member.config.seed) for member in self.members])
+        keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(references.play, self.program)))
         played, lines = jax.device_get(play(state, keys)), []
         for index, record in enumerate(self.records):

@@ -13,12 +13,11 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import references
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
 
-EVALUATION_STREAM = 1
-
-__all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "evaluation_key", "train"]
+__all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "train"]
 
 
 class Compiled(NamedTuple):
@@ -37,11 +36,6 @@ class Compiled(NamedTuple):
     assess: Callable
     state: Any
     seconds: float
-
-
-def evaluation_key(seed: int) -> jax.Array:
-    """The key of every evaluation of a run: the same episodes each time."""
-    return jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM)
 
 
 def compile_program(
@@ -230,9 +224,9 @@ class SingleRun(Runner):
 
     def functions(self):
         def assess(run):
-            return self.program.assess(run, evaluation_key(self.config.seed))
+            return self.program.assess(run, stream_key(self.config.seed, Stream.EVALUATION))
 
-        return self.program.init, self.program.update, assess, (jax.random.key(self.config.seed),)
+        return self.program.init, self.program.update, assess, (run_key(self.config.seed),)
 
     def reports(self, reports, seconds):
         return self.record.reports(reports, seconds)
@@ -247,7 +241,7 @@ class SingleRun(Runner):
         self.record.save(state, names)
 
     def references(self, state):
-        key = evaluation_key(self.config.seed)
+        key = stream_key(self.config.seed, Stream.EVALUATION)
         self.reference_scores = references.scores(self.program, state, key)
         policy = self.record.progress.last_eval
         return [references.line(self.program, *found, policy) for found in self.reference_scores.items()]

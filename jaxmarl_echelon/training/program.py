@@ -56,10 +56,11 @@ class Program(NamedTuple):
       update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
       assess: `(RunState, key) -> (RunState, Assessment)`: the deterministic evaluation that scores
         the run, and one of the curriculum's present stage, of which the curriculum takes note.
-      evaluate: `(RunState, key, params=None, record=None) -> Evaluation`, deterministic, of
-        the task that scores the run or of the task `params`.
-      evaluate_as: `(controllers, policies, RunState, key, record=None) -> Evaluation`, the same
-        episodes played by other actors.
+      evaluate: `(RunState, key, params=None, record=None, episodes=None) -> Evaluation`, deterministic,
+        of the task that scores the run or of the task `params`, in as many episodes as the
+        configuration says or in `episodes`.
+      evaluate_as: `(controllers, policies, RunState, key, params=None, record=None, episodes=None) ->
+        Evaluation`, the same episodes played by other actors.
       policy: `(RunState) -> RunState` with only what acting and evaluating need.
       env, agents, controllers, curriculum: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
@@ -112,13 +113,13 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         policies = {role: policy.state for role, policy in frozen.items()}
         return initial_state(config, collector, curriculum, policies, key, course)
 
-    def evaluate_as(controllers, policies, run, key, record=None, params=None):
+    def evaluate_as(controllers, policies, run, key, params=None, record=None, episodes=None):
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        params = evaluation.evaluation_params(env, params, config.eval_episodes)
+        params = evaluation.evaluation_params(env, params, episodes or config.eval_episodes)
         return evaluation.play(env, controllers, policies, key, params, record)
 
-    def evaluate(run, key, params=None, record=None):
-        return evaluate_as(greedy, run.policies, run, key, record, params)
+    def evaluate(run, key, params=None, record=None, episodes=None):
+        return evaluate_as(greedy, run.policies, run, key, params, record, episodes)
 
     def assess(run, key):
         result = evaluate(run, key)

@@ -18,13 +18,16 @@ def names(program: Program) -> tuple[str, ...]:
     return tuple(getattr(program.env, "references", {}).get(program.role, ()))
 
 
-def play(program: Program, run: RunState, key: jax.Array) -> dict[str, tuple[dict, evaluation.Evaluation]]:
+def play(
+    program: Program, run: RunState, key: jax.Array, episodes: int | None = None
+) -> dict[str, tuple[dict, evaluation.Evaluation]]:
     """Plays the evaluation once with each reference script of the scored role; pure, for jit and vmap.
 
     Args:
       program: the run's program.
       run: the run, whose other roles act as in its own evaluation.
       key: the evaluation's key: the same episodes.
+      episodes: how many; None for as many as the configuration says.
 
     Returns:
       script name to the evaluation's scalars and episodes.
@@ -33,16 +36,16 @@ def play(program: Program, run: RunState, key: jax.Array) -> dict[str, tuple[dic
     for name in names(program):
         script = controllers.script(controllers.find_script(program.env, program.role, name))
         acting = program.controllers | {program.role: script}
-        result = program.evaluate_as(acting, run.policies, run, key)
+        result = program.evaluate_as(acting, run.policies, run, key, episodes=episodes)
         played[name] = evaluation.summary(result, program.env.spec, program.role), result
     return played
 
 
-def scores(program: Program, run: RunState, key: jax.Array) -> Scores:
-    """Compiles and runs `play`, if there is anything to play; script name to what `eval.csv` would say of it."""
+def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
+    """Compiles and runs `play`, if there is anything to play; script name to what `eval.csv` would say."""
     if not names(program):
         return {}
-    return values(program, jax.device_get(jax.jit(partial(play, program))(run, key)))
+    return values(program, jax.device_get(jax.jit(partial(play, program, episodes=episodes))(run, key)))
 
 
 def values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluation]]) -> Scores:

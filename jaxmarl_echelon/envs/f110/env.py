@@ -22,7 +22,15 @@ from jaxmarl_echelon.envs.f110.simulation import (
     poses_of,
     velocities_of,
 )
-from jaxmarl_echelon.envs.f110.spawns import SpawnTable, draw_spawn, nth_positive, read_points, spawn_table
+from jaxmarl_echelon.envs.f110.spawns import (
+    MARGIN,
+    Spawn,
+    SpawnTable,
+    draw_spawn,
+    nth_positive,
+    read_points,
+    spawn_table,
+)
 from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.spaces import Box
@@ -30,6 +38,7 @@ from physics.boxes import boundary_intervals
 from physics.mapbank import distance_at, map_bank
 from physics.single_track import INTEGRATORS
 
+_SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.0], np.float32)
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
@@ -106,18 +115,23 @@ class F110:
         """Returns the parameters of evaluation episode `index`.
 
         Spawn points in use follow each other, then maps; speeds are spread evenly from the
-        lowest, at the first spawn point, to the highest, at the last. Nothing is jittered.
+        lowest, at the first spawn point, to the highest, at the last. Each episode starts a little
+        apart from those, by `params.evaluation_jitter`, so that no two are the same; the jitter of
+        training plays no part.
         """
         spawns = jnp.sum(params.spawn_weights > 0)
         place, turn = index % spawns, index // spawns
         share = place / jnp.maximum(spawns - 1, 1)
         low, high = params.speed_range[0], params.speed_range[1]
         speed = low + (high - low) * share
+        position, heading, faster = params.evaluation_jitter
+        speeds = speed * jnp.stack([1.0 - faster, 1.0 + faster])
         return params.replace(
             spawn_weights=nth_positive(params.spawn_weights, place),
             map_weights=nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
-            speed_range=jnp.stack([speed, speed]),
+            speed_range=jnp.clip(speeds, params.car.v_min, params.car.v_max),
             spawn_jitter=jnp.zeros_like(params.spawn_jitter),
+            pose_jitter=jnp.stack([position, position, heading]),
         )
 
     def reset(self, key: jax.Array, params: F110Params) -> tuple[F110State, TimeStep]:
@@ -125,10 +139,11 @@ class F110:
         spawn_key, scan_key = jax.random.split(key)
         spawn = draw_spawn(spawn_key, self.spawns, params)
         speeds = jnp.broadcast_to(spawn.speed, (2,))
-        cars = self.simulation.place(scan_key, spawn.poses, speeds, spawn.map_index, params)
+        poses = self._shifted(spawn, params)
+        cars = self.simulation.place(scan_key, poses, speeds, spawn.map_index, params)
         track = track_position.nowhere(2)
         if self._follows_track:
-            track = track_position.locate(self.simulation.bank, spawn.map_index, spawn.poses[:, :2])
+            track = track_position.locate(self.simulation.bank, spawn.map_index, poses[:, :2])
         state = F110State(
             cars=cars,
             map_index=spawn.map_index,
@@ -173,6 +188,12 @@ class F110:
         memory, paid = self._pay(state, moved, trace, record, commands, paid_outcome, params)
         moved = moved.replace(reward=memory, outcome=outcome)
         return moved, self._time_step(moved, params, paid, cut, trace.reverted)
+
+    def _shifted(self, spawn: Spawn, params: F110Params) -> jax.Array:
+        """Poses `[2, 3]` with the largest share of the drawn shift that leaves both cars clear."""
+        tries = spawn.poses + _SHARES[:, None, None] * spawn.shift
+        clear = jax.vmap(lambda poses: self.simulation.clear(poses, spawn.map_index, params, MARGIN))(tries)
+        return tries[jnp.argmax(clear.at[-1].set(True))]
 
     @property
     def _follows_track(self) -> bool:
@@ -304,6 +325,7 @@ def make(
     spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left"),
     spawn_points: Mapping | None = None,
     spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0),
+    evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05),
     spawn_speed: float | Sequence[float] = 0.44,
     base_poses: Mapping[str, Sequence] | None = None,
     finish_lines: Mapping[str, Sequence] | None = None,
@@ -344,6 +366,7 @@ def make(
     limit = limits.speed
     given = {
         "spawns": spawns, "spawn_jitter": spawn_jitter, "spawn_speed": spawn_speed,
+        "evaluation_jitter": evaluation_jitter,
         "lock_steps": lock_steps, "locked": locked, "map_weights": map_weights,
         "lidar_noise": lidar_noise, "max_steps": max_steps, "timeout": timeout,
         "idle_speed": idle_speed, "idle_decisions": idle_decisions,
@@ -353,6 +376,7 @@ def make(
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
+        pose_jitter=jnp.zeros(3),
         **tasks.read(tasks.GAPLOCK, given, limits),
     )
     env = F110(
@@ -391,7 +415,7 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
     ]
     return EnvSpec(
         name="f110",
-        version=1,
+        version=2,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

@@ -117,6 +117,11 @@ class Simulation:
         scan = self._see_cars(self._see_walls(key, state, map_index, params), state, active, params)
         return Cars(state, jnp.zeros((self.cars, self.delay, 2)), scan, active)
 
+    def clear(self, poses, map_index, params, margin: float):
+        """Whether cars at `poses [N, 3]` keep a cell and `margin` metres off walls, and touch no other."""
+        off = self._room(poses, map_index, params) > self.bank.resolution[map_index] + margin
+        return jnp.all(off & ~self._touch_cars(poses, jnp.ones(self.cars, bool), params))
+
     def drive(self, key, cars: Cars, commands, map_index, params, parked, lock=None):
         """Runs one decision: `repeat` physics steps under `commands [N, 2]`, then a scan.
 
@@ -171,7 +176,7 @@ class Simulation:
         wall &= cars.active
         stopped = cars.state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
         state = jnp.where(wall[:, None], stopped, state)
-        touched = self._touch_cars(state, solid, params) & cars.active
+        touched = self._touch_cars(poses_of(state), solid, params) & cars.active
 
         active = cars.active & ~(wall | touched)
         if self.shared_fate:
@@ -184,12 +189,16 @@ class Simulation:
         if self.wall_contact == "scan":
             scan = self._see_walls(key, state, map_index, params)
             return scan, self._near_outline(scan, state, params.car)
+        return scan, self._room(poses_of(state), map_index, params) <= 0
+
+    def _room(self, poses, map_index, params):
+        """Distances `[N]` from the cars' outlines to the nearest wall, m."""
         size = jnp.stack([params.car.length, params.car.width])
 
         def gap(pose):
             return boxes.clearance(pose, size, lambda xy: distance_at(self.bank, map_index, xy), self.outline)
 
-        return scan, jax.vmap(gap)(poses_of(state)) <= 0
+        return jax.vmap(gap)(poses)
 
     def _near_outline(self, scan, state, car):
         """Whether any range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
@@ -198,13 +207,12 @@ class Simulation:
         closing = state[:, SPEED, None] * jnp.cos(angles)
         return jnp.any((gap < _CONTACT_DISTANCE) | (gap < _CONTACT_TIME * closing), axis=-1)
 
-    def _touch_cars(self, state, present, params):
-        """Which cars `[N]` overlap another one."""
+    def _touch_cars(self, poses, present, params):
+        """Which of the cars at `poses [N, 3]` overlap another one."""
         first, second = np.triu_indices(self.cars, k=1)
         if first.size == 0:
             return jnp.zeros(self.cars, bool)
         size = jnp.stack([params.car.length, params.car.width])
-        poses = poses_of(state)
         hit = jax.vmap(boxes.overlap, in_axes=(0, None, 0, None))(poses[first], size, poses[second], size)
         hit &= present[first] & present[second]
         belongs = (first[:, None] == np.arange(self.cars)) | (second[:, None] == np.arange(self.cars))

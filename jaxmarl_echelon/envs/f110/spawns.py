@@ -26,7 +26,7 @@ BUILT_IN = {
 LINE2_BASE = (-46.769, -0.7, 0.0)
 
 _SHARES = np.linspace(1.0, 0.0, 11)
-_MARGIN = 0.05
+MARGIN = 0.05
 _BASES = 512
 _HEADINGS = 32
 _CANDIDATES = 4096
@@ -65,11 +65,20 @@ class SpawnTable:
 
 @struct.dataclass
 class Spawn:
-    """One drawn start: `map_index` and `task` (spawn point) int32, `poses` [2, 3], `speed` m/s."""
+    """One drawn start.
+
+    Attributes:
+      map_index: int32.
+      task: int32, spawn point.
+      poses: `[2, 3]`.
+      shift: `[2, 3]` by which the poses are to differ from it where there is room.
+      speed: m/s.
+    """
 
     map_index: jax.Array
     task: jax.Array
     poses: jax.Array
+    shift: jax.Array
     speed: jax.Array
 
 
@@ -148,10 +157,10 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
       key: random key.
       table: the poses.
       params: anything with `map_weights [M]`, `spawn_weights [S]`, `spawn_jitter [3]` (half
-        widths of a uniform shift of the attacker along x and y, m, and of its heading, rad) and
-        `speed_range [2]` (m/s).
+        widths of a uniform shift of the attacker along x and y, m, and of its heading, rad),
+        `pose_jitter [3]` (the same for each car, as a `shift`) and `speed_range [2]` (m/s).
     """
-    map_key, base_key, task_key, jitter_key, speed_key = jax.random.split(key, 5)
+    map_key, base_key, task_key, jitter_key, speed_key, shift_key = jax.random.split(key, 6)
     map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
     task = jax.random.categorical(task_key, jnp.log(params.spawn_weights)).astype(jnp.int32)
     base = jax.random.randint(base_key, (), 0, table.count[map_index])
@@ -161,6 +170,7 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
         map_index=map_index,
         task=task,
         poses=table.poses[map_index, base, task].at[0].add(shift),
+        shift=params.pose_jitter * jax.random.uniform(shift_key, (2, 3), minval=-1.0, maxval=1.0),
         speed=low + (high - low) * jax.random.uniform(speed_key),
     )
 
@@ -196,7 +206,7 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
     c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
     x = poses[..., 0, None] + c * spots[:, 0] - s * spots[:, 1]
     y = poses[..., 1, None] + s * spots[:, 0] + c * spots[:, 1]
-    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + _MARGIN
+    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + MARGIN
 
 
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
@@ -270,7 +280,7 @@ def _ahead_of(bases, offset, share) -> np.ndarray:
 
 def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
     """Finds base poses `[P, 3]` in free space, each facing its longest free direction."""
-    room = 0.5 * float(np.hypot(*size)) + grid.resolution + _MARGIN
+    room = 0.5 * float(np.hypot(*size)) + grid.resolution + MARGIN
     rows, columns = np.nonzero(_indoors(grid.field) & (grid.field > room))
     chosen = np.random.default_rng(0).permutation(rows.size)[:_CANDIDATES]
     xy = grid.world(rows[chosen], columns[chosen])

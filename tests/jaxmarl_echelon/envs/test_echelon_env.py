@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from echelon_battles import flat_bank
+from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 
 from jaxmarl_echelon.config_path import config_directory
@@ -272,6 +273,10 @@ def test_curricula_change_settings_without_a_new_program(game):
     assert changed.reward["kills"]["weight"] == 1.0 and changed.reward["kills"]["contested"] == 2.0
     same = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (changed, game.params)]
     assert same[0] == same[1]
+
+
+def test_no_two_evaluation_episodes_start_alike(game):
+    check_starts_differ(game.env, game.params)
 
 
 def test_evaluation_takes_terrains_in_turn(game):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from evaluation_starts import check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -16,10 +17,17 @@ from jaxmarl_echelon.envs.f110 import outcomes, spawns
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
+from jaxmarl_echelon.training.evaluation import evaluation_params, start
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 BATCH = 12
 X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
+
+
+def start_states(env, params, episodes):
+    """The cars' states `[N, 2, 7]` at the starts of an evaluation's episodes."""
+    chosen = evaluation_params(env, params, episodes)
+    return np.asarray(jax.jit(partial(start, env))(jax.random.key(3), chosen)[0].cars.state)
 
 
 def build(reward="gaplock_full", **changes):
@@ -373,8 +381,48 @@ def test_evaluation_goes_round_the_spawn_points(env):
     )
     chosen = jax.vmap(env.evaluation_params, (None, 0))(params, jnp.arange(6))
     assert np.asarray(chosen.spawn_weights).argmax(1).tolist() == [0, 2, 5, 0, 2, 5]
-    np.testing.assert_allclose(chosen.speed_range[:, 0], [0.1, 0.2, 0.3] * 2, atol=1e-6)
-    np.testing.assert_array_equal(chosen.speed_range[:, 0], chosen.speed_range[:, 1])
+    speeds = np.array([0.1, 0.2, 0.3] * 2)
+    np.testing.assert_allclose(chosen.speed_range, np.stack([0.95 * speeds, 1.05 * speeds], -1), atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [0, [0.0, 0.0, 0.0]])
+def test_evaluation_without_jitter_starts_where_the_original_does(env, given):
+    plain, jittered = (env.task_params(change) for change in ({"evaluation_jitter": given}, {}))
+    speeds = evaluation_params(env, plain, 12).speed_range
+    np.testing.assert_array_equal(speeds, np.float32(0.44))
+    fixed, apart = (start_states(env, params, 12) for params in (plain, jittered))
+    table = np.asarray(env.spawns.poses)[0, 0]
+    for row, state in enumerate(fixed):
+        np.testing.assert_array_equal(state[:, [X, Y, YAW]], table[row % 6])
+    shift = (apart - fixed)[..., [X, Y, YAW]]
+    assert np.all(np.abs(shift) <= 0.0501) and np.abs(shift).max(axis=(0, 1)).min() > 0.03
+    assert np.ptp(apart[:, :, SPEED]) > 0.01 and np.all(apart[:, 0, SPEED] == apart[:, 1, SPEED])
+
+
+@pytest.mark.parametrize("changes", [{}, {"spawns": ["pinch_left"], "spawn_speed": 0.0}])
+def test_no_two_evaluation_episodes_start_alike(env, changes):
+    """Noise left aside: where the original has one start per spawn point, cars stand elsewhere."""
+    check_starts_differ(env, env.task_params({"lidar_noise": 0.0} | changes))
+
+
+def test_an_evaluation_from_standstill_stands_still(env):
+    states = start_states(env, env.task_params({"spawn_speed": 0.0}), 12)
+    np.testing.assert_array_equal(states[..., SPEED], 0.0)
+
+
+def test_however_large_the_jitter_no_evaluation_starts_in_a_wall_or_in_a_car(env):
+    params = env.task_params({"evaluation_jitter": [1.0, 3.0, 0.0], "spawns": "all"})
+    poses = start_states(env, params, 120)[..., [X, Y, YAW]]
+    clear = jax.vmap(lambda pose: env.simulation.clear(pose, 0, params, 0.0))
+    assert bool(jnp.all(clear(jnp.asarray(poses))))
+    assert len(np.unique(poses[:, ATTACKER], axis=0)) > 100
+
+
+def test_training_starts_are_not_jittered(env):
+    params = env.default_params()
+    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), BATCH), params)
+    poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
+    np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)])
 
 
 @pytest.mark.parametrize(
@@ -401,6 +449,8 @@ def test_evaluation_goes_round_the_spawn_points(env):
         ({"max_steps": 0}, "max_steps"),
         ({"lidar_noise": float("nan")}, "lidar_noise"),
         ({"map_weights": [1.0, 2.0]}, "map_weights"),
+        ({"evaluation_jitter": 0.1}, "evaluation_jitter=0.1: must be 3 numbers"),
+        ({"evaluation_jitter": [0.1, -0.1, 0.0]}, "evaluation_jitter=-0.1"),
     ],
 )
 def test_wrong_values_get_one_line(changes, message):

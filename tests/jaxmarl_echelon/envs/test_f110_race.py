@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from evaluation_starts import check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -52,6 +53,11 @@ def keys(seed):
 
 def drive(steer, speed):
     return {"car": jnp.tile(jnp.array([steer, speed]), (BATCH, CARS, 1))}
+
+
+def test_no_two_evaluation_episodes_start_alike(env):
+    """Noise left aside: the cars stand elsewhere on the track."""
+    check_starts_differ(env, env.task_params({"lidar_noise": 0.0}))
 
 
 def test_keeps_the_contract():

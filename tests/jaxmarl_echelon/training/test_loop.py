@@ -16,6 +16,7 @@ from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import loop, record
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.program import make_program
 
 
@@ -110,7 +111,7 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path):
     folder = checkpoints.find(tmp_path / "run", "best_eval")
     program = make_program(config)
     state = checkpoints.restore(folder, jax.eval_shape(program.init, jax.random.key(0)))
-    _, assessment = jax.jit(program.assess)(state, loop.evaluation_key(config.seed))
+    _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     assert values == checkpoints.metadata(folder)["scores"]
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
