@@ -1,6 +1,6 @@
 """Phases that follow each other as soon as a learner masters them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -161,10 +161,17 @@ def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
     rates = recently(course.outcome[:, None] == outcomes, episode.outcome[:, None] == outcomes)
     return (
         (recently(course.success, episode.success) >= now.success_rate - TOLERANCE)
-        & (recently(course.reward, episode.reward) >= now.avg_reward)
+        & (_mean_of_numbers(recently, course.reward, episode.reward) >= now.avg_reward)
         & jnp.all(rates <= now.max_rates + TOLERANCE, axis=-1)
         & (course.eval_streak >= now.eval_required_runs)
     )
+
+
+def _mean_of_numbers(mean: Callable, history: jax.Array, values: jax.Array) -> jax.Array:
+    """`mean` over those of both that are not NaN; minus infinity where all are."""
+    known = mean(~jnp.isnan(history), ~jnp.isnan(values))
+    total = mean(jnp.nan_to_num(history), jnp.nan_to_num(values))
+    return jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), -jnp.inf)
 
 
 def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Array:
@@ -172,8 +179,7 @@ def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Arra
     return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
 
 
-def _evaluated(criteria: Criteria, course: Course, success: jax.Array) -> Course:
-    rate = jnp.mean(success.astype(jnp.float32))
+def _evaluated(criteria: Criteria, course: Course, rate: jax.Array) -> Course:
     reached = rate >= _now(criteria, course).eval_success_rate - TOLERANCE
     return course.replace(eval_streak=jnp.where(reached, course.eval_streak + 1, 0), eval_success=rate)
 
