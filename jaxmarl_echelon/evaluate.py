@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxmarl_echelon import checkpoints, command_line
-from jaxmarl_echelon.tracking import plots, tables
+from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -108,10 +108,11 @@ def reproduction(program, config, state, recorded: dict[str, float]) -> str:
     key = stream_key(config.seed, Stream.EVALUATION)
     _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
-    parts = [f"return {values['eval_agg/avg_reward']:.1f}"]
+    parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
     if "eval_agg/success_rate" in values:
-        parts.insert(0, f"success {values['eval_agg/success_rate']:.2f}")
-    same = "reproduced exactly" if values == recorded else "NOT reproduced"
+        parts.insert(0, f"success {formats.fixed(values['eval_agg/success_rate'], 2)}")
+    # As text, because not a number is not equal to itself.
+    same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
     return (
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
         f"the score recorded there is {same}"
@@ -202,8 +203,8 @@ def interesting(program: Program, result) -> int:
         wins = np.flatnonzero(spec.succeeded(np.asarray(result.outcome)))
         if wins.size:
             return int(wins[0])
-    returns = result.episode_return[program.role]
-    return int(np.argmax(np.mean(returns, axis=-1)))
+    returns = np.asarray(result.mean_return(program.role))
+    return int(np.argmax(np.where(np.isnan(returns), -np.inf, returns)))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,10 @@ class Probe:
         """`[A]` rewards of taking `action` in `state`."""
         return jnp.ones(self.agents)
 
+    def roster(self, key, params):
+        """`[A]` bool; who takes part in an episode."""
+        return jnp.ones(self.agents, bool)
+
     def survivors(self, state, action, params):
         """`[A]` bool; False for agents that this step kills."""
         return jnp.ones(self.agents, bool)
@@ -87,13 +91,13 @@ class Probe:
         return state, time
 
     def reset(self, key, params):
-        key_start, key_cue = jax.random.split(key)
+        key_start, key_cue, key_roster = jax.random.split(key, 3)
         state = ProbeState(
             clock=jnp.int32(0),
             start=jax.random.bits(key_start),
             cue=jax.random.rademacher(key_cue, (self.agents,), jnp.float32),
             level=jnp.float32(0),
-            alive=jnp.ones(self.agents, bool),
+            alive=self.roster(key_roster, params),
         )
         none = jnp.zeros(self.agents, bool)
         return state, self._show(state, params, jnp.zeros(self.agents), none, none)
@@ -240,6 +244,24 @@ class DeadAgent(Probe):
         return jnp.array([True, False])
 
 
+class Absent(Probe):
+    """Two steps of two agents, of whom those of `params["roster"]` take part. Each of these is paid 1 in
+    each step: its return is 2, whoever else is there.
+    """
+
+    agents = 2
+    horizon = 2
+
+    def default_params(self):
+        return super().default_params() | {"roster": np.array([True, False])}
+
+    def roster(self, key, params):
+        return jnp.asarray(params["roster"])
+
+    def reward(self, state, action, params):
+        return jnp.where(state.alive, 1.0, 0.0)
+
+
 class Poison(Probe):
     """Becomes not-a-number in the step after which the clock is `params["poison"]` (-1: never;
     0: at reset), in the place that `where` names: state, obs, reward or info.
@@ -358,6 +380,7 @@ CONFORMING = (
     Credit(),
     MaskOnly(),
     DeadAgent(),
+    Absent(),
     Poison(),
     ContinuousTarget(),
     MultiDiscreteTarget(),

@@ -41,6 +41,7 @@ def finished(mask, stage, outcome, reward):
     reward = np.where(mask, reward, 0).astype(np.float32)
     return Finished(
         mask=jnp.asarray(mask),
+        present={"guard": jnp.ones((*mask.shape, 1), bool), "runner": jnp.ones((*mask.shape, 2), bool)},
         episode_return={
             "guard": jnp.full((*mask.shape, 1), 1e6, jnp.float32),
             "runner": jnp.stack([jnp.asarray(reward) - 1.0, jnp.asarray(reward) + 1.0], axis=-1),

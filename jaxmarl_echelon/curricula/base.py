@@ -29,8 +29,8 @@ class Curriculum(NamedTuple):
       stages: names of the stages; empty for a curriculum without any.
       stage: `(state) -> int32`, the present stage.
       stage_params: `(state, index) -> params` of one stage's task, as itself.
-      evaluated: `(state, success) -> state`, after an evaluation of the present stage, with
-        `success` bool `[N]` per episode.
+      evaluated: `(state, rate) -> state`, after an evaluation of the present stage: float32, the
+        share of successes among the episodes that count, NaN where none does.
       retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
     """
 
@@ -43,7 +43,7 @@ class Curriculum(NamedTuple):
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
-    evaluated: Callable = lambda state, success: state
+    evaluated: Callable = lambda state, rate: state
     retasked: Callable = lambda state, fresh: state
 
 

@@ -155,15 +155,19 @@ def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
     """Whether the window shows what the next phase asks for, at each of the episodes `[N]`."""
 
     def columns(success, reward, outcome):
+        known = ~jnp.isnan(reward)
         shares = outcome[:, None] == jnp.arange(now.max_rates.shape[-1])
-        return jnp.concatenate([success[:, None], reward[:, None], shares], axis=-1, dtype=jnp.float32)
+        parts = [jnp.stack([success, known, jnp.where(known, reward, 0.0)], axis=-1), shares]
+        return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
 
     history, values = columns(course.success, course.reward, course.outcome), columns(*episode)
     means = stages.sliding_mean(history, course.episodes, values, now.window_size)
+    known, total = means[:, 1], means[:, 2]
+    reward = jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), -jnp.inf)
     return (
         (means[:, 0] >= now.success_rate - TOLERANCE)
-        & (means[:, 1] >= now.avg_reward)
-        & jnp.all(means[:, 2:] <= now.max_rates + TOLERANCE, axis=-1)
+        & (reward >= now.avg_reward)
+        & jnp.all(means[:, 3:] <= now.max_rates + TOLERANCE, axis=-1)
         & (course.eval_streak >= now.eval_required_runs)
     )
 
@@ -173,8 +177,7 @@ def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Arra
     return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
 
 
-def _evaluated(criteria: Criteria, course: Course, success: jax.Array) -> Course:
-    rate = jnp.mean(success.astype(jnp.float32))
+def _evaluated(criteria: Criteria, course: Course, rate: jax.Array) -> Course:
     reached = rate >= _now(criteria, course).eval_success_rate - TOLERANCE
     return course.replace(eval_streak=jnp.where(reached, course.eval_streak + 1, 0), eval_success=rate)
 

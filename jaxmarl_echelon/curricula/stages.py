@@ -18,7 +18,7 @@ from jax import lax
 from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Drawn, Finished
+from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
 
 # Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
 TOLERANCE = 1e-6
@@ -40,7 +40,8 @@ class Episode(NamedTuple):
 
     Attributes:
       success: bool.
-      reward: float32, return of the role whose progress the curriculum follows, mean over its agents.
+      reward: float32, return of the role whose progress the curriculum follows, mean over its agents
+        that took part; NaN where none did.
       outcome: int32 outcome code.
     """
 
@@ -63,7 +64,7 @@ class Rules(NamedTuple):
         those after the one that it moves at are not looked at.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
       window: how many episodes it looks back at most.
-      evaluated: `(course, success [N]) -> course`.
+      evaluated: `(course, rate) -> course`, see `Curriculum`.
     """
 
     init: Callable
@@ -71,7 +72,7 @@ class Rules(NamedTuple):
     advance: Callable
     metrics: Callable
     window: int
-    evaluated: Callable = lambda course, success: course
+    evaluated: Callable = lambda course, rate: course
 
 
 @struct.dataclass
@@ -179,7 +180,7 @@ def staged(
         stages=tuple(stage.name for stage in table),
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
-        evaluated=lambda state, success: state.replace(course=rules.evaluated(state.course, success)),
+        evaluated=lambda state, rate: state.replace(course=rules.evaluated(state.course, rate)),
         retasked=lambda state, fresh: state.replace(params=fresh.params),
     )
 
@@ -193,7 +194,7 @@ def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """What curricula look at in finished episodes `[T, E]`."""
     return Episode(
         success=spec.succeeded(finished.outcome),
-        reward=jnp.mean(finished.episode_return[role], axis=-1),
+        reward=masked_mean(finished.episode_return[role], finished.present[role]),
         outcome=finished.outcome,
     )
 
@@ -285,10 +286,8 @@ def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
 
 
 def share(marked: jax.Array, values: jax.Array) -> jax.Array:
-    """Mean of `values [..., W]` over the `marked [W]`; NaN where nothing is marked."""
-    total = jnp.sum(jnp.where(marked, values, 0.0), axis=-1)
-    number = jnp.sum(marked)
-    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+    """Mean of the numbers among `values [..., W]` over the `marked [W]`; NaN where there are none."""
+    return masked_mean(values, marked & ~jnp.isnan(values))
 
 
 def merged(base: Mapping, over: Mapping) -> dict:

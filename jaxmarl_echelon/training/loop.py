@@ -26,7 +26,7 @@ class Compiled(NamedTuple):
     Attributes:
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
-      assess: `(RunState) -> (RunState, Assessment)`.
+      assess: `(RunState) -> (curriculum state, Assessment)`.
       state: shapes and dtypes of the state.
       seconds: time the compiler took.
     """
@@ -51,7 +51,7 @@ def compile_program(
     Args:
       init: `(*arguments) -> state`.
       update: `(state) -> (state, report)`; the state of a chunk is donated.
-      assess: `(state) -> (state, assessment)`.
+      assess: `(state) -> (curriculum state, assessment)`; of the state only what that needs is passed on.
       arguments: arrays to start from.
       updates_per_chunk: updates in one call.
       options: what XLA is told of the updates, see `Program.compiler_options`.
@@ -200,8 +200,8 @@ class Runner:
 
     def _assess(self, state):
         begin = time.perf_counter()
-        state, assessment = self.compiled.assess(state)
-        assessment = jax.device_get(assessment)
+        course, assessment = self.compiled.assess(state)
+        state, assessment = state.replace(curriculum=course), jax.device_get(assessment)
         return state, self.assessed(state, assessment, time.perf_counter() - begin)
 
     def _finish(self, status):

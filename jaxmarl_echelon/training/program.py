@@ -54,8 +54,10 @@ class Program(NamedTuple):
     Attributes:
       init: `(key, course=None) -> RunState`; `course` is the curriculum's state to begin with.
       update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
-      assess: `(RunState, key) -> (RunState, Assessment)`: the deterministic evaluation that scores
-        the run, and one of the curriculum's present stage, of which the curriculum takes note.
+      assess: `(RunState, key) -> (curriculum state, Assessment)`: the deterministic evaluation that
+        scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
+        looks at no more of the run than `policy` leaves and returns none of it, so that neither a
+        replay nor anything else is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None) -> Evaluation`, deterministic,
         of the task that scores the run or of the task `params`, in as many episodes as the
         configuration says or in `episodes`.
@@ -126,15 +128,16 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         return evaluate_as(greedy, run.policies, run, key, params, record, episodes)
 
     def assess(run, key):
+        run = policy_only(agents, run)
         result = evaluate(run, key)
         scalars = evaluation.summary(result, env.spec, scored)
-        stage = curriculum.stage(run.curriculum)
+        course, stage = run.curriculum, curriculum.stage(run.curriculum)
         if curriculum.stages:
-            own = evaluate(run, key, curriculum.stage_params(run.curriculum, stage))
-            success = env.spec.succeeded(own.outcome)
-            scalars["eval_agg/phase_success_rate"] = jnp.mean(success)
-            run = run.replace(curriculum=curriculum.evaluated(run.curriculum, success))
-        return run, Assessment(scalars, result, stage)
+            own = evaluate(run, key, curriculum.stage_params(course, stage))
+            rate = own.success_rate(env.spec)
+            scalars["eval_agg/phase_success_rate"] = rate
+            course = curriculum.evaluated(course, rate)
+        return course, Assessment(scalars, result, stage)
 
     return Program(
         init=init,

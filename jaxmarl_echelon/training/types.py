@@ -30,7 +30,7 @@ class Recent:
     """Ring of the last W finished episodes, for rolling statistics.
 
     Attributes:
-      episode_return: role name to `[W]`, mean over the role's agents.
+      episode_return: role name to `[W]`, mean over the role's agents that took part; NaN for none.
       length: `[W]` decisions.
       outcome: `[W]` int32 outcome codes.
       components: component name to `[W]` sums over the episode.
