@@ -99,10 +99,10 @@ def train_line(view: RunView, now: float) -> str:
     if "eval_agg/success_rate" in view.latest:
         parts.append(f"eval {percent(view.value('eval_agg/success_rate'))}")
     parts += [
-        f"return{role.replace('/', ' ')} {number(value)}" for role, value in view.section("train/return")
+        f"return{role.replace('/', ' ')} {measured(value)}" for role, value in view.section("train/return")
     ]
     if "train/episode_length" in view.latest:
-        parts.append(f"length {number(view.value('train/episode_length'))}")
+        parts.append(f"length {measured(view.value('train/episode_length'))}")
     losses = [(name, value) for name, value in view.losses() if not isinstance(value, str)]
     parts += [f"{name} {number(value)}" for name, value in losses[:3]]
     return "  ".join(parts)

@@ -189,11 +189,11 @@ class Group(Runner):
         return shown | {
             "status": status,
             "env_steps": self.step,
-            "compile_seconds": round(self.compiled.seconds, 2),
+            "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
             "variants": variant_rows(self.members, self.records),
-            "members": {r.folder.name: r.summary(status, self.compiled.seconds) for r in self.records},
+            "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 
 

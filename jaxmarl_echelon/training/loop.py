@@ -4,6 +4,8 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,21 +23,21 @@ __all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "train"
 
 
 class Compiled(NamedTuple):
-    """A program compiled ahead of time.
+    """A program compiled ahead of time, perhaps still under way: each function waits for its own part.
 
     Attributes:
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
       assess: `(RunState) -> (curriculum state, Assessment)`.
       state: shapes and dtypes of the state.
-      seconds: time the compiler took.
+      seconds: `() -> float`, wall-clock time from the first trace to the last compiled part; waits for it.
     """
 
     init: Callable
     chunk: Callable
     assess: Callable
     state: Any
-    seconds: float
+    seconds: Callable
 
 
 def compile_program(
@@ -46,7 +48,10 @@ def compile_program(
     updates_per_chunk: int,
     options: dict[str, str] | None = None,
 ) -> Compiled:
-    """Compiles the start, a chunk of updates and the evaluation.
+    """Compiles the start, the evaluation and a chunk of updates side by side.
+
+    Tracing takes turns, in the order in which a run needs the parts; XLA compiles each on a thread of its
+    own, so that a run starts and is evaluated for the first time while the updates are still compiled.
 
     Args:
       init: `(*arguments) -> state`.
@@ -61,11 +66,27 @@ def compile_program(
     def chunk(state):
         return jax.lax.scan(lambda s, _: update(s), state, None, updates_per_chunk)
 
-    start = jax.jit(init).lower(*arguments).compile()
-    state = jax.eval_shape(init, *arguments)
-    advance = jax.jit(chunk, donate_argnums=0).lower(state).compile(compiler_options=options)
-    score = jax.jit(assess).lower(state).compile()
-    return Compiled(lambda: start(*arguments), advance, score, state, time.perf_counter() - begin)
+    def compiled(lowered, options=None):
+        return lowered.compile(compiler_options=options), time.perf_counter()
+
+    pool = ThreadPoolExecutor(max_workers=3)
+    start = jax.jit(init)
+    parts = [pool.submit(compiled, start.lower(*arguments))]
+    state = jax.eval_shape(start, *arguments)
+    parts.append(pool.submit(compiled, jax.jit(assess).lower(state)))
+    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state), options))
+    pool.shutdown(wait=False)
+
+    def call(part, *given):
+        return part.result()[0](*given)
+
+    return Compiled(
+        init=partial(call, parts[0], *arguments),
+        chunk=partial(call, parts[2]),
+        assess=partial(call, parts[1]),
+        state=state,
+        seconds=lambda: max(part.result()[1] for part in parts) - begin,
+    )
 
 
 class StopSignal:
@@ -162,8 +183,8 @@ class Runner:
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
-        self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds})
         state = self._start(resume)
+        self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
             if stop.requested or self.progress.updates == stop_after:
                 self.save(state, ["latest"])
@@ -253,7 +274,7 @@ class SingleRun(Runner):
 
     def summary(self, status):
         shown = {"references": self.reference_scores} if self.reference_scores else {}
-        return self.record.summary(status, self.compiled.seconds) | shown
+        return self.record.summary(status, self.compiled.seconds()) | shown
 
 
 def train(
