@@ -111,7 +111,7 @@ def make_state(battle: Battle, **changes) -> EchelonState:
         contacts=jnp.full((size, 5), NOBODY, jnp.int32),
         sort=jnp.zeros(size, jnp.int32),
         hostile_only=jnp.zeros(size, bool),
-        waypoint=jnp.zeros((0, 2)),
+        waypoint=jnp.full((size, 2), -1.0),
         outcome=jnp.int32(-1),
         ending=jnp.int32(-1),
     )

@@ -100,7 +100,7 @@ class Echelon:
             contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
             sort=jnp.zeros(size, jnp.int32),
             hostile_only=jnp.zeros(size, bool),
-            waypoint=jnp.full((size if self._assists else 0, 2), assistance.NOWHERE),
+            waypoint=jnp.full((size, 2), assistance.NOWHERE),
             outcome=jnp.int32(RUNNING),
             ending=jnp.int32(RUNNING),
         )

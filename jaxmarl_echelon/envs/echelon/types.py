@@ -156,8 +156,7 @@ class EchelonState:
       contacts: `[M, K]` int32 mechs in the slots of the last observation, or NOBODY.
       sort: `[M]` int32 order of contacts: 0 closest, 1 biggest, 2 most damaged.
       hostile_only: `[M]` bool; contacts are enemies only.
-      waypoint: `[M, 2]` x and y that navigation assistance leads to, or `assistance.NOWHERE`; `[0, 2]`
-        without it.
+      waypoint: `[M, 2]` x and y that navigation assistance leads to, or `assistance.NOWHERE`.
       outcome: int32 index into the outcomes, -1 while the episode runs.
       ending: int32 index into the endings, -1 while the episode runs.
     """
