@@ -23,6 +23,8 @@ from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
 # Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
 TOLERANCE = 1e-6
 LONGEST_WINDOW = 10_000
+# Places in line, if windows ask for no more: a number of its own, so that how fast a curriculum
+# judges does not grow with the environments for ever, and what an update costs neither.
 LINE = 1024
 
 
