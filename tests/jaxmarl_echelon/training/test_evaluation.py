@@ -1,6 +1,7 @@
 """What an evaluation counts: sound episodes, and the agents that took part in them."""
 
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
@@ -136,22 +138,29 @@ def test_a_run_without_a_sound_episode_goes_on_and_says_so(tmp_path, capsys):
     assert not (tmp_path / "eval_episodes.csv").exists()
 
 
-def test_variants_are_compared_by_their_sound_episodes(tmp_path):
-    def member(name, which, seed):
-        return group.Member(f"{name}_seed_{seed}", name, configure(Sick(which), seed=seed), {"seed": seed})
-
-    kinds = {"sound": NONE, "half": EVERY_OTHER, "lost": ALL}
-    members = [member(name, which, seed) for name, which in kinds.items() for seed in (0, 1)]
+def test_a_group_counts_sound_episodes(tmp_path):
+    members = [group.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)]
     summary = group.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
-    rows = {row["name"]: row for row in summary["variants"]}
-    for name in ("sound", "half"):
-        low, high = wilson(0, 2 * (8 if name == "sound" else 4))
-        assert rows[name]["success"] == rows[name]["best"] == 0.0
-        assert rows[name]["low"] == low and rows[name]["high"] == pytest.approx(high)
-    assert all(math.isnan(rows["lost"][key]) for key in ("success", "low", "high", "best"))
-    counted = read_columns(tmp_path / "eval.csv")
-    _, high = wilson(0, 2 * 8 + 2 * 4)
-    assert counted["success_high"][-1] == pytest.approx(high)
+    low, high = wilson(0, 2 * 4)
+    (row,) = summary["variants"]
+    assert (row["success"], row["best"], row["low"], row["high"]) == (0.0, 0.0, low, high)
+    pooled = read_columns(tmp_path / "eval.csv")
+    assert pooled["success_high"].tolist() == [high] * 3 and pooled["quarantined"].tolist() == [4] * 3
+    assert pooled["avg_reward"].tolist() == [6.0] * 3
+
+
+def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
+    def record(rate, number):
+        scores = {"eval_agg/success_rate": rate, "eval_agg/num_episodes": number}
+        best = {"best_eval": [rate]} if number else {}
+        return SimpleNamespace(progress=Progress(last_eval=scores, best=best))
+
+    named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
+    members = [SimpleNamespace(variant=name) for name, _, _ in named]
+    some, none = group.variant_rows(members, [record(rate, number) for _, rate, number in named])
+    assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
+    assert all(math.isnan(none[key]) for key in ("success", "low", "high", "best"))
+    assert tables.interval(none["success"], none["low"], none["high"]) == "-"
 
 
 def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
