@@ -172,18 +172,25 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
     restored = []
     for path, leaf in leaves:
         name = prefix + jax.tree_util.keystr(path)
-        if name not in saved:
+        if leaf.size == 0:
+            restored.append(jax.numpy.zeros(leaf.shape, leaf.dtype))
+        elif name in saved:
+            restored.append(_as_leaf(saved[name], leaf, name, folder))
+        else:
             raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
-        restored.append(_as_leaf(saved[name], leaf, name, folder))
     return jax.tree.unflatten(structure, restored)
 
 
 def flatten(state: PyTree) -> dict[str, np.ndarray]:
-    """Names every array of a tree by its path; typed keys become their bits."""
+    """Names every array of a tree by its path; typed keys become their bits.
+
+    Arrays without elements are left out: Orbax refuses them, and their shape says all.
+    """
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return {
         jax.tree_util.keystr(path): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
         for path, leaf in leaves
+        if leaf.size
     }
 
 

@@ -15,7 +15,7 @@ from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, make_actors, make_program
-from jaxmarl_echelon.training.record import evaluation_values
+from jaxmarl_echelon.training.record import environment, evaluation_values
 
 
 def parse() -> argparse.Namespace:
@@ -81,6 +81,8 @@ def main() -> None:
         rows |= references.scores(program, state, final, episodes)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
+    if (trained_in := facts["environment"]) != (present := environment(program.env.spec)):
+        console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
     for line in getattr(program.env, "describe", tuple)():
         console.print(line, markup=False, soft_wrap=True)
     console.print(tables.actors(rows, episodes))

@@ -24,6 +24,7 @@ from jaxmarl_echelon.training.record import (
     Progress,
     Record,
     by_namespace,
+    environment,
     success_values,
     versions,
 )
@@ -58,6 +59,7 @@ def courses(members: Sequence[Member]):
 
 def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
     """Restores the members' states under their present numbers; see `resuming.restore`."""
+    resuming.require_environment(program, checkpoint)
     state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
     return jax.vmap(program.renewed)(state, courses(members))
 
@@ -157,6 +159,7 @@ class Group(Runner):
             "step": self.step,
             "group": {record.folder.name: vars(record.progress) for record in self.records},
             "config": self.resolved,
+            "environment": environment(self.program.env.spec),
             "versions": versions(),
         }
         checkpoints.save(self.checkpoints, tuple(names), state, facts)

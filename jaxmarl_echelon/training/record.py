@@ -223,6 +223,7 @@ class Record:
             "scores": self.progress.last_eval,
             "progress": vars(self.progress),
             "config": self.resolved,
+            "environment": environment(self.program.env.spec),
             "versions": versions(),
         }
         phases = tuple(name for name in names if name.startswith("best_eval_phase_"))
@@ -277,6 +278,11 @@ def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float |
         namespace, _, rest = name.partition("/")
         result[namespace][rest] = value
     return dict(result)
+
+
+def environment(spec: EnvSpec) -> str:
+    """An environment's name with the version of its behaviour."""
+    return f"{spec.name} of version {spec.version}"
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import TASK, RunConfig
 from jaxmarl_echelon.training.program import Program
-from jaxmarl_echelon.training.record import Progress
+from jaxmarl_echelon.training.record import Progress, environment
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -197,9 +197,23 @@ def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
       like: the state's structure, shapes and dtypes.
 
     Raises:
-      CheckpointError: as `checkpoints.restore`.
+      CheckpointError: as `checkpoints.restore`, and for a run in another version of its environment.
     """
+    require_environment(program, checkpoint)
     return program.renewed(checkpoints.restore(checkpoint, without_numbers(program, like)))
+
+
+def require_environment(program: Program, checkpoint: Path) -> None:
+    """Refuses to go on in an environment that behaves otherwise than the one that the run began in.
+
+    Raises:
+      CheckpointError: one line with both versions.
+    """
+    found, present = checkpoints.metadata(checkpoint)["environment"], environment(program.env.spec)
+    if found != present:
+        raise checkpoints.CheckpointError(
+            f"{checkpoint}: a run in {found}, here it is {present} and behaves otherwise; it can be evaluated"
+        )
 
 
 def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> RunState:

@@ -33,6 +33,15 @@ def test_round_trip_is_exact(tmp_path):
     assert checkpoints.metadata(found)["step"] == 5
 
 
+def test_arrays_without_elements_are_kept_by_their_shape(tmp_path):
+    def some():
+        return {"none": jnp.zeros((0, 2)), "one": jnp.ones(1)}
+
+    checkpoints.save(tmp_path, ("latest",), some(), {"step": 5})
+    restored = checkpoints.restore(checkpoints.find(tmp_path, "latest"), jax.eval_shape(some))
+    assert restored["none"].shape == (0, 2) and restored["one"] == 1
+
+
 def test_names_point_at_their_own_states_and_others_are_pruned(tmp_path):
     checkpoints.save(tmp_path, ("latest", "best_eval"), state(1.0), {"step": 1})
     checkpoints.save(tmp_path, ("latest",), state(2.0), {"step": 2})

@@ -190,3 +190,17 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
     assert score(0, 1.0) == ["best_training"]
     assert score(1, 0.25) == ["best_training"]
     assert score(1, 0.2) == score(0, 1.0) == []
+
+
+def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_path):
+    class Changed(probes.TimeLimit):
+        @property
+        def spec(self):
+            return dataclasses.replace(super().spec, name="TimeLimit", version=2)
+
+    config = configure()
+    run(tmp_path / "run", config, stop_after=1)
+    latest = checkpoints.find(tmp_path / "run", "latest")
+    with pytest.raises(checkpoints.CheckpointError, match="TimeLimit of version 1.*of version 2") as caught:
+        run(tmp_path / "run", dataclasses.replace(config, env=Changed(horizon=5)), resume=latest)
+    assert "\n" not in str(caught.value)
