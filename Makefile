@@ -4,6 +4,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 TRAIN ?= +algo=ppo env=f110
+LEARN ?=
 WORKERS ?= 2
 MARKS ?=
 TESTS ?=
@@ -14,11 +15,12 @@ TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_backend_optimiza
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	JAX_COMPILATION_CACHE_DIR="$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/.cache/jax}"
 
-.PHONY: help install train test
+.PHONY: help install train test learn
 
 help:
 	@echo "make train [TRAIN='+algo=ppo env=f110']      train; any Hydra overrides"
 	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]"
+	@echo "make learn [LEARN='f110 --write docs/results.md']   known trainings over seeds, each held to a bar"
 
 $(INSTALLED): pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -31,4 +33,7 @@ train: install
 	$(RUN) -m jaxmarl_echelon.train $(TRAIN)
 
 test: install
-	$(TEST_ENV) $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(if $(MARKS),-m "$(MARKS)") $(TESTS)
+	$(TEST_ENV) $(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
+
+learn: install
+	$(RUN) benchmarks/learn.py $(LEARN)

@@ -113,6 +113,35 @@ def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]
         raise UsageError(_explain(error, overrides)) from error
 
 
+def tuning_lines(config: DictConfig, choices: Mapping[str, str]) -> list[str]:
+    """What `conf/tuning` set for this environment and algorithm, in words; nothing where there is no file.
+
+    Args:
+      config, choices: as composed.
+    """
+    path = config_directory() / "tuning" / f"{choices.get('tuning')}.yaml"
+    values = leaves(OmegaConf.load(path)) if path.is_file() else {}
+    if not values:
+        return []
+    present = {key: OmegaConf.select(config, key) for key in values}
+    kept = [f"{key}={value}" for key, value in values.items() if present[key] == value]
+    changed = [
+        f"{key}={present[key]} (not {value})" for key, value in values.items() if present[key] != value
+    ]
+    lines = [f"tuning {choices['tuning']} (tuning=none leaves it out): {' '.join(kept)}"]
+    return [*lines, f"told otherwise: {' '.join(changed)}"] if changed else lines
+
+
+def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
+    """Values of a tree of mappings by their keys with dots."""
+    found = {}
+    for key, value in node.items():
+        found |= (
+            leaves(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else {f"{prefix}{key}": value}
+        )
+    return found
+
+
 def _check_override(override: str) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:

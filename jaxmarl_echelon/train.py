@@ -43,6 +43,8 @@ def start(config: DictConfig, choices: dict[str, str], folder: Path | None = Non
     if folder is None:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         folder = command_line.new_run_folder(config, choices, stamp)
+    for line in command_line.tuning_lines(config, choices):
+        print(line)
     execute(job, folder, tracker, None)
 
 

@@ -218,3 +218,20 @@ def test_resume_refuses_another_environment(monkeypatch, capsys, finished_run):
         run(monkeypatch, train.main, f"resume={finished_run}", "env=f110_race")
     message = capsys.readouterr().err
     assert "keeps its env=f110" in message and message.count("\n") == 1
+
+
+def test_the_tuning_that_was_applied_is_told_value_by_value():
+    """A comparison at other settings goes wrong where discounts come from a file that nobody named."""
+    config, choices = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo", "algo.gamma=0.5"])
+    told, otherwise = command_line.tuning_lines(config, choices)
+    assert told.startswith("tuning gymnax/CartPole-v1/ppo (tuning=none leaves it out): ")
+    assert f"num_envs={config.num_envs}" in told.split() and "algo.gamma" not in told
+    assert otherwise.startswith("told otherwise: algo.gamma=0.5 (not 0.")
+
+
+def test_no_tuning_leaves_the_values_of_the_algorithm():
+    plain, choices = command_line.compose_config(["env=f110", "algo=ppo", "tuning=none"])
+    tuned, _ = command_line.compose_config(["env=f110", "algo=ppo"])
+    assert command_line.tuning_lines(plain, choices) == []
+    assert plain.algo.gamma == 0.99 and tuned.algo.gamma == 0.999
+    assert plain.num_envs == 1024 and tuned.num_envs == 512

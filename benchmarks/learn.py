@@ -1,0 +1,241 @@
+"""Learning results: trainings over several seeds, each held to a bar, and the table of docs/results.md.
+
+    python benchmarks/learn.py [NAME ...] [--list] [--output FOLDER] [--write docs/results.md]
+
+Every training is `python -m jaxmarl_echelon.train` with `seeds=N`, one vmapped program. Its last and its
+best policies are scored, deterministically, on episodes that neither trained nor chose them. Scores are
+success rates, or mean returns where an environment knows no success. Shown is the interquartile mean over
+seeds with the interval of a percentile bootstrap. A training whose last policies score less than its bar
+(or, for a control, more than that) makes the exit status 1. Without names those of `QUICK` run, each a
+matter of minutes.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon.training.keys import Stream, stream_key
+
+BEGIN, END = "<!-- learn: begin -->", "<!-- learn: end -->"
+CHECKPOINTS = ("latest", "best_eval")
+
+
+class Training(NamedTuple):
+    """One training and its bar.
+
+    Attributes:
+      overrides: of the command line, without `seeds`.
+      seeds: how many.
+      least, most: bounds on the interquartile mean of the last policies' scores.
+      episodes: of each final evaluation.
+      maps: whether it needs the folder that `--maps` names, put for MAPS in its overrides; TEACHER there
+        stands for the first seed of the training `f110` in the same output folder.
+    """
+
+    overrides: tuple[str, ...]
+    seeds: int = 5
+    least: float = -math.inf
+    most: float = math.inf
+    episodes: int = 512
+    maps: bool = False
+
+
+MEMORY = (
+    "algo=ppo_rnn",
+    "env=gymnax/MemoryChain-bsuite",
+    "env.params.memory_length=20",
+    "env.params.max_steps_in_episode=100",
+)
+POSITIONS = ("algo=ppo_rnn", "env=gymnax/CartPole-v1", "env.observe=[0,2]")
+PHASED = ("env=f110", "curriculum=phased26")
+SMALL = (
+    "env=f110",
+    "algo=ppo_rnn",
+    "algo.core={kind: gru, width: 32}",
+    "algo.widths=[32]",
+    "total_env_steps=524288",
+)
+QUICK = {
+    "pendulum_sac": Training(("env=gymnax/Pendulum-v1", "algo=sac"), least=-200.0),
+    "pendulum_td3": Training(("env=gymnax/Pendulum-v1", "algo=td3"), least=-200.0),
+    "pendulum_tqc": Training(("env=gymnax/Pendulum-v1", "algo=tqc"), least=-200.0),
+    "pendulum_ppo": Training(("env=gymnax/Pendulum-v1", "algo=ppo"), least=-200.0),
+    "cartpole_ppo": Training(("env=gymnax/CartPole-v1", "algo=ppo"), least=475.0),
+    "cartpole_a2c": Training(("env=gymnax/CartPole-v1", "algo=a2c"), least=475.0),
+    "memory_lstm": Training((*MEMORY, "algo.core.kind=lstm"), least=0.95),
+    "memory_none": Training((*MEMORY, "algo.core.kind=none"), most=0.3),
+    "positions_lstm": Training((*POSITIONS, "algo.core.kind=lstm"), least=475.0),
+    "positions_none": Training((*POSITIONS, "algo.core.kind=none"), most=100.0),
+    "f110": Training(("env=f110", "algo=ppo"), least=0.5),
+    "kickstart": Training((*SMALL, "algo.teacher=TEACHER"), seeds=3, least=0.9),
+    "kickstart_alone": Training(SMALL, seeds=3, most=0.5),
+}
+LONG = {
+    "phased26_ppo": Training(
+        (*PHASED, "algo=ppo", "total_env_steps=10000000", "eval_every=4", "checkpoint_every=4"), seeds=3
+    ),
+    "phased26_tqc": Training((*PHASED, "algo=tqc", "total_env_steps=6000000"), seeds=3),
+    "spielberg": Training(
+        ("env=f110", "algo=ppo", "env.map=MAPS/spielberg/Spielberg.yaml", "total_env_steps=2000000"),
+        maps=True,
+    ),
+    "race": Training(
+        ("env=f110_race", "algo=ppo", "env.map=MAPS/spielberg/Spielberg.yaml", "env.max_steps=6000"),
+        episodes=64,
+        maps=True,
+    ),
+    "echelon": Training(("env=echelon", "algo=ppo"), seeds=3, episodes=256),
+}
+TRAININGS = QUICK | LONG
+
+
+class Scores(NamedTuple):
+    """Scores of one training's seeds, and the seconds that it took."""
+
+    measure: str
+    last: list[float]
+    best: list[float]
+    seconds: float
+
+
+def interval(scores: list[float]) -> tuple[float, float, float]:
+    """The interquartile mean over seeds with its 95 % bootstrap interval (Agarwal et al. 2021)."""
+    values = np.asarray(scores, np.float64)
+    if values.size == 1 or np.all(values == values[0]):
+        return values.mean(), values.min(), values.max()
+
+    def middle(sample, axis):
+        return stats.trim_mean(sample, 0.25, axis=axis)
+
+    found = stats.bootstrap((values,), middle, axis=-1, method="percentile", rng=0)
+    return middle(values, 0), *found.confidence_interval
+
+
+def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[list[Path], float]:
+    """Trains all seeds in one program; returns their folders and the seconds it took."""
+    places = {"MAPS": str(maps), "TEACHER": str((folder / "f110/ppo/f110/seed_0").resolve())}
+    overrides = list(training.overrides)
+    for mark, place in places.items():
+        overrides = [override.replace(mark, place) for override in overrides]
+    command = [sys.executable, "-m", "jaxmarl_echelon.train", *overrides, "tracking=quiet"]
+    begin = time.perf_counter()
+    subprocess.run(
+        [*command, f"seeds={training.seeds}", f"run_name={name}", f"output_dir={folder}"], check=True
+    )
+    seconds = time.perf_counter() - begin
+    (run,) = folder.glob(f"*/*/{name}")
+    return sorted(path for path in run.glob("seed_*") if path.is_dir()), seconds
+
+
+def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
+    """What is measured, and by checkpoint the members' scores on their own final episodes."""
+    _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
+    rated = program.env.spec.success is not None
+
+    @jax.jit
+    def play(state, key):
+        result = program.evaluate(state, key, episodes=training.episodes)
+        return result.success_rate(program.env.spec) if rated else result.mean_return(program.role).mean()
+
+    scores = {name: [] for name in CHECKPOINTS}
+    for member in members:
+        for name, found in scores.items():
+            folder = checkpoints.find(member, name)
+            key = stream_key(checkpoints.metadata(folder)["config"]["seed"], Stream.FINAL)
+            state = checkpoints.restore(folder, jax.eval_shape(lambda: like))
+            found.append(float(play(state, key)))
+    return "success" if rated else "return", scores
+
+
+def write_table(path: Path, rows: dict[str, Scores]) -> None:
+    """Puts the table of the rows between the marks of a Markdown file, beside rows of other trainings."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    lines = {line.split("|")[1].strip(" `"): line for line in old.splitlines() if line.startswith("| `")}
+    for name, scores in rows.items():
+        numbers = ", ".join(f"{x:.4g}" for x in scores.last)
+        cells = [f"`{name}`", scores.measure, len(scores.last), shown(scores.last), shown(scores.best)]
+        lines[name] = f"| {' | '.join(map(str, [*cells, numbers, round(scores.seconds)]))} |"
+    names = ("Training", "Score", "Seeds", "Last policies", "Best policies", "Last, seed by seed", "s")
+    head = f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
+    table = "\n".join([head, *(lines[name] for name in TRAININGS if name in lines)])
+    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def shown(scores: list[float]) -> str:
+    """An interquartile mean with its interval."""
+    middle, low, high = interval(scores)
+    return f"{middle:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def bar(training: Training) -> str:
+    """What is demanded of the last policies, in words."""
+    if math.isfinite(training.least):
+        return f"at least {training.least:g}"
+    return f"at most {training.most:g}" if math.isfinite(training.most) else "none"
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(TRAININGS)}")
+    parser.add_argument("--list", action="store_true", help="say what each training is, and stop")
+    parser.add_argument("--output", type=Path, default=Path("outputs/learn"), help="folder for the runs")
+    parser.add_argument("--maps", help="folder of real maps, for the trainings that need one")
+    parser.add_argument("--write", type=Path, help="Markdown file whose table of results is renewed")
+    parsed = parser.parse_args()
+    for name in parsed.names:
+        if name not in TRAININGS:
+            parser.error(f"{name}: unknown training; allowed: {', '.join(TRAININGS)}")
+        if TRAININGS[name].maps and parsed.maps is None:
+            parser.error(f"{name}: needs --maps FOLDER")
+    return parsed
+
+
+def main() -> None:
+    """Trains, scores, prints a row per training, and fails where one is below its bar."""
+    given, console = arguments(), Console(width=None if sys.stdout.isatty() else 120)
+    chosen = {name: TRAININGS[name] for name in given.names or QUICK}
+    if given.list:
+        for name, training in chosen.items():
+            console.print(f"{name}: {' '.join(training.overrides)} seeds={training.seeds}", soft_wrap=True)
+        return
+    table = Table("training", "score", "last [95 %]", "best [95 %]", "bar", "s", title="over seeds")
+    rows, failed = {}, []
+    for name, training in chosen.items():
+        members, seconds = train(name, training, given.output, given.maps)
+        measure, scores = final_scores(members, training)
+        rows[name] = Scores(measure, *scores.values(), seconds)
+        middle = interval(rows[name].last)[0]
+        if not training.least <= middle <= training.most:
+            failed.append(name)
+        bar = (
+            f"at least {training.least:g}" if math.isfinite(training.least) else f"at most {training.most:g}"
+        )
+        cells = [measure, shown(rows[name].last), shown(rows[name].best), bar, f"{seconds:.0f}"]
+        console.print(name, *cells, sep="  ")
+        table.add_row(name, *cells)
+        (given.output / f"{name}.json").write_text(json.dumps(rows[name]._asdict(), indent=2) + "\n")
+        if given.write:
+            write_table(given.write, rows)
+    console.print(table)
+    if failed:
+        raise SystemExit(f"below their bars: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
