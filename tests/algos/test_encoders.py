@@ -158,8 +158,7 @@ def test_the_order_of_entities_matters_to_no_agent_whose_normaliser_runs(learner
     def look(key, before, *now):
         state = agent.policy_state(agent.init(key))
         params = jax.tree_util.tree_map_with_path(
-            lambda path, x: 100.0 * x if any(name in jax.tree_util.keystr(path) for name in heads) else x,
-            state.params,
+            lambda path, x: 100.0 * x if path[1].key in heads else x, state.params
         )
         observations = merge_statistics(state.observations, before, jnp.ones(before.shape[:-1], bool))
         state = state.replace(params=params, observations=observations)
