@@ -23,6 +23,7 @@ from jaxmarl_echelon.training.types import RunState
 PyTree = Any
 
 MISSING = "nothing"
+LONGEST_SHOWN = 80
 # Applied by the rebuilt program although it is no number: parameters are float32 in every precision.
 PRECISION = "compute_dtype"
 
@@ -92,7 +93,18 @@ def _tables(value: Any) -> bool:
 
 def keeps(continuation: Continuation | None, key: str, old: Any, new: Any) -> None:
     """Refuses the key: it belongs to the run's beginning or is part of its shapes."""
-    raise ValueError(f"{key}={new}: a resumed run keeps its {key}={old}")
+    raise ValueError(f"{key}={shown(new)}: {kept(key, old)}")
+
+
+def kept(key: str, old: Any) -> str:
+    """What a message says of a setting that stays."""
+    return f"a resumed run keeps its {key}={shown(old)}"
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: the beginning of a long one."""
+    text = str(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def applies(continuation: Continuation, key: str, old: Any, new: Any) -> None:
@@ -122,19 +134,19 @@ def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     names = algo.adjustable()
     if name not in (*names, PRECISION):
         allowed = ", ".join((*names, PRECISION))
-        raise ValueError(f"{key}={new}: a resumed run keeps its {key}={old}; what may change: {allowed}")
+        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; what may change: {allowed}")
 
 
 def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     """Takes the numbers of the task; refuses what shapes or the program depend on."""
     ours, theirs = alone(continuation, key, old, new)
-    kept = f"a resumed run keeps its {key}={old}"
     if not alike(ours, theirs):
-        raise ValueError(f"{key}={new}: changes more than numbers; {kept}")
+        raise ValueError(f"{key}={shown(new)}: changes more than numbers; {kept(key, old)}")
     if key.startswith("curriculum."):
         return
     if config_lib.same_arrays(ours.env.default_params(), theirs.env.default_params()):
-        raise ValueError(f"{key}={new}: is no number that may change between episodes; {kept}")
+        reason = "is no number that may change between episodes"
+        raise ValueError(f"{key}={shown(new)}: {reason}; {kept(key, old)}")
 
 
 def alike(ours: RunConfig, theirs: RunConfig) -> bool:
