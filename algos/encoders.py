@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count
 from algos.initializers import orthogonal
+from algos.observations import Entities, take_apart
 from algos.types import Block
 
 KINDS = ("none", "deepset", "attention")
@@ -49,7 +50,7 @@ class EncoderConfig:
 class SetEncoder(nn.Module):
     """Summary of a set of rows: `[..., K, F]` to `[..., 2 * width]`, whatever their order.
 
-    Rows of zeros are empty places: they change nothing.
+    Empty places change nothing.
 
     Attributes:
       width: size of an embedded row.
@@ -62,8 +63,8 @@ class SetEncoder(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, rows: jax.Array) -> jax.Array:
-        present = jnp.any(rows != 0, axis=-1)
+    def __call__(self, rows: jax.Array, present: jax.Array) -> jax.Array:
+        """Summarises the rows that are `present`, bool `[..., K]`."""
         dense = partial(nn.Dense, self.width, kernel_init=orthogonal(GAIN), dtype=self.dtype)
         x = nn.relu(dense(name="embed")(rows))
         if self.heads:
@@ -94,7 +95,7 @@ class MapEncoder(nn.Module):
 
 
 class EntityEncoder(nn.Module):
-    """Encodes each block of an observation for what it is: `[..., F]` to `[..., G]`.
+    """Encodes each block of an observation for what it is, to `[..., G]`.
 
     Attributes:
       config: the choices; `kind` is not "none".
@@ -107,16 +108,20 @@ class EntityEncoder(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, flat: jax.Array) -> jax.Array:
+    def __call__(self, obs: jax.Array | Entities) -> jax.Array:
+        """Encodes observations taken apart, or raw ones `[..., F]`."""
+        seen = obs if isinstance(obs, Entities) else take_apart(obs, self.blocks)
         heads = self.config.heads if self.config.kind == "attention" else 0
         parts = []
         for block in self.blocks:
-            x = flat[..., block.start : block.start + block.size]
-            shaped = x.reshape(*x.shape[:-1], *block.shape)
+            x = seen.blocks[block.name]
             if block.kind == "set":
-                x = SetEncoder(self.config.width, heads, self.dtype, name=block.name)(shaped)
+                present = seen.present[block.name]
+                x = SetEncoder(self.config.width, heads, self.dtype, name=block.name)(x, present)
             elif block.kind == "map" and self.config.maps == "cnn":
-                x = MapEncoder(self.config.width, self.dtype, name=block.name)(shaped)
+                x = MapEncoder(self.config.width, self.dtype, name=block.name)(x)
+            else:
+                x = x.reshape(*x.shape[: x.ndim - len(block.shape)], -1)
             parts.append(x.astype(jnp.float32))
         return jnp.concatenate(parts, axis=-1)
 
@@ -138,6 +143,11 @@ def make_encoder(
     return partial(EntityEncoder, config, tuple(blocks), dtype)
 
 
-def encode(encoder: Callable | None, name: str, obs: jax.Array) -> jax.Array:
-    """Passes flat observations through an encoder of this name, if there is one; inside a module."""
+def blocks_apart(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The blocks that networks see apart; none where observations stay flat."""
+    return () if config.kind == "none" else tuple(blocks)
+
+
+def encode(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
+    """Passes observations through an encoder of this name, if there is one; inside a module."""
     return obs if encoder is None else encoder(name=name)(obs)

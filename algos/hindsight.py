@@ -59,6 +59,7 @@ def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
     The new goal is the one reached at a step of the sampled transition's episode: with "future" any
     from the transition's own to the newest stored one, equally likely, with "final" the newest. In
     every step of the window the part of the reward that depends on the goal is exchanged; discounts stay.
+    Relabelled samples have index -1: their errors say nothing of the transitions as they were made.
 
     Returns:
       `(ring, ends, key, window, sample) -> sample`.
@@ -82,10 +83,19 @@ def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
         old_goals = goal.desired(ring.obs[row[:, None], window.slot])
         new_goals = jnp.broadcast_to(new_goal[:, None], old_goals.shape)
         change = goal.reward(achieved, new_goals) - goal.reward(achieved, old_goals)
+
+        def renew(obs, goals):
+            return obs.at[:count].set(goal.replace(obs[:count], goals))
+
+        between = sample.between
+        if between is not None:
+            between = between.replace(obs=renew(between.obs, new_goals[:, 1:]))
         return sample.replace(
-            obs=sample.obs.at[:count].set(goal.replace(sample.obs[:count], new_goal)),
-            next_obs=sample.next_obs.at[:count].set(goal.replace(sample.next_obs[:count], new_goal)),
+            obs=renew(sample.obs, new_goal),
+            next_obs=renew(sample.next_obs, new_goal),
             reward=sample.reward.at[:count].add(window_sum(window, change)),
+            index=sample.index.at[:count].set(-1),
+            between=between,
         )
 
     return relabel

@@ -29,7 +29,11 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class Linear(nn.Module):
-    """Affine map to few outputs, `[..., F]` to `[..., size]`.
+    """Affine map to few outputs, `[..., F]` to `[..., size]`, float32 whatever the inputs are.
+
+    Outputs are read to more digits than bfloat16 has: values of hundreds whose differences are advantages,
+    log-probabilities whose differences are ratios. So their arithmetic is that of float32, also on devices
+    that would by default round the factors of a product.
 
     The kernel is `[size, F]`, because XLA's CPU backend is slow at the gradient of a kernel whose
     last axis is short.
@@ -38,16 +42,18 @@ class Linear(nn.Module):
     size: int
     gain: float
     bias_init: Callable = nn.initializers.zeros
-    dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.param("kernel", orthogonal(self.gain), (self.size, x.shape[-1]))
         bias = self.param("bias", self.bias_init, (self.size,))
         product = jax.lax.dot_general(
-            x.astype(self.dtype), kernel.astype(self.dtype), (((x.ndim - 1,), (1,)), ((), ()))
+            x.astype(jnp.float32),
+            kernel,
+            (((x.ndim - 1,), (1,)), ((), ())),
+            precision=jax.lax.Precision.HIGHEST,
         )
-        return product.astype(jnp.float32) + bias
+        return product + bias
 
 
 class MLP(nn.Module):
@@ -87,14 +93,12 @@ class PolicyHead(nn.Module):
       state_dependent_std: whether the logarithm of the deviation is an output too, rather than a
         parameter of its own.
       mean_bias: initial bias of the outputs, one per output, or empty for 0.
-      dtype: type of the arithmetic; results are float32.
     """
 
     size: int
     log_std: float | None = None
     state_dependent_std: bool = False
     mean_bias: tuple[float, ...] = ()
-    dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
@@ -103,23 +107,21 @@ class PolicyHead(nn.Module):
         def initial_bias(_key, shape, dtype=jnp.float32):
             return jnp.broadcast_to(jnp.asarray(self.mean_bias or 0.0, dtype), shape)
 
-        out = Linear(self.size, POLICY_GAIN, initial_bias, self.dtype, name="out")(x)
+        out = Linear(self.size, POLICY_GAIN, initial_bias, name="out")(x)
         if self.log_std is None:
             return out, None
         constant = nn.initializers.constant(self.log_std)
         if not self.state_dependent_std:
             return out, self.param("log_std", constant, (self.size,))
-        return out, Linear(self.size, POLICY_GAIN, constant, self.dtype, name="log_std")(x)
+        return out, Linear(self.size, POLICY_GAIN, constant, name="log_std")(x)
 
 
 class ValueHead(nn.Module):
     """Linear map to one value, near 0 at first: `[..., F]` to `[...]`, float32."""
 
-    dtype: jnp.dtype = jnp.float32
-
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return Linear(1, VALUE_GAIN, dtype=self.dtype, name="out")(x)[..., 0]
+        return Linear(1, VALUE_GAIN, name="out")(x)[..., 0]
 
 
 class Actor(nn.Module):
@@ -129,7 +131,7 @@ class Actor(nn.Module):
       head: the policy head.
       widths: hidden layers.
       activation: a key of `ACTIVATIONS`.
-      dtype: type of the arithmetic.
+      dtype: type of the hidden arithmetic.
       encoder: makes the encoder of observations, or None; as in the other networks.
     """
 
@@ -141,7 +143,7 @@ class Actor(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Maps flat observations `[..., F]` to `(outputs, log_std)`."""
+        """Maps observations `[..., F]` to `(outputs, log_std)`."""
         x = encode(self.encoder, "encoder", obs)
         return self.head(MLP(self.widths, self.activation, self.dtype, name="trunk")(x))
 
@@ -156,7 +158,7 @@ class Critic(nn.Module):
       widths: hidden layers, at least one.
       outputs: estimates per action.
       activation: a key of `ACTIVATIONS`.
-      dtype: type of the arithmetic.
+      dtype: type of the hidden arithmetic.
       encoder: makes the encoder of observations, or None.
     """
 
@@ -176,7 +178,7 @@ class Critic(nn.Module):
         x = x + nn.Dense(first, use_bias=False, kernel_init=init, dtype=self.dtype, name="action")(action)
         x = ACTIVATIONS[self.activation](x)
         x = MLP(tuple(rest), self.activation, self.dtype, name="trunk")(x)
-        return Linear(self.outputs, VALUE_GAIN, dtype=self.dtype, name="out")(x)
+        return Linear(self.outputs, VALUE_GAIN, name="out")(x)
 
 
 class Network(NamedTuple):
@@ -215,7 +217,7 @@ class ActorCritic(nn.Module):
       value_widths: hidden layers of the critic; unused when shared.
       shared: whether both heads read one trunk.
       activation: a key of `ACTIVATIONS`.
-      dtype: type of the arithmetic.
+      dtype: type of the hidden arithmetic.
       encoder: makes encoders of observations, one per trunk, or None.
     """
 
@@ -237,7 +239,7 @@ class ActorCritic(nn.Module):
         else:
             seen = encode(self.encoder, "critic_encoder", obs)
             critic = MLP(self.value_widths, self.activation, self.dtype, name="critic_trunk")(seen)
-        return self.policy(actor), ValueHead(self.dtype, name="value")(critic)
+        return self.policy(actor), ValueHead(name="value")(critic)
 
 
 class RecurrentActorCritic(nn.Module):
@@ -248,7 +250,7 @@ class RecurrentActorCritic(nn.Module):
       widths: hidden layers of the trunk.
       core: choices of the core.
       activation: a key of `ACTIVATIONS`.
-      dtype: type of the arithmetic.
+      dtype: type of the hidden arithmetic.
       encoder: makes the encoder of observations, or None.
     """
 
@@ -268,7 +270,7 @@ class RecurrentActorCritic(nn.Module):
         seen = encode(self.encoder, "encoder", obs)
         x = MLP(self.widths, self.activation, self.dtype, name="trunk")(seen)
         carry, x = (core.sequence if sequence else core)(carry, x, reset)
-        return carry, self.policy(x), ValueHead(self.dtype, name="value")(x)
+        return carry, self.policy(x), ValueHead(name="value")(x)
 
 
 @dataclass(frozen=True)
@@ -359,7 +361,6 @@ def make_actor_critic(
         log_std=math.log(config.initial_std) if continuous else None,
         state_dependent_std=config.state_dependent_std,
         mean_bias=policy_bias(config.initial_action, action, config.squash),
-        dtype=dtype,
     )
 
     def distribution(out, log_std, mask):

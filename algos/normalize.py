@@ -9,24 +9,46 @@ from flax import struct
 class Moments:
     """Mean and variance of everything seen so far.
 
+    Each number is the sum of two: after many samples a batch moves it by less than float32 can tell
+    apart, and such steps would get lost, or only the larger ones of a skewed distribution be kept.
+
     Attributes:
       mean: `[...]` running mean.
       var: `[...]` running population variance.
       count: scalar, samples merged so far.
+      mean_rest, var_rest, count_rest: what rounding has left out of each, of the same shape.
     """
 
     mean: jax.Array
     var: jax.Array
     count: jax.Array
+    mean_rest: jax.Array
+    var_rest: jax.Array
+    count_rest: jax.Array
 
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
     """Moments of no samples: mean 0 and variance 1, so that normalising changes nothing."""
-    return Moments(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+    return moments_of(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+
+
+def moments_of(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
+    """Moments with exactly these numbers: nothing has been left out by rounding."""
+    return Moments(mean, var, count, *map(jnp.zeros_like, (mean, var, count)))
+
+
+def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum of `x + rest` and `step` as a rounded number and the rest of it (2Sum, Knuth 1969)."""
+    step = step + rest
+    total = x + step
+    added = total - x
+    return total, (x - (total - added)) + (step - added)
 
 
 def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Moments:
     """Merges the alive samples of a batch (parallel variance, Chan, Golub and LeVeque 1979).
+
+    The update is written in increments, which keeps it exact after any number of batches of any size.
 
     Args:
       moments: the moments so far, of shape `[...]`.
@@ -38,12 +60,16 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     count = alive.sum(dtype=jnp.float32)
     safe = jnp.maximum(count, 1.0)
     mean = jnp.where(keep, batch, 0.0).sum(axes) / safe
-    squares = jnp.where(keep, jnp.square(batch - mean), 0.0).sum(axes)
-    total = moments.count + count
-    shift = mean - moments.mean
+    var = jnp.where(keep, jnp.square(batch - mean), 0.0).sum(axes) / safe
+    total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
-    spread = moments.var * moments.count + squares + jnp.square(shift) * moments.count * weight
-    merged = Moments(moments.mean + shift * weight, spread / jnp.maximum(total, 1.0), total)
+    shift = mean - moments.mean
+    # The first batch is taken as it is: its variance may be far too small to be told apart beside 1.
+    before = jnp.where(moments.count > 0, moments.var, var)
+    change = weight * (var - before + jnp.square(shift) * (1.0 - weight))
+    centre, centre_rest = add_exactly(moments.mean, moments.mean_rest, weight * shift)
+    spread, spread_rest = add_exactly(before, moments.var_rest, change)
+    merged = Moments(centre, spread, total, centre_rest, spread_rest, total_rest)
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
 
 

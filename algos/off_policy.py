@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.checks import require_choice, require_count, require_list, require_range, require_switches
-from algos.encoders import EncoderConfig, make_encoder
+from algos.encoders import EncoderConfig, blocks_apart, make_encoder
 from algos.networks import (
     ACTIVATIONS,
     PRECISIONS,
@@ -21,8 +21,8 @@ from algos.networks import (
     require_inside,
     require_widths,
 )
-from algos.normalize import Moments, init_moments, merge_moments, normalize
-from algos.optimizers import AdamState, adam, init_adam
+from algos.observations import Statistics, init_statistics, merge_statistics, observe
+from algos.optimizers import AdamState, adam, global_norm, init_adam
 from algos.replay import Replay, ReplayConfig, Sample, make_replay
 from algos.types import ActionSpec, Agent, Block, Goal, ObservationSpec, Transition
 
@@ -63,6 +63,8 @@ class OffPolicyConfig:
     """
 
     NAME: ClassVar[str]
+    # Whether targets of several decisions need the states on the way.
+    BETWEEN: ClassVar[bool] = False
     TRACED: ClassVar[dict[str, tuple[float, float]]] = {
         "learning_rate": (0.0, 1.0),
         "actor_learning_rate": (0.0, 1.0),
@@ -148,8 +150,8 @@ class OffPolicyConfig:
         replay = self.make_replay(
             observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
         )
-        method = self.method(ObservationSpec(observation_shape, tuple(blocks)), action)
-        return make_agent(self, method, replay, observation_shape, action)
+        observation = ObservationSpec(observation_shape, tuple(blocks))
+        return make_agent(self, self.method(observation, action), replay, observation, action)
 
     def make_replay(
         self,
@@ -173,6 +175,7 @@ class OffPolicyConfig:
             batch_size=self.batch_size,
             episode_limit=episode_limit,
             goal=goal,
+            between=self.BETWEEN,
         )
 
     def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:
@@ -196,7 +199,7 @@ class OffPolicyState:
       params: parameters by part: "actor", "critic" (leading axis: critics), and what the method adds.
       targets: slowly following copies of some parts.
       optimizers: state of Adam by part.
-      observations: moments of the flat observations, or None.
+      observations: statistics of the observations, or None.
       replay: state of the replay; None where only the policy is kept.
       hyper: traced hyper-parameters by name.
       seen: int32 scalar, transitions seen, all agents together (stops at 2^30).
@@ -206,7 +209,7 @@ class OffPolicyState:
     params: dict[str, PyTree]
     targets: dict[str, PyTree]
     optimizers: dict[str, AdamState]
-    observations: Moments | None
+    observations: Statistics
     replay: PyTree
     hyper: dict[str, jax.Array]
     seen: jax.Array
@@ -222,7 +225,7 @@ class Method(NamedTuple):
       init: `(key) -> params`, a dict of parts.
       hyper: numbers for settings left at None, besides those of the configuration.
       targets: parts that have a target copy.
-      explore: `(state, key, obs) -> action` for observations `[..., F]`.
+      explore: `(state, key, obs) -> action`.
       greedy: `(state, obs) -> action`, deterministic.
       target: `(state, key, batch) -> target`, what the critics ought to say.
       predict: `(params, obs, action) -> [n_critics, B, q]`, of the critics.
@@ -246,27 +249,29 @@ def make_agent(
     config: OffPolicyConfig,
     method: Method,
     replay: Replay,
-    observation_shape: tuple[int, ...],
+    observation: ObservationSpec,
     action: ActionSpec,
 ) -> Agent:
     """Puts a method and a replay together as a bundle of pure functions."""
-    size = math.prod(observation_shape)
 
     def init(key):
-        return initial_state(config, method, replay, key, size)
+        return initial_state(config, method, replay, key, observation)
+
+    def see(state, obs):
+        return observe(state.observations, flatten(obs, observation.shape))
 
     def act(state, key, obs, carry, reset, mask):
         key_warmup, key_policy = jax.random.split(key)
-        flat = observe(state, flatten(obs, observation_shape))
-        uniform = jax.random.uniform(key_warmup, (*flat.shape[:-1], action.dimensions), minval=-1.0)
+        explored = method.explore(state, key_policy, see(state, obs))
+        uniform = jax.random.uniform(key_warmup, explored.shape, minval=-1.0)
         warmed_up = state.seen >= state.hyper["learning_starts"]
-        return jnp.where(warmed_up, method.explore(state, key_policy, flat), uniform), carry, {}
+        return jnp.where(warmed_up, explored, uniform), carry, {}
 
     def greedy(state, obs, carry, reset, mask):
-        return method.greedy(state, observe(state, flatten(obs, observation_shape))), carry
+        return method.greedy(state, see(state, obs)), carry
 
     def update(state, key, transition):
-        state = remember(replay, state, as_rows(transition, observation_shape))
+        state = remember(replay, state, as_rows(transition, observation.shape))
         return learn_if_ready(config, method, replay, state, key)
 
     return Agent(
@@ -284,15 +289,16 @@ def make_agent(
 
 
 def initial_state(
-    config: OffPolicyConfig, method: Method, replay: Replay, key: jax.Array, observation_size: int
+    config: OffPolicyConfig, method: Method, replay: Replay, key: jax.Array, observation: ObservationSpec
 ) -> OffPolicyState:
     """The state before the first decision."""
     params = method.init(key)
+    statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
     return OffPolicyState(
         params=params,
         targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
         optimizers={part: init_adam(x) for part, x in params.items()},
-        observations=init_moments((observation_size,)) if config.normalize_observation else None,
+        observations=statistics if config.normalize_observation else None,
         replay=replay.init(),
         hyper=initial_hyper(config, method),
         seen=jnp.int32(0),
@@ -313,11 +319,6 @@ def policy_state(state: OffPolicyState) -> OffPolicyState:
     return state.replace(params=actor, targets={}, optimizers={}, replay=None)
 
 
-def observe(state: OffPolicyState, flat: jax.Array) -> jax.Array:
-    """What the networks see of flat observations `[..., F]`: normalised, if the learner does that."""
-    return flat if state.observations is None else normalize(state.observations, flat)
-
-
 def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
     """Merges the axes of environments and agents, and those of the features: `[E * A, ...]`."""
     transition = transition.replace(
@@ -329,9 +330,7 @@ def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Trans
 
 def remember(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
     """Stores one decision of all agents `[N]` and merges it into the statistics."""
-    observations = state.observations
-    if observations is not None:
-        observations = merge_moments(observations, rows.obs, rows.alive)
+    observations = merge_statistics(state.observations, rows.obs, rows.alive)
     seen = jnp.minimum(state.seen, SEEN_LIMIT) + rows.alive.sum(dtype=jnp.int32)
     return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
 
@@ -352,6 +351,8 @@ def learn_if_ready(
         keys = jax.random.split(key, config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
         metrics = {name: x.mean() for name, x in metrics.items()}
+        # Losses are those of the parameters before the last step: what that step broke shows here alone.
+        metrics["parameter_norm"] = global_norm(state.params)
         return state, metrics | {"gradient_steps": jnp.float32(config.updates_per_step)}
 
     def wait(state, key):
@@ -369,10 +370,13 @@ def gradient_step(
     key_sample, key_target, key_improve = jax.random.split(key, 3)
     memory, sample = replay.sample(state.replay, key_sample, state.hyper["gamma"])
     batch = sample.replace(
-        obs=observe(state, sample.obs),
-        next_obs=observe(state, sample.next_obs),
+        obs=observe(state.observations, sample.obs),
+        next_obs=observe(state.observations, sample.next_obs),
         reward=sample.reward * state.hyper["reward_scale"],
     )
+    if batch.between is not None:
+        between = observe(state.observations, batch.between.obs)
+        batch = batch.replace(between=batch.between.replace(obs=between))
     state, td, metrics = critic_step(method, state, key_target, batch)
     state, improved = method.improve(state, key_improve, batch)
     memory = replay.reprioritize(memory, sample.index, td)

@@ -11,22 +11,20 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.checks import require_choice, require_count, require_range
+from algos.encoders import blocks_apart
 from algos.networks import ActorCriticConfig, Policy, flatten, make_actor_critic
 from algos.normalize import (
-    Moments,
     RewardScale,
     centre_rewards,
     explained_variance,
-    init_moments,
     init_reward_scale,
     masked_mean,
-    merge_moments,
-    normalize,
     scale_reward,
     standardize,
     update_reward_scale,
 )
-from algos.optimizers import SCHEDULES, anneal
+from algos.observations import Entities, Statistics, init_statistics, merge_statistics, observe
+from algos.optimizers import SCHEDULES, anneal, global_norm
 from algos.returns import gae
 from algos.types import ActionSpec, Agent, Block, ObservationSpec, Rollout
 
@@ -162,8 +160,9 @@ class OnPolicyConfig(ActorCriticConfig):
           ValueError: for settings that do not fit together.
         """
         del run
-        policy = self.networks(ObservationSpec(observation_shape, tuple(blocks)), action)
-        return make_agent(self, policy, self.method(policy), observation_shape, samples, updates)
+        observation = ObservationSpec(observation_shape, tuple(blocks))
+        policy = self.networks(observation, action)
+        return make_agent(self, policy, self.method(policy), observation, samples, updates)
 
 
 @struct.dataclass
@@ -173,7 +172,7 @@ class OnPolicyState:
     Attributes:
       params: parameters of the networks.
       optimizer: state of the optimiser.
-      observations: moments of the flat observations, or None.
+      observations: statistics of the observations, or None.
       rewards: scale of the rewards, or None.
       hyper: traced hyper-parameters by name.
       updates: int32 scalar, updates done.
@@ -183,7 +182,7 @@ class OnPolicyState:
 
     params: PyTree
     optimizer: PyTree
-    observations: Moments | None
+    observations: Statistics
     rewards: RewardScale | None
     hyper: Hyper
     updates: jax.Array
@@ -194,7 +193,7 @@ class OnPolicyState:
 class Batch(NamedTuple):
     """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros."""
 
-    obs: jax.Array
+    obs: jax.Array | Entities
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -208,7 +207,7 @@ def make_agent(
     config: OnPolicyConfig,
     policy: Policy,
     method: "Method",
-    observation_shape: tuple[int, ...],
+    observation: ObservationSpec,
     samples: int | None,
     updates: int | None,
 ) -> Agent:
@@ -230,11 +229,11 @@ def make_agent(
 
     def init(key):
         params = policy.init(key)
-        size = math.prod(observation_shape)
+        statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
         return OnPolicyState(
             params=params,
             optimizer=method.init(params),
-            observations=init_moments((size,)) if config.normalize_observation else None,
+            observations=statistics if config.normalize_observation else None,
             rewards=init_reward_scale(samples) if config.normalize_reward else None,
             hyper=hyper(),
             updates=jnp.zeros((), jnp.int32),
@@ -242,8 +241,8 @@ def make_agent(
         )
 
     def evaluate(state, obs, carry, reset, mask):
-        flat = flatten(obs, observation_shape)
-        return policy.step(acting_params(method, state), observe(state, flat), carry, reset, mask)
+        seen = observe(state.observations, flatten(obs, observation.shape))
+        return policy.step(acting_params(method, state), seen, carry, reset, mask)
 
     def act(state, key, obs, carry, reset, mask):
         carry, distribution, value = evaluate(state, obs, carry, reset, mask)
@@ -251,7 +250,7 @@ def make_agent(
         return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
 
     def update(state, key, rollout):
-        flat = rollout.replace(obs=flatten(rollout.obs, observation_shape))
+        flat = rollout.replace(obs=flatten(rollout.obs, observation.shape))
         return learn_from(config, method, state, key, flat)
 
     def greedy(state, obs, carry, reset, mask):
@@ -259,7 +258,8 @@ def make_agent(
         return distribution.mode(), carry
 
     def teach(state, flat, carry, reset, mask):
-        return policy.sequence(acting_params(method, state), observe(state, flat), carry, reset, mask)
+        seen = observe(state.observations, flat)
+        return policy.sequence(acting_params(method, state), seen, carry, reset, mask)
 
     return Agent(
         init=init,
@@ -282,11 +282,6 @@ def acting_params(method: "Method", state: OnPolicyState) -> PyTree:
     return state.params if state.optimizer is None else method.acting(state.optimizer, state.params)
 
 
-def observe(state: OnPolicyState, flat: jax.Array) -> jax.Array:
-    """What the networks see of flat observations `[..., F]`: normalised, if the learner does that."""
-    return flat if state.observations is None else normalize(state.observations, flat)
-
-
 def learn_from(
     config: OnPolicyConfig, method: "Method", state: OnPolicyState, key: jax.Array, rollout: Rollout
 ) -> tuple[OnPolicyState, Metrics]:
@@ -306,10 +301,10 @@ def learn_from(
         state = state.replace(rewards=rewards)
     batch = method.prepare(config, state, rollout, hyper)
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
-    observations = state.observations
-    if observations is not None:
-        observations = merge_moments(observations, rollout.obs, rollout.alive)
+    observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
+    # Losses are those of the parameters before the last step: what that step broke shows here alone.
+    metrics["parameter_norm"] = global_norm(params)
     metrics |= {name: hyper[name] for name in config.annealed()}
     state = state.replace(
         params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
@@ -349,7 +344,7 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
 
     clean = partial(keep, alive)
     batch = Batch(
-        obs=clean(observe(state, rollout.obs)),
+        obs=jax.tree.map(clean, observe(state.observations, rollout.obs)),
         action=clean(rollout.action),
         log_prob=clean(rollout.log_prob),
         value=clean(rollout.value),
@@ -369,7 +364,7 @@ def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> ja
 
 def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
     """`x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
-    return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, fill)
+    return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, jnp.asarray(fill, x.dtype))
 
 
 class Method(NamedTuple):

@@ -283,6 +283,7 @@ class PPOConfig(OnPolicyConfig):
         """
         if samples is not None and self.plan(samples) is None:
             require_minibatches(self.num_minibatches, samples * self.horizon)
-        policy = self.networks(ObservationSpec(observation_shape, tuple(blocks)), action)
-        agent = make_agent(self, policy, self.method(policy, teacher), observation_shape, samples, updates)
+        observation = ObservationSpec(observation_shape, tuple(blocks))
+        policy = self.networks(observation, action)
+        agent = make_agent(self, policy, self.method(policy, teacher), observation, samples, updates)
         return agent if teacher is None else with_teacher(agent, teacher)

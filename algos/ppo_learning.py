@@ -43,28 +43,27 @@ class Steps(NamedTuple):
     """What gradient steps leave behind, stacked over them.
 
     Attributes:
-      samples: unreduced quantities of the loss by name.
-      alive: bool, shaped like them: which of them count.
+      sums: quantities of the loss by name, summed over the alive samples of a step.
+      count: alive samples per step.
       evaluated: bool per step, False where it came too late or had nothing to learn from.
       stopped: bool per step, `Progress.stopped` after it.
       norm: norm of the gradient per step.
     """
 
-    samples: Metrics
-    alive: jax.Array
+    sums: Metrics
+    count: jax.Array
     evaluated: jax.Array
     stopped: jax.Array
     norm: jax.Array
 
-    @property
-    def counted(self) -> jax.Array:
-        """Which samples were learnt from, shaped like `alive`."""
-        axes = (1,) * (self.alive.ndim - self.evaluated.ndim)
-        return self.alive & self.evaluated.reshape(self.evaluated.shape + axes)
+    def mean(self, name: str) -> jax.Array:
+        """Mean of a quantity of the loss over all samples that were learnt from."""
+        total, count = (jnp.where(self.evaluated, x, 0.0).sum() for x in (self.sums[name], self.count))
+        return total / jnp.maximum(count, 1.0)
 
     def metrics(self) -> Metrics:
         """Means over everything that was learnt from."""
-        metrics = {name: masked_mean(x, self.counted) for name, x in self.samples.items()}
+        metrics = {name: self.mean(name) for name in self.sums}
         metrics["gradient_norm"] = masked_mean(self.norm, self.evaluated)
         metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
         return metrics
@@ -84,7 +83,7 @@ def descend(
     Args:
       config: the settings.
       optimizer: takes the steps.
-      gradient: `(params, memory, minibatch) -> (grads, samples, alive, memory)`.
+      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)`, the middle two as in `Steps`.
       progress: where the update stands.
       minibatches: whatever `gradient` wants, leading axis `[minibatches]`.
       hyper: what the optimiser wants, `max_grad_norm` and `target_kl`.
@@ -93,24 +92,30 @@ def descend(
 
     def step(progress, minibatch):
         params, state, stopped, memory = progress
-        grads, samples, alive, memory = gradient(params, memory, minibatch)
-        kl = masked_mean(samples["approx_kl"], alive)
+        grads, sums, count, memory = gradient(params, memory, minibatch)
+        kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
         norm = optimizer.norm(grads)
-        evaluated = ~stopped & jnp.any(alive)
+        evaluated = ~stopped & (count > 0)
         if config.kl_stop == "minibatch":
             stopped = stopped | (kl > hyper["target_kl"])
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)
-        return Progress(params, state, stopped, memory), Steps(samples, alive, evaluated, stopped, norm)
+        return Progress(params, state, stopped, memory), Steps(sums, count, evaluated, stopped, norm)
 
     if config.accumulation > 1:
         minibatches = jax.tree.map(lambda x: x.reshape((-1, config.accumulation) + x.shape[1:]), minibatches)
         gradient = accumulated(gradient)
     progress, steps = jax.lax.scan(step, progress, minibatches, unroll=unroll)
     if config.kl_stop == "epoch":
-        kl = masked_mean(steps.samples["approx_kl"], steps.counted)
-        progress = progress._replace(stopped=progress.stopped | (kl > hyper["target_kl"]))
+        stopped = progress.stopped | (steps.mean("approx_kl") > hyper["target_kl"])
+        progress = progress._replace(stopped=stopped)
     return progress, steps
+
+
+def summed(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:
+    """Sums of quantities over the alive samples, and the number of these, float32."""
+    sums = {name: jnp.where(alive, x, 0.0).sum() for name, x in samples.items()}
+    return sums, alive.sum(dtype=jnp.float32)
 
 
 def accumulated(gradient: Callable) -> Callable:
@@ -119,14 +124,14 @@ def accumulated(gradient: Callable) -> Callable:
     def over_group(params, memory, group):
         def add(carry, minibatch):
             total, count, memory = carry
-            grads, samples, alive, memory = gradient(params, memory, minibatch)
-            number = alive.sum(dtype=jnp.float32)
+            grads, sums, number, memory = gradient(params, memory, minibatch)
             total = jax.tree.map(lambda t, g: t + number * g, total, grads)
-            return (total, count + number, memory), (samples, alive)
+            return (total, count + number, memory), sums
 
         start = (jax.tree.map(jnp.zeros_like, params), jnp.zeros(()), memory)
-        (total, count, memory), (samples, alive) = jax.lax.scan(add, start, group)
-        return jax.tree.map(lambda t: t / jnp.maximum(count, 1.0), total), samples, alive, memory
+        (total, count, memory), sums = jax.lax.scan(add, start, group)
+        grads = jax.tree.map(lambda t: t / jnp.maximum(count, 1.0), total)
+        return grads, jax.tree.map(jnp.sum, sums), count, memory
 
     return over_group
 
@@ -147,7 +152,7 @@ def learn_samples(
 
     def gradient(params, memory, minibatch):
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
-        return grads, samples, minibatch.alive, memory
+        return grads, *summed(samples, minibatch.alive), memory
 
     def epoch(progress, order):
         shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch)
@@ -208,7 +213,8 @@ def clipped_loss(
         batch.alive,
         hyper,
     )
-    samples["approx_kl"] = ratio - 1.0 - log_ratio
+    # Not `ratio - 1`, which would leave nothing but rounding of policies that have hardly moved.
+    samples["approx_kl"] = jnp.expm1(log_ratio) - log_ratio
     samples["clip_fraction"] = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
     return loss, samples
 

@@ -1,5 +1,6 @@
 """PPO on segments: whole rows of consecutive decisions, evaluated from the recurrent state before them."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -7,9 +8,10 @@ import jax.numpy as jnp
 
 from algos.networks import Policy
 from algos.normalize import masked_mean, standardize
-from algos.on_policy import Hyper, Metrics, OnPolicyState, keep, learning_rewards, observe
+from algos.observations import Entities, observe
+from algos.on_policy import Hyper, Metrics, OnPolicyState, keep, learning_rewards
 from algos.optimizers import Optimizer
-from algos.ppo_learning import Progress, clipped_loss, descend
+from algos.ppo_learning import Progress, clipped_loss, descend, summed
 from algos.returns import vtrace_gae
 from algos.segments import choose, importance_exponent, partition
 from algos.teacher import Lesson, Teacher, imitation_loss, lesson
@@ -26,7 +28,7 @@ class Segments(NamedTuple):
 
     Attributes:
       obs, action, log_prob, value, reward, reset, discount, boundary, bootstrap, alive, mask: as in
-        `Rollout`; observations are flat and normalised, rewards in the units of the values.
+        `Rollout`; observations are as networks see them, rewards in the units of the values.
       carry: recurrent state before each row.
       last_value: value of the observation after each row.
       advantage, target: as after the rollout.
@@ -34,7 +36,7 @@ class Segments(NamedTuple):
       lesson: what the teacher makes of it, or None.
     """
 
-    obs: jax.Array
+    obs: jax.Array | Entities
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -91,7 +93,7 @@ def prepare(
         return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
 
     fields = {
-        "obs": keep(alive, observe(state, rollout.obs)),
+        "obs": jax.tree.map(partial(keep, alive), observe(state.observations, rollout.obs)),
         "action": keep(alive, rollout.action),
         "log_prob": keep(alive, rollout.log_prob),
         "value": jnp.where(alive | jnp.isfinite(rollout.value), rollout.value, 0.0),
@@ -249,4 +251,4 @@ def segment_gradient(
         memory = memory._replace(
             value=memory.value.at[:, chosen].set(value), ratio=memory.ratio.at[:, chosen].set(ratio)
         )
-    return grads, samples, minibatch.learning, memory
+    return grads, *summed(samples, minibatch.learning), memory

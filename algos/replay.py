@@ -47,7 +47,8 @@ class ReplayConfig:
         first and after `importance_samples` batches; 1 undoes them fully.
       importance_samples: batches over which that exponent is annealed.
       success_capacity: transitions of successful episodes kept besides; 0 for none.
-      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none.
+      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none. Above 0 every
+        row must hold a whole episode, and so must `success_capacity`: successes are never cut.
       hindsight_ratio: share of each batch relabelled with goals that were reached.
       hindsight_strategy: "future" (a goal reached later in the episode, or now) or "final".
     """
@@ -93,7 +94,8 @@ class Replay(NamedTuple):
       sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
       reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
         absolute TD errors, before anything else is added; of several for one transition the largest
-        counts. Changes nothing where choice is uniform.
+        counts. Relabelled samples and those of successes change nothing, nor does any where choice is
+        uniform.
       size: `(state) -> int32`, transitions to draw from, not counting the copies of successful episodes.
       nbytes: bytes that `init` allocates.
     """
@@ -158,6 +160,7 @@ def make_replay(
     batch_size: int,
     episode_limit: int,
     goal: Goal | None = None,
+    between: bool = False,
 ) -> Replay:
     """Builds a replay.
 
@@ -167,21 +170,22 @@ def make_replay(
       observation_size: F.
       action_size: D.
       batch_size: B.
-      episode_limit: decisions that an episode may last; longer ones keep their last part as successes.
+      episode_limit: decisions that an episode may last.
       goal: how goals appear in observations, for hindsight.
+      between: whether samples of several decisions come with the states on the way.
 
     Raises:
-      ValueError: for a capacity too small for the batch or the rows, or hindsight without a goal.
+      ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
+        a goal.
     """
     require_sizes(config, rows, batch_size)
+    require_whole_successes(config, rows, episode_limit)
     slots = config.capacity // rows
     from_success = share(config.success_ratio, batch_size)
     from_hindsight = min(share(config.hindsight_ratio, batch_size), batch_size - from_success)
     choice = make_choice(config, rows, slots, batch_size)
     hindsight = make_hindsight(config, rows, slots, from_hindsight, goal)
-    success = make_success(
-        config, rows, observation_size, action_size, from_success, min(episode_limit, slots)
-    )
+    success = make_success(config, rows, observation_size, action_size, from_success, episode_limit, between)
 
     def init():
         ring = init_ring(rows, slots, observation_size, action_size)
@@ -201,7 +205,7 @@ def make_replay(
         ring = state.ring
         chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
         window = look(ring, row, slot, config.n_step, gamma)
-        batch = read(ring, window, weight, row * slots + slot)
+        batch = read(ring, window, weight, row * slots + slot, between=between)
         batch = hindsight.change(state.ends, ring, hindsight_key, gamma, window, batch)
         batch = success.change(state.successes, ring, success_key, gamma, window, batch)
         return state.replace(choice=chosen), batch
@@ -222,6 +226,22 @@ def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
             f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
             f"{rows} agents side by side with n_step={config.n_step}"
         )
+
+
+def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int) -> None:
+    """Demands room for the longest episode in every row and among the successes, if any are kept."""
+    if config.success_ratio == 0:
+        return
+    reason = (
+        f"with success_ratio={config.success_ratio} for whole episodes of up to {episode_limit} decisions"
+    )
+    for key, copies in (("capacity", rows), ("success_capacity", 1)):
+        least = copies * episode_limit
+        if getattr(config, key) < least:
+            beside = f" and {rows} agents side by side" if copies > 1 else ""
+            raise ValueError(
+                f"replay.{key}={getattr(config, key)}: must be at least {least} {reason}{beside}"
+            )
 
 
 def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
@@ -260,13 +280,19 @@ def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal
 
 
 def make_success(
-    config: ReplayConfig, rows: int, observation_size: int, action_size: int, count: int, longest: int
+    config: ReplayConfig,
+    rows: int,
+    observation_size: int,
+    action_size: int,
+    count: int,
+    longest: int,
+    between: bool,
 ) -> Part:
     """Keeps successful episodes, and takes the last `count` samples of a batch from them."""
     if count == 0:
         return OFF
-    collect = make_collect(min(longest, config.success_capacity))
-    mix = make_mix(count, config.n_step)
+    collect = make_collect(longest)
+    mix = make_mix(count, config.n_step, between)
     return Part(
         init=lambda: init_successes(rows, config.success_capacity, observation_size, action_size),
         add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),

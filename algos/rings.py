@@ -86,6 +86,19 @@ class Window(NamedTuple):
 
 
 @struct.dataclass
+class Between:
+    """States that a sample passes through between its first and its last, n - 1 at most.
+
+    Attributes:
+      obs: `[B, n - 1, F]`.
+      factor: `[B, n - 1]` what a reward in that state counts: gamma^k, 0 where the window has ended.
+    """
+
+    obs: jax.Array
+    factor: jax.Array
+
+
+@struct.dataclass
 class Sample:
     """A batch of B transitions to learn from, each spanning up to n decisions.
 
@@ -97,6 +110,7 @@ class Sample:
       next_obs: `[B, F]` what the window led to.
       weight: `[B]` importance weights, at most 1.
       index: what `Replay.reprioritize` needs to find the transitions again.
+      between: states passed through on the way; None where nobody asked for them or n is 1.
     """
 
     obs: jax.Array
@@ -106,6 +120,7 @@ class Sample:
     next_obs: jax.Array
     weight: jax.Array
     index: PyTree
+    between: Between | None = None
 
 
 def init_ring(rows: int, slots: int, observation_size: int, action_size: int) -> Ring:
@@ -186,8 +201,11 @@ def window_sum(window: Window, values: jax.Array) -> jax.Array:
     return jnp.where(window.inside, window.factor * values, 0.0).sum(-1)
 
 
-def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree) -> Sample:
-    """What the windows hold, as samples with these weights and indices `[B]`."""
+def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
+    """What the windows hold, as samples with these weights and indices `[B]`.
+
+    With `between` the states on the way are among it, unless the windows have one step.
+    """
     row, begin = window.row, window.slot[:, 0]
     return Sample(
         obs=ring.obs[row, begin],
@@ -197,4 +215,11 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree) -> Sample
         next_obs=ring.next_obs[row, window.end],
         weight=weight,
         index=index,
+        between=read_between(ring, window) if between and window.slot.shape[1] > 1 else None,
     )
+
+
+def read_between(ring: Ring, window: Window) -> Between:
+    """The states of the windows after their first, as far as the windows reach."""
+    factor = jnp.where(window.inside, window.factor, 0.0)
+    return Between(obs=ring.obs[window.row[:, None], window.slot[:, 1:]], factor=factor[:, 1:])

@@ -36,6 +36,7 @@ class SoftConfig(OffPolicyConfig):
         action dimensions.
     """
 
+    BETWEEN: ClassVar[bool] = True
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicyConfig.TRACED | {
         "log_std_min": (-20.0, 0.0),
         "log_std_max": (0.0, 5.0),
@@ -88,7 +89,6 @@ def make_gaussian_actor(config: SoftConfig, observation: ObservationSpec, action
         log_std=math.log(config.initial_std),
         state_dependent_std=True,
         mean_bias=policy_bias(config.initial_action, action, squash=True),
-        dtype=dtype,
     )
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
     actor = Actor(head, config.widths, config.activation, dtype, encoder)
@@ -135,7 +135,22 @@ def make_soft_method(
     def acting(state, obs):
         return policy(state, state.params["actor"], obs)
 
+    def with_entropy(state, key, batch):
+        """The batch with the entropy of the states on the way among its rewards, as for one decision.
+
+        It is that of the present policy, of a fresh action in each state, as in the n-step targets of
+        Schulman, Chen and Abbeel (2017): actions of the replay may be so unlikely by now that their
+        log-probabilities have no bound.
+        """
+        log_prob = acting(state, batch.between.obs).sample_and_log_prob(key)[1]
+        factor = batch.between.factor
+        bonus = jnp.where(factor > 0, -factor * log_prob, 0.0).sum(-1)
+        return batch.replace(reward=batch.reward + jnp.exp(state.params["log_alpha"]) * bonus)
+
     def target(state, key, batch):
+        if batch.between is not None:
+            key, key_between = jax.random.split(key)
+            batch = with_entropy(state, key_between, batch)
         action, log_prob = acting(state, batch.next_obs).sample_and_log_prob(key)
         next_value = critics.apply(state.targets["critic"], batch.next_obs, action)
         bonus = jnp.exp(state.params["log_alpha"]) * log_prob

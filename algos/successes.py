@@ -30,7 +30,7 @@ def init_successes(rows: int, capacity: int, observation_size: int, action_size:
 
 
 def make_collect(longest: int) -> Callable:
-    """Copying of the episodes that have just ended well, of each at most the last `longest` steps.
+    """Copying of the episodes that have just ended well; none has more than `longest` steps.
 
     The work grows with the number of such episodes and is none without any, also when many runs are
     batched with `vmap`: the copies of all runs share one loop whose step does nothing to a run that has
@@ -88,10 +88,11 @@ def make_collect(longest: int) -> Callable:
     return collect
 
 
-def make_mix(count: int, steps: int) -> Callable:
+def make_mix(count: int, steps: int, between: bool = False) -> Callable:
     """Replacement of a batch's last `count` samples by samples of successful episodes.
 
-    They have weight 1 and index -1. While there are no such episodes the batch stays as it is.
+    They have weight 1 and index -1, and span `steps` decisions at most, with the states on the way where
+    the batch has them (`between`). While there are no such episodes the batch stays as it is.
 
     Returns:
       `(successes, key, gamma, sample) -> sample`.
@@ -100,7 +101,8 @@ def make_mix(count: int, steps: int) -> Callable:
     def mix(successes: Successes, key, gamma, sample: Sample) -> Sample:
         ring = successes.ring
         row, slot = draw_uniform(key, ring, count)
-        drawn = read(ring, look(ring, row, slot, steps, gamma), jnp.ones(count), jnp.full(count, -1))
+        window = look(ring, row, slot, steps, gamma)
+        drawn = read(ring, window, jnp.ones(count), jnp.full(count, -1), between=between)
         held = ring.count[0] > 0
         return jax.tree.map(
             lambda old, new: old.at[-count:].set(jnp.where(held, new, old[-count:])), sample, drawn

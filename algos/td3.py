@@ -61,7 +61,7 @@ def make_deterministic_actor(
     dtype = PRECISIONS[config.compute_dtype]
     bias = policy_bias(config.initial_action, action, squash=True)
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    head = PolicyHead(action.dimensions, mean_bias=bias, dtype=dtype)
+    head = PolicyHead(action.dimensions, mean_bias=bias)
     actor = Actor(head, config.widths, config.activation, dtype, encoder)
     return Network(
         init=lambda key: actor.init(key, jnp.zeros((observation.size,))),

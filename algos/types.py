@@ -85,7 +85,7 @@ class Transition:
       discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise.
       next_obs: `[E, A, ...]` what the step led to; the true final observation where an episode ended.
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
-      success: `[E, A]` bool; it ended here, and well.
+      success: `[E, A]` bool; it ended here, and well for the role of the agent.
       alive: `[E, A]` bool; the agent acted in this step and learns from it.
     """
 

@@ -229,16 +229,17 @@ def play(env, number: int):
 def observed(env, state, params, over):
     """What is counted of one decision; zeros after the end."""
     mechs, tally = state.battle.mechs, state.battle.tally
-    seen = env.senses(state.battle, params).visible
+    # What is visible would say nothing: with full observation every living mech is.
+    sight = env.senses(state.battle, params).sight
     half = env.simulation.teams[0]
-    enemies = seen[:half, half:] & mechs.alive[:half, None] & mechs.alive[None, half:]
+    enemies = sight[:half, half:] & mechs.alive[:half, None] & mechs.alive[None, half:]
     pairs = (mechs.alive[:half, None] & mechs.alive[None, half:]).sum()
     facts = {
         "kills": tally.kills.sum(),
         "damage": tally.dealt.sum(),
         "intercepted": tally.intercepted.sum(),
         "shots": tally.shots.sum(0),
-        "visible": enemies.sum() / jnp.maximum(pairs, 1),
+        "in sight": enemies.sum() / jnp.maximum(pairs, 1),
         "decisions": 1,
     }
     return jax.tree.map(lambda x: jnp.where(over, 0, x), facts)
@@ -260,7 +261,7 @@ def statistics(env, final, seen) -> dict[str, np.ndarray]:
     result["intercepted per missile"] = result["intercepted"] / np.maximum(shots[:, MISSILE], 1)
     for team, name in enumerate(TEAMS):
         result[f"zone seconds: {name}"] = final.score[:, team]
-    result["enemies visible"] = seen["visible"].sum(1) / np.maximum(length, 1)
+    result["enemies in sight"] = seen["in sight"].sum(1) / np.maximum(length, 1)
     return result
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from rich.console import Console
 
 from jaxmarl_echelon import checkpoints, command_line
-from jaxmarl_echelon.tracking import plots, tables
+from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import controllers, evaluation, loop
+from jaxmarl_echelon.training import controllers, evaluation, references
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, make_actors, make_program
 from jaxmarl_echelon.training.record import evaluation_values
 
@@ -24,7 +25,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
     )
-    parser.add_argument("--episodes", type=int, help="episodes to play (default: as during training)")
+    parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
     parser.add_argument("--episode", type=int, help="which episode to animate (default: the first success)")
     parser.add_argument(
         "--baselines",
@@ -43,7 +44,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_intermixed_args()  # overrides may follow options
 
 
-def load(path: str, name: str, overrides=(), episodes: int | None = None):
+def load(path: str, name: str, overrides=()):
     """Rebuilds a run from a checkpoint.
 
     Returns:
@@ -52,14 +53,12 @@ def load(path: str, name: str, overrides=(), episodes: int | None = None):
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
     config = config_lib.saved(facts)
-    if episodes is not None:
-        config.eval_episodes = episodes
     for override in overrides:
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
     run_config = config_lib.read(config)
     program = make_program(run_config, make_actors(run_config))
-    like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(run_config.seed))
+    like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
     return folder, facts, run_config, program, checkpoints.restore(folder, like)
 
 
@@ -67,41 +66,62 @@ def main() -> None:
     """Entry point."""
     command_line.use_compilation_cache()
     arguments = parse()
-    folder, facts, config, program, state = load(
-        arguments.path, arguments.checkpoint, arguments.overrides, arguments.episodes
-    )
+    if arguments.episodes is not None and arguments.episodes < 1:
+        raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
+    folder, facts, config, program, state = load(arguments.path, arguments.checkpoint, arguments.overrides)
+    episodes = arguments.episodes or config.eval_episodes
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     viewer = getattr(program.env, "viewer", None)
-    record = viewer.snapshot if viewer else None
-    key = loop.evaluation_key(config.seed)
-    _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
-    rows = {"trained policy": evaluation_values(assessment.scalars, assessment.result, program.env.spec)}
+    final = stream_key(config.seed, Stream.FINAL)
+    rows = {"trained policy": score(program, state, final, episodes)}
     if arguments.baselines:
-        rows |= score_baselines(program, config, state)
+        rows |= score_baselines(program, config, state, episodes)
+    else:
+        rows |= references.scores(program, state, final, episodes)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
-    console.print(tables.actors(rows, config.eval_episodes))
+    for line in getattr(program.env, "describe", tuple)():
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(tables.actors(rows, episodes))
     if (by_task := tables.tasks(rows["trained policy"])) is not None:
         console.print(by_task)
-    if not arguments.overrides and arguments.episodes is None:
-        same = rows["trained policy"] == facts["scores"]
-        console.print(
-            f"the score recorded during training is {'reproduced exactly' if same else 'NOT reproduced'}"
-        )
+    if not arguments.overrides:
+        console.print(reproduction(program, config, state, facts["scores"]))
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.ladder:
-        steps = ladder(program, config, state)
-        console.print(tables.ladder(steps, config.eval_episodes))
+        steps = ladder(program, config, state, episodes)
+        console.print(tables.ladder(steps, episodes))
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
-        show(program, config, state, record, viewer, output, arguments.episode, console)
+        show(program, config, state, viewer, episodes, output, arguments.episode, console)
 
 
-def score_baselines(program, config, state) -> dict[str, dict[str, float]]:
-    """Scores of the untrained policy and of the environment's scripts on the very same episodes."""
-    key, role = loop.evaluation_key(config.seed), program.role
+def score(program, state, key, episodes: int) -> dict[str, float]:
+    """Scores of the policy in `episodes` episodes of the task that scores the run."""
+    return scores(program, jax.jit(lambda run: program.evaluate(run, key, episodes=episodes))(state))
+
+
+def reproduction(program, config, state, recorded: dict[str, float]) -> str:
+    """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
+    key = stream_key(config.seed, Stream.EVALUATION)
+    _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
+    values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
+    parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
+    if "eval_agg/success_rate" in values:
+        parts.insert(0, f"success {formats.fixed(values['eval_agg/success_rate'], 2)}")
+    # As text, because not a number is not equal to itself.
+    same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
+    return (
+        f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
+        f"the score recorded there is {same}"
+    )
+
+
+def score_baselines(program, config, state, episodes: int) -> dict[str, dict[str, float]]:
+    """Scores of the untrained policy and of the environment's scripts on the policy's final episodes."""
+    key, role = stream_key(config.seed, Stream.FINAL), program.role
     names = getattr(program.env, "baselines", ())
     scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
     options = [program.controllers[role], *scripts]
@@ -109,9 +129,9 @@ def score_baselines(program, config, state) -> dict[str, dict[str, float]]:
     @jax.jit
     def play(number, policies, state):
         acting = program.controllers | {role: controllers.one_of(options, number)}
-        return program.evaluate_as(acting, policies, state, key)
+        return program.evaluate_as(acting, policies, state, key, episodes=episodes)
 
-    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(jax.random.key(config.seed))
+    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(run_key(config.seed))
     actors = {"untrained policy": (0, untrained)}
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
     return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
@@ -123,8 +143,10 @@ def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
-def ladder(program, config, state) -> list[dict]:
+def ladder(program, config, state, episodes: int) -> list[dict]:
     """Scores of the policy on every stage of a curriculum, as the stages are by themselves.
+
+    Like the final score they come from episodes that training never saw.
 
     Raises:
       ValueError: where the environment cannot be set to the stages' tasks.
@@ -135,8 +157,12 @@ def ladder(program, config, state) -> list[dict]:
         composed, _ = command_line.compose_config(["curriculum=phased26"])
         curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
-    key = loop.evaluation_key(config.seed)
-    play = jax.jit(lambda state, index: program.evaluate(state, key, curriculum.stage_params(course, index)))
+    key = stream_key(config.seed, Stream.FINAL)
+
+    @jax.jit
+    def play(state, index):
+        return program.evaluate(state, key, curriculum.stage_params(course, index), episodes=episodes)
+
     rows = []
     for index, name in enumerate(curriculum.stages):
         values = scores(program, play(state, index))
@@ -152,10 +178,15 @@ def ladder(program, config, state) -> list[dict]:
     return rows
 
 
-def show(program, config, state, record, viewer, output: Path, episode: int | None, console) -> None:
+def show(program, config, state, viewer, episodes: int, output: Path, episode: int | None, console) -> None:
     """Writes the picture of all trajectories, and one episode as an animation and, if it can be, a replay."""
-    key = loop.evaluation_key(config.seed)
-    recorded = jax.device_get(jax.jit(lambda run: program.evaluate(run, key, record=record))(state))
+    key = stream_key(config.seed, Stream.PICTURES)
+
+    @jax.jit
+    def play(run):
+        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes)
+
+    recorded = jax.device_get(play(state))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
@@ -172,8 +203,8 @@ def interesting(program: Program, result) -> int:
         wins = np.flatnonzero(spec.succeeded(np.asarray(result.outcome)))
         if wins.size:
             return int(wins[0])
-    returns = result.episode_return[program.role]
-    return int(np.argmax(np.mean(returns, axis=-1)))
+    returns = np.asarray(result.mean_return(program.role))
+    return int(np.argmax(np.where(np.isnan(returns), -np.inf, returns)))
 
 
 if __name__ == "__main__":

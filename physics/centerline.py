@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 
 _SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv")
+_MAP = "_map"
+_REPEATED = 0.05
 _COLUMNS = {
     "x": "x", "x_m": "x",
     "y": "y", "y_m": "y",
@@ -24,6 +26,7 @@ class Centerline:
       left, right: `[N]` distance to the wall on either side in metres, or None where not known.
       length: total arc length in metres, including the closing segment of a closed line.
       closed: whether the last point connects to the first.
+      source: where the line comes from, for people: a file's path, or how it was made.
     """
 
     x: np.ndarray
@@ -34,11 +37,39 @@ class Centerline:
     right: np.ndarray | None
     length: float
     closed: bool
+    source: str = ""
 
     @property
     def points(self) -> np.ndarray:
         """The `[N, 2]` points."""
         return np.stack([self.x, self.y], axis=-1)
+
+    @property
+    def area(self) -> float:
+        """Signed area in m^2 inside the closed polygon of the points, positive counter-clockwise."""
+        # Relative to one of the points: far from the world's origin the products would cancel badly.
+        x, y = self.x - self.x[0], self.y - self.y[0]
+        return float(0.5 * np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
+
+    @property
+    def course(self) -> str:
+        """Which way the line runs, for people: the turning sense of a closed one, the ends of an open one."""
+        if self.closed:
+            return "counter-clockwise" if self.area > 0 else "clockwise"
+        ends = (f"({x:.1f}, {y:.1f})" for x, y in self.points[[0, -1]])
+        return "open, " + " to ".join(ends)
+
+    def backwards(self) -> "Centerline":
+        """Returns the same line run the other way: it starts at the same point, or at an open one's end."""
+        order = np.arange(len(self.x))[::-1]
+        order = np.roll(order, 1) if self.closed else order
+        sides = {"left": self.right, "right": self.left}
+        made = centerline_from_points(
+            self.points[order],
+            closed=self.closed,
+            **{name: None if side is None else side[order] for name, side in sides.items()},
+        )
+        return replace(made, source=f"{self.source}, reversed")
 
 
 def centerline_from_points(
@@ -49,8 +80,10 @@ def centerline_from_points(
 ) -> Centerline:
     """Builds a centreline from `[N, 2]` points in metres.
 
-    Repeated neighbours are dropped. With `closed=None` the line counts as closed where the gap
-    between its ends is at most 2.5 times the median spacing.
+    Points that all but repeat the one before them (within a twentieth of the median spacing) are
+    dropped, and so is a last point that all but repeats the first, which closes the line. With
+    `closed=None` the line also counts as closed where the gap between its ends is at most 2.5 times
+    the median spacing.
 
     Raises:
       ValueError: fewer than two distinct points (three on a closed line), or a non-finite one.
@@ -58,9 +91,8 @@ def centerline_from_points(
     points = np.asarray(points, np.float64)
     if not np.isfinite(points).all():
         raise ValueError("centerline: non-finite point; all coordinates must be finite numbers")
-    keep = np.ones(len(points), bool)
-    keep[1:] = np.linalg.norm(np.diff(points, axis=0), axis=1) > 1e-9
-    if closed is not False and keep.sum() > 2 and np.linalg.norm(points[0] - points[keep][-1]) <= 1e-9:
+    keep, same = _distinct(points)
+    if closed is not False and keep.sum() > 2 and np.linalg.norm(points[0] - points[keep][-1]) <= same:
         keep[np.flatnonzero(keep)[-1]] = False
         closed = True
     points = points[keep]
@@ -82,6 +114,22 @@ def centerline_from_points(
         length=float(s[-1]),
         closed=closed,
     )
+
+
+def _distinct(points: np.ndarray) -> tuple[np.ndarray, float]:
+    """Which of `[N, 2]` points are not the one kept before them again, and how near counts as the same.
+
+    A rounded repetition leaves a segment too short to have a direction of its own.
+    """
+    steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    moving = steps[steps > 1e-9]
+    same = max(1e-9, _REPEATED * float(np.median(moving))) if moving.size else 1e-9
+    keep, last = np.ones(len(points), bool), 0
+    # From the last point that was kept: many small steps together are a way to follow.
+    for index in range(1, len(points)):
+        keep[index] = np.linalg.norm(points[index] - points[last]) > same
+        last = index if keep[index] else last
+    return keep, same
 
 
 def _ends_meet(points: np.ndarray) -> bool:
@@ -130,15 +178,23 @@ def resample(line: Centerline, count: int) -> Centerline:
     points = np.stack([at(position[:count], line.x), at(position[:count], line.y)], axis=-1)
     made = centerline_from_points(points, closed=line.closed)
     widths = [None if side is None else at(position[:count], side) for side in (line.left, line.right)]
-    return replace(made, left=widths[0], right=widths[1])
+    return replace(made, left=widths[0], right=widths[1], source=line.source)
 
 
 def find_centerline(stem: Path) -> Path | None:
-    """Returns the first of `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv` that exists."""
-    for suffix in _SUFFIXES:
-        path = stem.with_name(stem.name + suffix)
-        if path.is_file():
-            return path
+    """Finds the line that belongs to the map file `STEM.yaml`: the first of these files that exists.
+
+    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`; then the same three with `_map`
+    taken off the end of STEM, or put there if it was not: f1tenth_racetracks has
+    `Monza_centerline.csv` beside `Monza_map.yaml`.
+    """
+    name = stem.name
+    other = name.removesuffix(_MAP) if name.endswith(_MAP) else name + _MAP
+    for base in (name, other):
+        for suffix in _SUFFIXES if base else ():
+            path = stem.with_name(base + suffix)
+            if path.is_file():
+                return path
     return None
 
 
@@ -157,7 +213,8 @@ def read_centerline(path: str | Path) -> Centerline:
     """
     path = Path(path)
     try:
-        lines = path.read_text().splitlines()
+        # Spreadsheets put a byte order mark before the first name.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ValueError(f"centerline={str(path)!r}: no readable text file; a .csv file is needed") from None
     names, rows = None, []
@@ -172,7 +229,7 @@ def read_centerline(path: str | Path) -> Centerline:
     if len(table) < 2:
         raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
     right, left = (side if (np.isfinite(side) & (side > 0)).all() else None for side in table[:, 2:].T)
-    return centerline_from_points(table[:, :2], left=left, right=right)
+    return replace(centerline_from_points(table[:, :2], left=left, right=right), source=str(path))
 
 
 def _guess_columns(line: str, fields: list[str]) -> dict[str, int]:

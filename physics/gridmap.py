@@ -37,6 +37,15 @@ class OccupancyMap:
         """The `[H, W]` float64 distance field in metres; see `distance_field`."""
         return distance_field(self.occupied, self.resolution)
 
+    def describe(self) -> str:
+        """Returns one line for people: the map, the line that is driven on it, which way, how long, whose."""
+        line = self.centerline
+        if line is None:
+            return f"map {self.name}: no line to drive along"
+        walled = float(np.mean(self.distance(line.points) <= 0))
+        warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
+        return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}"
+
     def cells(self, xy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns row, column and whether they lie inside the grid, for world points `[..., 2]`."""
         x, y, yaw = self.origin

@@ -1,5 +1,7 @@
 """Centrelines for maps that come without one: the medial loop of a ring-shaped corridor."""
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import ndimage, sparse
 from scipy.sparse import csgraph
@@ -21,7 +23,8 @@ def derive_centerline(
     that obstacle and the outer wall; the cheapest path from one side of the cut to the other,
     where a cell costs the inverse square of its distance from the walls, is closed and smoothed
     as far as it keeps clear of the walls. Regions inside an outer wall are preferred to the
-    surroundings of the track.
+    surroundings of the track. Walls do not say which way a track is driven: the loop always runs
+    counter-clockwise in the world's x and y.
 
     Args:
       grid: the map.
@@ -132,13 +135,12 @@ def _graph(nodes: np.ndarray, clearance: np.ndarray) -> sparse.csr_matrix:
 
 def _smooth(grid: OccupancyMap, points: np.ndarray, spacing: float) -> Centerline:
     line = centerline_from_points(points, closed=True)
-    points = resample(line, max(8, int(np.ceil(line.length / spacing)))).points
-    area = np.sum(points[:, 0] * np.roll(points[:, 1], -1) - points[:, 1] * np.roll(points[:, 0], -1))
-    points = points if area > 0 else points[::-1]
+    line = resample(line, max(8, int(np.ceil(line.length / spacing))))
+    points = line.points if line.area > 0 else line.points[::-1]
     clearance = grid.distance(points)
     smoothed = points
     for sigma in (1.0, 0.5, 0.25):
         smoothed = ndimage.gaussian_filter1d(points, sigma / spacing, axis=0, mode="wrap")
         if (grid.distance(smoothed) >= 0.7 * clearance).all():
             break
-    return centerline_from_points(smoothed, closed=True)
+    return replace(centerline_from_points(smoothed, closed=True), source="derived from the free space")

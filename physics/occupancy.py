@@ -34,9 +34,9 @@ def load_map(
 ) -> OccupancyMap:
     """Makes the map called `spec`, with a centreline where there is one.
 
-    A map from a file takes its centreline from `centerline` or else from `STEM_centerline.csv`,
-    `STEM_waypoints.csv` or `STEM_raceline.csv` beside it; failing these it is derived from the
-    walls if they enclose a loop. `unknown` and `centerline` concern files only.
+    A map from a file takes its centreline from `centerline` or else from a file beside it, see
+    `find_centerline`; failing these it is derived from the walls if they enclose a loop, and then runs
+    counter-clockwise. `unknown` and `centerline` concern files only.
 
     Args:
       spec: "line2", "track:SEED" (a generated track) or the path of a map_server yaml file.
@@ -82,7 +82,10 @@ def line2() -> OccupancyMap:
         occupied=occupied,
         resolution=resolution,
         origin=(corner + first_col * resolution, corner + first_row * resolution, 0.0),
-        centerline=centerline_from_points(np.stack([x, np.full_like(x, -0.724998)], axis=-1), closed=False),
+        centerline=replace(
+            centerline_from_points(np.stack([x, np.full_like(x, -0.724998)], axis=-1), closed=False),
+            source="built in",
+        ),
         spawns={
             "spawn_1": (-48.2499, -0.724998, 0.0),
             "spawn_2": (-46.769, 0.0768, 0.0),

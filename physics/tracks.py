@@ -1,5 +1,7 @@
 """Generated race tracks, and the names of everything about centrelines."""
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import ndimage
 from scipy.interpolate import CubicSpline
@@ -78,6 +80,7 @@ def generate_track(
         if _comes_near_itself(points, half_width, length, radius):
             continue
         line = centerline_from_points(points, closed=True, left=half_width, right=half_width)
+        line = replace(line, source="generated")
         grid = _carve(f"track:{seed}", line, resolution)
         if _is_ring(grid.occupied):
             return grid

@@ -111,6 +111,7 @@ def make_state(battle: Battle, **changes) -> EchelonState:
         contacts=jnp.full((size, 5), NOBODY, jnp.int32),
         sort=jnp.zeros(size, jnp.int32),
         hostile_only=jnp.zeros(size, bool),
+        waypoint=jnp.zeros((0, 2)),
         outcome=jnp.int32(-1),
         ending=jnp.int32(-1),
     )
@@ -128,6 +129,7 @@ def make_params(classes, packs=None, **changes) -> EchelonParams:
         map_weights=jnp.ones(1),
         reward={},
         fire_probability=jnp.ones(2),
+        assist=jnp.zeros(2),
         full_observation=jnp.bool_(True),
         gravity=jnp.float32(9.81),
         max_decisions=jnp.int32(240),

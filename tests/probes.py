@@ -4,6 +4,8 @@ A probe names what differs from `Probe`: spaces, observation, reward, ends. Valu
 docstrings are those of the optimal (or, without a choice, the only) policy.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,10 @@ class Probe:
         """`[A]` rewards of taking `action` in `state`."""
         return jnp.ones(self.agents)
 
+    def roster(self, key, params):
+        """`[A]` bool; who takes part in an episode."""
+        return jnp.ones(self.agents, bool)
+
     def survivors(self, state, action, params):
         """`[A]` bool; False for agents that this step kills."""
         return jnp.ones(self.agents, bool)
@@ -85,13 +91,13 @@ class Probe:
         return state, time
 
     def reset(self, key, params):
-        key_start, key_cue = jax.random.split(key)
+        key_start, key_cue, key_roster = jax.random.split(key, 3)
         state = ProbeState(
             clock=jnp.int32(0),
             start=jax.random.bits(key_start),
             cue=jax.random.rademacher(key_cue, (self.agents,), jnp.float32),
             level=jnp.float32(0),
-            alive=jnp.ones(self.agents, bool),
+            alive=self.roster(key_roster, params),
         )
         none = jnp.zeros(self.agents, bool)
         return state, self._show(state, params, jnp.zeros(self.agents), none, none)
@@ -238,6 +244,24 @@ class DeadAgent(Probe):
         return jnp.array([True, False])
 
 
+class Absent(Probe):
+    """Two steps of two agents, of whom those of `params["roster"]` take part. Each of these is paid 1 in
+    each step: its return is 2, whoever else is there.
+    """
+
+    agents = 2
+    horizon = 2
+
+    def default_params(self):
+        return super().default_params() | {"roster": np.array([True, False])}
+
+    def roster(self, key, params):
+        return jnp.asarray(params["roster"])
+
+    def reward(self, state, action, params):
+        return jnp.where(state.alive, 1.0, 0.0)
+
+
 class Poison(Probe):
     """Becomes not-a-number in the step after which the clock is `params["poison"]` (-1: never;
     0: at reset), in the place that `where` names: state, obs, reward or info.
@@ -307,6 +331,45 @@ class Memory(Probe):
         return jnp.where(state.clock == self.horizon - 1, right, 0.0)
 
 
+class Rivals(Probe):
+    """A hunter and a prey, and chance decides: the hunter's success is "done", the prey's "escaped".
+
+    Both see the hunter's cue, which tells who wins from the start, and their own place among the two.
+    """
+
+    ROLES = ("hunter", "prey")
+
+    agents = 2
+    horizon = 3
+    observation = Box((2,), -1.0, 1.0)
+    action = Box((1,), -1.0, 1.0)
+
+    @property
+    def spec(self) -> EnvSpec:
+        player = super().spec.roles[0]
+        wins = zip(self.ROLES, (("done",), ("escaped",)), strict=True)
+        roles = tuple(replace(player, name=name, size=1, success=success) for name, success in wins)
+        return replace(super().spec, roles=roles, outcomes=("done", "escaped"))
+
+    def observe(self, state, params):
+        return jnp.stack([jnp.full(2, state.cue[0]), jnp.arange(2.0)], axis=-1)
+
+    def step(self, key, state, actions, params):
+        both = jnp.concatenate([actions[role] for role in self.ROLES])
+        return super().step(key, state, {ROLE: both}, params)
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        escaped = jnp.where(state.cue[0] > 0, 0, 1)
+        fields = ("obs", "reward", "terminated", "truncated", "alive")
+        apart = {
+            field: {role: getattr(time, field)[ROLE][i : i + 1] for i, role in enumerate(self.ROLES)}
+            for field in fields
+        }
+        info = time.info | {"outcome": jnp.where(time.over, escaped, -1)}
+        return time.replace(**apart, info=info)
+
+
 CONFORMING = (
     ConstantReward(),
     ObservationReward(),
@@ -317,8 +380,10 @@ CONFORMING = (
     Credit(),
     MaskOnly(),
     DeadAgent(),
+    Absent(),
     Poison(),
     ContinuousTarget(),
     MultiDiscreteTarget(),
     Memory(),
+    Rivals(),
 )

@@ -42,9 +42,12 @@ def goal_reward(achieved, desired):
 
 
 def experience(
-    seed: int, steps: int, rows: int, *, alive=0.8, end=0.15, terminal=0.5, success=0.5
+    seed: int, steps: int, rows: int, *, alive=0.8, end=0.15, terminal=0.5, success=0.5, limit=None
 ) -> Transition:
-    """`[T, N]` random transitions; every step has a number, and rows that are not alive hold rubbish."""
+    """`[T, N]` random transitions; every step has a number, and rows that are not alive hold rubbish.
+
+    Episodes last at most `limit` steps.
+    """
     rng = np.random.default_rng(seed)
     shape = (steps, rows)
     number = np.arange(1, steps * rows + 1, dtype=np.float32).reshape(shape)
@@ -55,8 +58,11 @@ def experience(
     next_obs[..., NUMBER] = 0.0
     next_obs[..., NEXT_NUMBER], next_obs[..., ACHIEVED] = number, number + 5000
     boundary = rng.random(shape) < end
-    terminated = boundary & (rng.random(shape) < terminal)
+    chances = rng.random(shape)
     living = rng.random(shape) < alive
+    if limit is not None:
+        boundary |= overdue(boundary | ~living, limit)
+    terminated = boundary & (chances < terminal)
     keep = living[..., None]
     return Transition(
         obs=jnp.asarray(np.where(keep, obs, np.nan)),
@@ -70,6 +76,16 @@ def experience(
     )
 
 
+def overdue(ends: np.ndarray, limit: int) -> np.ndarray:
+    """`[T, N]` bool; the steps at which episodes that end at `ends`, too, have lasted `limit` steps."""
+    length, late = np.zeros(ends.shape[1], int), np.zeros_like(ends)
+    for time, ended in enumerate(ends):
+        length += 1
+        late[time] = (length == limit) & ~ended
+        length[ended | late[time]] = 0
+    return late
+
+
 class Model:
     """What a replay with `slots` transitions per row must hold, oldest first.
 
@@ -78,10 +94,10 @@ class Model:
       successes: the last `success_capacity` steps of successful episodes.
     """
 
-    def __init__(self, rows: int, slots: int, *, success_capacity: int = 0, longest: int = 0):
+    def __init__(self, rows: int, slots: int, *, success_capacity: int = 0):
         self.rows = [[] for _ in range(rows)]
         self.successes = []
-        self.slots, self.success_capacity, self.longest = slots, success_capacity, longest
+        self.slots, self.success_capacity = slots, success_capacity
         self.episodes = [0] * rows
 
     def add(self, transition: Transition) -> None:
@@ -106,8 +122,7 @@ class Model:
             steps.append(step)
             del steps[: -self.slots]
             if values.success and self.success_capacity:
-                episode = [step for step in steps if step.episode == self.episodes[row]]
-                self.successes += episode[-self.longest :]
+                self.successes += [step for step in steps if step.episode == self.episodes[row]]
                 del self.successes[: -self.success_capacity]
 
     def find(self, number: float) -> tuple[list[Step], int]:

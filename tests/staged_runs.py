@@ -1,10 +1,11 @@
 """An environment that is all settings, and made-up episodes, for the tests of curricula of stages."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.envs.spaces import Box
 
 OUTCOMES = ("won", "crashed", "late")
@@ -40,6 +41,7 @@ def finished(mask, stage, outcome, reward):
     reward = np.where(mask, reward, 0).astype(np.float32)
     return Finished(
         mask=jnp.asarray(mask),
+        present={"guard": jnp.ones((*mask.shape, 1), bool), "runner": jnp.ones((*mask.shape, 2), bool)},
         episode_return={
             "guard": jnp.full((*mask.shape, 1), 1e6, jnp.float32),
             "runner": jnp.stack([jnp.asarray(reward) - 1.0, jnp.asarray(reward) + 1.0], axis=-1),
@@ -52,19 +54,36 @@ def finished(mask, stage, outcome, reward):
     )
 
 
+def rollout(mask, stage, outcome, reward):
+    """A rollout `[T, E]` of episodes of one decision each: they begin in the order in which they end."""
+    done = finished(mask, stage, outcome, reward)
+    return Flow(begins=done.mask, stage=done.stage, over=done.mask, finished=done)
+
+
+def updater(curriculum):
+    """`(state, rollout) -> state`, compiled, for rollouts at whose ends no episode is under way."""
+
+    @jax.jit
+    def update(state, rollout):
+        return curriculum.update(state, curriculum.tickets(rollout.begins.shape[1]), rollout)[0]
+
+    return update
+
+
 def stream(rng, stages, present, skill, shape=(6, 5)):
     """A random rollout: most episodes belong to `present`, some to any stage; `skill` succeed."""
     mask = rng.random(shape) < 0.5
     stage = np.where(rng.random(shape) < 0.75, present, rng.integers(0, stages, shape))
     won = rng.random(shape) < skill
     outcome = np.where(won, 0, rng.integers(1, len(OUTCOMES), shape))
-    return finished(mask, stage, outcome, rng.integers(-3, 10, shape))
+    return rollout(mask, stage, outcome, rng.integers(-3, 10, shape))
 
 
 def in_order(rollout):
     """The finished episodes of a rollout as `(stage, outcome, reward)`, in time order."""
-    mask, stage, outcome = (np.asarray(x) for x in (rollout.mask, rollout.stage, rollout.outcome))
-    reward = np.asarray(rollout.episode_return["runner"]).mean(axis=-1)
+    done = rollout.finished
+    mask, stage, outcome = (np.asarray(x) for x in (done.mask, done.stage, done.outcome))
+    reward = np.asarray(done.episode_return["runner"]).mean(axis=-1)
     steps, envs = mask.shape
     return [
         (int(stage[t, e]), int(outcome[t, e]), float(reward[t, e]))
@@ -74,14 +93,23 @@ def in_order(rollout):
     ]
 
 
+def judge(reference, rollout):
+    """Shows a reference the episodes up to the one at which it moves: the rest began before that."""
+    begun = reference.stage
+    for episode in in_order(rollout):
+        if reference.stage == begun:
+            reference.episode(*episode)
+
+
 def single(stage, outcome, reward=0.0):
     """A rollout in which one episode ended."""
-    return finished([[True]], [[stage]], [[outcome]], [[reward]])
+    return rollout([[True]], [[stage]], [[outcome]], [[reward]])
 
 
 def play(curriculum, state, outcomes, stage=None, update=None):
     """Ends episodes one rollout each, of the present stage unless another is given."""
+    update = update or updater(curriculum)
     for outcome in outcomes:
         own = int(curriculum.stage(state)) if stage is None else stage
-        state = (update or curriculum.update)(state, single(own, outcome))
+        state = update(state, single(own, outcome))
     return state

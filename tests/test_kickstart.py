@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import pytest
 
 from jaxmarl_echelon.evaluate import load
-from jaxmarl_echelon.training.loop import evaluation_key
+from jaxmarl_echelon.training.keys import Stream, stream_key
 
 
 def trained(folder, name, *overrides):
@@ -29,8 +30,8 @@ def trained(folder, name, *overrides):
 
 def success(run):
     """Deterministic success of the best policy, on 64 episodes."""
-    _, _, config, program, state = load(str(run), "best_eval", episodes=64)
-    result = jax.jit(program.evaluate)(state, evaluation_key(config.seed))
+    _, _, config, program, state = load(str(run), "best_eval")
+    result = jax.jit(partial(program.evaluate, episodes=64))(state, stream_key(config.seed, Stream.FINAL))
     return float(program.env.spec.succeeded(result.outcome).mean())
 
 

@@ -18,14 +18,19 @@ class Curriculum(NamedTuple):
       init: `() -> state`; it holds the parameters of every task the curriculum trains on, so that
         variants of a run differ in nothing but arrays.
       draw: `(key, state) -> Drawn`, one environment's next episode and the stage it belongs to.
-      update: `(state, finished) -> state`, after each rollout, with masked results `[T, E]`.
+      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout. `flow` (`Flow`,
+        `[T, E]`) says which episodes began, of which stage, which were over, and with what results.
+        Episodes end in order of their length, so that a rule that looks at results as they come
+        prefers short ones: a curriculum chooses those it judges by as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
       evaluation: `(state) -> params` of the task that the run is scored by.
+      tickets: `(num_envs) -> tickets`, what it keeps of the episodes under way from one rollout to
+        the next; the run holds it beside the state, none of whose shapes depend on E.
       stages: names of the stages; empty for a curriculum without any.
       stage: `(state) -> int32`, the present stage.
       stage_params: `(state, index) -> params` of one stage's task, as itself.
-      evaluated: `(state, success) -> state`, after an evaluation of the present stage, with
-        `success` bool `[N]` per episode.
+      evaluated: `(state, rate) -> state`, after an evaluation of the present stage: float32, the
+        share of successes among the episodes that count, NaN where none does.
       retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
     """
 
@@ -34,10 +39,11 @@ class Curriculum(NamedTuple):
     update: Callable
     metrics: Callable
     evaluation: Callable
+    tickets: Callable = lambda num_envs: ()
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
-    evaluated: Callable = lambda state, success: state
+    evaluated: Callable = lambda state, rate: state
     retasked: Callable = lambda state, fresh: state
 
 
@@ -58,7 +64,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
     return Curriculum(
         init=init,
         draw=lambda key, state: Drawn(state, jnp.int32(0)),
-        update=lambda state, finished: state,
+        update=lambda state, tickets, flow: (state, tickets),
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda state, fresh: fresh,

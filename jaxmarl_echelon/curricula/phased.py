@@ -21,7 +21,7 @@ class Course:
     Attributes:
       stage: int32, the present phase.
       episodes: int32, its own episodes since it was entered.
-      success, reward, outcome: rings `[W]` of the newest of them.
+      success, reward, outcome: `[W]`, the newest of them, newest last.
       below: int32, episodes in a row at which the condition for going back held.
       eval_streak: int32, evaluations in a row that reached the gate's success rate.
       eval_success: float32, success rate of the phase's last evaluation; -1 before the first.
@@ -54,7 +54,8 @@ def phased(
     environment's `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode belongs
     to the first phase with probability p, to the previous one with probability q (from the third
     phase on), and to the present one otherwise. Only episodes of the present phase count below, and
-    all counting begins anew with every move. `criteria`, checked after every episode:
+    all counting begins anew with every move. `criteria`, checked after every episode, in the order
+    in which they began:
 
     * On to the next phase once there were `min_episodes`, and over the last `window_size` of them
       the success rate is at least `success_rate`, the mean return at least `avg_reward`, the share
@@ -83,15 +84,20 @@ def phased(
     rules = Rules(
         init=partial(_init, criteria),
         probabilities=partial(_probabilities, criteria),
-        step=partial(_step, criteria),
+        advance=partial(_advance, criteria),
         metrics=partial(_metrics, criteria, env.spec),
+        window=_longest(criteria),
         evaluated=partial(_evaluated, criteria),
     )
     return stages.staged(env, table, rules, evaluation, role)
 
 
+def _longest(criteria: Criteria) -> int:
+    return int(max(criteria.window_size.max(), criteria.regress_window_size.max()))
+
+
 def _init(criteria: Criteria) -> Course:
-    size = max(criteria.window_size.max(), criteria.regress_window_size.max())
+    size = _longest(criteria)
     zero = jnp.int32(0)
     return Course(
         stage=zero,
@@ -118,27 +124,25 @@ def _probabilities(criteria: Criteria, course: Course) -> jax.Array:
     return foundation * one(0) + previous * one(stage - 1) + own * one(stage)
 
 
-def _step(criteria: Criteria, course: Course, episode: Episode) -> Course:
+def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.Array) -> Course:
     now = _now(criteria, course)
-    episodes = course.episodes + 1
-    course = course.replace(
-        episodes=episodes,
-        success=stages.push(course.success, episodes, episode.success),
-        reward=stages.push(course.reward, episodes, episode.reward),
-        outcome=stages.push(course.outcome, episodes, episode.outcome),
-    )
-    last = course.stage == len(criteria.patience) - 1
-    passed = ~last & _passed(now, course)
-    forced = ~last & ~passed & (episodes >= now.patience)
-    lately = stages.newest(course.success.size, episodes, now.regress_window_size)
-    poor = stages.share(lately, course.success) < now.regress_success_rate - TOLERANCE
-    below = jnp.where(poor & (episodes >= now.regress_min_episodes), course.below + 1, 0)
+    episodes = course.episodes + 1 + jnp.arange(episode.success.size)
+    on = course.stage < len(criteria.patience) - 1
+    passed = on & (episodes >= now.min_episodes) & _mastered(now, course, episode)
+    forced = on & ~passed & (episodes >= now.patience)
+    recent = stages.sliding_mean(course.success, course.episodes, episode.success, now.regress_window_size)
+    poor = (recent < now.regress_success_rate - TOLERANCE) & (episodes >= now.regress_min_episodes)
+    below = stages.streak(poor, course.below)
     failed = ~passed & ~forced & (course.stage > 0) & (below >= now.regress_patience)
-    moved = passed | forced | failed
-    return course.replace(
+    seen, moved = stages.first(passed | forced | failed, number)
+    passed, forced, failed = (moved & stages.last(x, seen, False) for x in (passed, forced, failed))
+    return Course(
         stage=course.stage + passed + forced - failed,
-        episodes=jnp.where(moved, 0, episodes),
-        below=jnp.where(moved, 0, below),
+        episodes=jnp.where(moved, 0, course.episodes + seen),
+        success=stages.appended(course.success, episode.success, seen),
+        reward=stages.appended(course.reward, episode.reward, seen),
+        outcome=stages.appended(course.outcome, episode.outcome, seen),
+        below=jnp.where(moved, 0, stages.last(below, seen, course.below)),
         eval_streak=jnp.where(moved, 0, course.eval_streak),
         eval_success=jnp.where(moved, -1.0, course.eval_success),
         advances=course.advances + passed + forced,
@@ -147,14 +151,23 @@ def _step(criteria: Criteria, course: Course, episode: Episode) -> Course:
     )
 
 
-def _passed(now: Criteria, course: Course) -> jax.Array:
-    lately = stages.newest(course.success.size, course.episodes, now.window_size)
-    rates = _outcome_rates(course, lately, now.max_rates.shape[-1])
+def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
+    """Whether the window shows what the next phase asks for, at each of the episodes `[N]`."""
+
+    def columns(success, reward, outcome):
+        known = ~jnp.isnan(reward)
+        shares = outcome[:, None] == jnp.arange(now.max_rates.shape[-1])
+        parts = [jnp.stack([success, known, jnp.where(known, reward, 0.0)], axis=-1), shares]
+        return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
+
+    history, values = columns(course.success, course.reward, course.outcome), columns(*episode)
+    means = stages.sliding_mean(history, course.episodes, values, now.window_size)
+    known, total = means[:, 1], means[:, 2]
+    reward = jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), -jnp.inf)
     return (
-        (course.episodes >= now.min_episodes)
-        & (stages.share(lately, course.success) >= now.success_rate - TOLERANCE)
-        & (stages.share(lately, course.reward) >= now.avg_reward)
-        & jnp.all(rates <= now.max_rates + TOLERANCE)
+        (means[:, 0] >= now.success_rate - TOLERANCE)
+        & (reward >= now.avg_reward)
+        & jnp.all(means[:, 3:] <= now.max_rates + TOLERANCE, axis=-1)
         & (course.eval_streak >= now.eval_required_runs)
     )
 
@@ -164,8 +177,7 @@ def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Arra
     return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
 
 
-def _evaluated(criteria: Criteria, course: Course, success: jax.Array) -> Course:
-    rate = jnp.mean(success.astype(jnp.float32))
+def _evaluated(criteria: Criteria, course: Course, rate: jax.Array) -> Course:
     reached = rate >= _now(criteria, course).eval_success_rate - TOLERANCE
     return course.replace(eval_streak=jnp.where(reached, course.eval_streak + 1, 0), eval_success=rate)
 

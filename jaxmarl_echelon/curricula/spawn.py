@@ -53,7 +53,7 @@ class Course:
       came_from: int32, the stage before the last move; the first one before any.
       total: int32, episodes that counted since the run began.
       episodes: int32, those since the stage was entered.
-      success: ring `[W]` of the newest of them.
+      success: `[W]`, the newest of them, newest last.
       rate: float32, the stage's success rate.
       above, below: int32, episodes in a row at which it was high enough for the next stage, and
         too low for this one.
@@ -94,7 +94,8 @@ def spawn(
     A stage is a mapping `{name, settings, enable_rate, disable_rate}`, where it needs one with its
     own `enable_patience` and `disable_patience`. `settings` are those of the environment's
     `task_params`: spawn points, speeds, speed lock, gains of the other driver. Only episodes of the
-    present stage count, and all but `min_episode` begins anew with every move. After each of them:
+    present stage count, and all but `min_episode` begins anew with every move. After each of them, in
+    the order in which they began:
 
     * On to the next stage once there were `min_episode` episodes in the run and
       `activation_samples` in the stage, if the success rate has been at least the next stage's
@@ -143,8 +144,9 @@ def spawn(
     rules = Rules(
         init=partial(_init, rates),
         probabilities=partial(_probabilities, rates),
-        step=partial(_step, rates),
+        advance=partial(_advance, rates),
         metrics=partial(_metrics, rates),
+        window=window,
     )
     return stages_lib.staged(env, table, rules, evaluation)
 
@@ -178,40 +180,48 @@ def _probabilities(rates: Rates, course: Course) -> jax.Array:
     return blend * one(course.came_from) + (1.0 - blend) * one(course.stage)
 
 
-def _step(rates: Rates, course: Course, episode: Episode) -> Course:
-    stage, episodes, total = course.stage, course.episodes + 1, course.total + 1
-    ring = stages_lib.push(course.success, episodes, episode.success)
-    rate = _success_rate(rates, course, ring, episodes, episode.success)
+def _advance(rates: Rates, course: Course, episode: Episode, number: jax.Array) -> Course:
+    stage, before = course.stage, jnp.arange(episode.success.size)
+    episodes, total = course.episodes + 1 + before, course.total + 1 + before
+    rate = _success_rate(rates, course, episode.success)
     enable_rate, enable_patience = _next(rates, stage)
-    above = jnp.where(rate >= enable_rate - TOLERANCE, course.above + 1, 0)
+    above = stages_lib.streak(rate >= enable_rate - TOLERANCE, course.above)
     low = rate < jnp.asarray(rates.disable_rate)[stage] - TOLERANCE
-    below = jnp.where(low, course.below + 1, 0)
-    free = course.cooldown == 0
+    below = stages_lib.streak(low, course.below)
+    free = course.cooldown <= before
     ripe = (total >= rates.min_episode) & (episodes >= rates.activation_samples)
     passed = free & ripe & (above >= enable_patience)
     failed = ~passed & free & (stage > 0) & (below >= jnp.asarray(rates.disable_patience)[stage])
-    moved = passed | failed
+    seen, moved = stages_lib.first(passed | failed, number)
+    passed, failed = (moved & stages_lib.last(x, seen, False) for x in (passed, failed))
     return Course(
         stage=stage + passed - failed,
         came_from=jnp.where(moved, stage, course.came_from),
-        total=total,
-        episodes=jnp.where(moved, 0, episodes),
-        success=ring,
-        rate=rate,
-        above=jnp.where(moved, 0, above),
-        below=jnp.where(moved, 0, below),
-        cooldown=jnp.where(moved, rates.cooldown, jnp.maximum(course.cooldown - 1, 0)),
+        total=course.total + seen,
+        episodes=jnp.where(moved, 0, course.episodes + seen),
+        success=stages_lib.appended(course.success, episode.success, seen),
+        rate=stages_lib.last(rate, seen, course.rate),
+        above=jnp.where(moved, 0, stages_lib.last(above, seen, course.above)),
+        below=jnp.where(moved, 0, stages_lib.last(below, seen, course.below)),
+        cooldown=jnp.where(moved, rates.cooldown, jnp.maximum(course.cooldown - seen, 0)),
         advances=course.advances + passed,
         regressions=course.regressions + failed,
     )
 
 
-def _success_rate(rates: Rates, course: Course, ring, episodes, success) -> jax.Array:
+def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array:
+    """The stage's success rate at each of its next episodes `[N]`."""
     if rates.ema_alpha == 0.0:
-        return stages_lib.share(stages_lib.newest(rates.window, episodes, rates.window), ring)
-    success = success.astype(jnp.float32)
-    mean = course.rate + rates.ema_alpha * (success - course.rate)
-    return jnp.where(episodes == 1, success, mean)
+        return stages_lib.sliding_mean(course.success, course.episodes, success, jnp.int32(rates.window))
+    begins = (course.episodes == 0) & (jnp.arange(success.size) == 0)
+    kept = jnp.where(begins, 0.0, 1.0 - rates.ema_alpha)
+    gained = jnp.where(begins, 1.0, rates.ema_alpha) * success.astype(jnp.float32)
+
+    def then(one, other):
+        return one[0] * other[0], one[1] * other[0] + other[1]
+
+    kept, gained = stages_lib.running(then, (kept, gained), (1.0, 0.0))
+    return kept * course.rate + gained
 
 
 def _next(rates: Rates, stage: jax.Array) -> tuple[jax.Array, jax.Array]:

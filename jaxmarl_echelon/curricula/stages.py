@@ -1,7 +1,7 @@
-"""What curricula of stages share: a table of tasks, draws from it, and episodes one by one.
+"""What curricula of stages share: a table of tasks, draws from it, and the episodes that count.
 
 A curriculum of stages moves along a table. When it moves is decided after every single episode,
-in the order in which episodes ended, however many environments run side by side.
+in the order in which episodes began, however many environments run side by side.
 """
 
 import math
@@ -15,13 +15,15 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Drawn, Finished
+from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
 
 # Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
 TOLERANCE = 1e-6
 LONGEST_WINDOW = 10_000
+LINE = 1024
 
 
 class Stage(NamedTuple):
@@ -37,16 +39,18 @@ class Episode(NamedTuple):
     """A finished episode, or many with leading axes.
 
     Attributes:
-      stage: int32, the stage it belonged to.
       success: bool.
-      reward: float32, return of the role whose progress the curriculum follows, mean over its agents.
+      reward: float32, return of the role whose progress the curriculum follows, mean over its agents
+        that took part; NaN where none did.
       outcome: int32 outcome code.
     """
 
-    stage: jax.Array
     success: jax.Array
     reward: jax.Array
     outcome: jax.Array
+
+
+NO_EPISODE = Episode(np.bool_(False), np.float32(0.0), np.int32(-1))
 
 
 class Rules(NamedTuple):
@@ -55,16 +59,20 @@ class Rules(NamedTuple):
     Attributes:
       init: `() -> course`.
       probabilities: `(course) -> [S]`, how often each stage is drawn.
-      step: `(course, Episode) -> course`, for one finished episode of the present stage.
+      advance: `(course, Episode [N], number) -> course`, for the next `number` episodes of the
+        present stage that count, in their order, the first rows of N. It moves once at most, and
+        those after the one that it moves at are not looked at.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
-      evaluated: `(course, success [N]) -> course`.
+      window: how many episodes it looks back at most.
+      evaluated: `(course, rate) -> course`, see `Curriculum`.
     """
 
     init: Callable
     probabilities: Callable
-    step: Callable
+    advance: Callable
     metrics: Callable
-    evaluated: Callable = lambda course, success: course
+    window: int
+    evaluated: Callable = lambda course, rate: course
 
 
 @struct.dataclass
@@ -119,8 +127,9 @@ def staged(
 ) -> Curriculum:
     """Makes a curriculum of a table of stages and the rules for moving along it.
 
-    Only episodes that belong to the present stage reach `rules.step`: easier stages that are mixed
-    in, and episodes begun before the last move, would hide how the present one goes.
+    Only episodes that belong to the present stage reach `rules.advance`: easier stages that are mixed
+    in, and episodes begun before the last move, would hide how the present one goes. Of these, as
+    many as there are places in line (see `tickets`) count as they begin.
 
     Args:
       env: the environment; its spec must name an outcome that counts as success.
@@ -149,9 +158,17 @@ def staged(
         stage = jax.random.categorical(key, logits).astype(jnp.int32)
         return Drawn(at_stage(state.params, stage), stage)
 
-    def update(state, finished):
-        episodes = read_episodes(finished, spec, role)
-        return state.replace(course=follow(rules.step, state.course, episodes, finished.mask))
+    size = max(LINE, 2 * rules.window)
+
+    def update(state, tickets, flow):
+        course = state.course
+        tickets = tickets_lib.follow(
+            tickets, flow, flow.stage == course.stage, read_episodes(flow.finished, spec, role)
+        )
+        episodes, number, places = tickets_lib.settled(tickets)
+        state = state.replace(course=rules.advance(course, episodes, number))
+        moved = state.course.stage != course.stage
+        return state, tickets_lib.leave(tickets, jnp.where(moved, size, places))
 
     return Curriculum(
         init=init,
@@ -159,10 +176,11 @@ def staged(
         update=update,
         metrics=lambda state: rules.metrics(state.course),
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        tickets=lambda num_envs: tickets_lib.empty(num_envs, size, NO_EPISODE),
         stages=tuple(stage.name for stage in table),
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
-        evaluated=lambda state, success: state.replace(course=rules.evaluated(state.course, success)),
+        evaluated=lambda state, rate: state.replace(course=rules.evaluated(state.course, rate)),
         retasked=lambda state, fresh: state.replace(params=fresh.params),
     )
 
@@ -175,57 +193,101 @@ def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """What curricula look at in finished episodes `[T, E]`."""
     return Episode(
-        stage=finished.stage,
         success=spec.succeeded(finished.outcome),
-        reward=jnp.mean(finished.episode_return[role], axis=-1),
+        reward=masked_mean(finished.episode_return[role], finished.present[role]),
         outcome=finished.outcome,
     )
 
 
-def follow(step: Callable, course: PyTree, episodes: Episode, mask: jax.Array) -> PyTree:
-    """Calls `step(course, episode)` for one finished episode of the present stage after the other.
+def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where among the first `number` of `happens [N]` something happens for the first time.
 
-    They come in time order, those that ended at the same time by environment. Episodes of other
-    stages than `course.stage`, as it is when their turn comes, are left out. The cost follows the
-    number of finished episodes.
-
-    Args:
-      step: `(course, Episode) -> course`, with scalars.
-      course: has an int32 `stage`.
-      episodes: `[T, E]`.
-      mask: `[T, E]` bool; an episode ended there.
+    Returns:
+      seen: int32, episodes up to and with that one; `number` if it does not happen.
+      found: bool; it happens.
     """
-    mask = mask.reshape(-1)
-    count = jnp.sum(mask)
-    order = jnp.nonzero(mask, size=mask.size, fill_value=0)[0]
-    episodes = jax.tree.map(lambda x: x.reshape(-1), episodes)
-
-    def advance(carry):
-        number, course = carry
-        episode = jax.tree.map(lambda x: x[order[number]], episodes)
-        own = episode.stage == course.stage
-        moved = step(course, episode)
-        return number + 1, jax.tree.map(lambda new, old: jnp.where(own, new, old), moved, course)
-
-    return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), course))[1]
+    happens = happens & (jnp.arange(happens.size) < number)
+    found = jnp.any(happens)
+    return jnp.where(found, jnp.argmax(happens).astype(jnp.int32) + 1, number), found
 
 
-def push(ring: jax.Array, count: jax.Array, value: jax.Array) -> jax.Array:
-    """Writes the newest of `count` values (this one included) into a ring `[W]`."""
-    return ring.at[(count - 1) % ring.shape[0]].set(value.astype(ring.dtype))
+def last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
+    """The last of the first `seen` of `values [N]`; what was there `before` if there are none."""
+    return jnp.where(seen > 0, values[seen - 1], before)
+
+
+def streak(holds: jax.Array, before: jax.Array) -> jax.Array:
+    """How many in a row, up to and with each of `[N]`, hold; `before` of them came before the first."""
+    index = jnp.arange(holds.size, dtype=jnp.int32)
+    broken = running(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
+    return index - broken + jnp.where(broken < 0, before, 0)
+
+
+def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
+    """What an associative `combine(earlier, later)` makes of all values up to and with each of `[N]`.
+
+    A loop of log N rounds: `lax.associative_scan` unrolls them, which takes seconds to compile.
+    """
+    size = jax.tree.leaves(values)[0].shape[0]
+
+    def double(turn, values):
+        earlier = jax.tree.map(lambda x, none: _shifted(x, 1 << turn, none), values, neutral)
+        return combine(earlier, values)
+
+    return lax.fori_loop(0, (size - 1).bit_length(), double, values)
+
+
+def appended(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Array:
+    """The newest W values, newest last, once `number` of `values [N]` follow those of `history [W]`."""
+    joined = jnp.concatenate([history, values.astype(history.dtype)])
+    return lax.dynamic_slice_in_dim(joined, number, history.shape[0])
 
 
 def newest(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
-    """Marks the `length` newest of `count` values in a ring; bool `[size]`."""
-    age = (count - 1 - jnp.arange(size)) % size
-    return age < jnp.minimum(jnp.minimum(count, length), size)
+    """Marks the `length` newest of `count` values in a history, newest last; bool `[size]`."""
+    return jnp.arange(size) >= size - jnp.minimum(jnp.minimum(count, length), size)
+
+
+def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length: jax.Array) -> jax.Array:
+    """Mean over the `length` newest of all values at each of those that are new.
+
+    Sums of 1, 2, 4, ... neighbours are put together: unlike differences of running totals they do
+    not lose digits, and unlike one sum per value they cost a logarithm of the length.
+
+    Args:
+      history: `[W, ...]`, newest last, of which the last `count` are there.
+      count: int32.
+      values: `[N, ...]` new ones.
+      length: int32, at most W.
+
+    Returns:
+      `[N, ...]` float32.
+    """
+    size = history.shape[0]
+    trailing = (1,) * (values.ndim - 1)
+    known = newest(size, count, jnp.int32(size)).reshape(-1, *trailing)
+    every = jnp.concatenate([jnp.where(known, history, 0), values]).astype(jnp.float32)
+
+    def double(turn, carry):
+        total, block = carry
+        places = 1 << turn
+        longer = block + _shifted(total, places, 0.0)
+        return jnp.where((length >> turn) & 1 == 1, longer, total), block + _shifted(block, places, 0.0)
+
+    total, _ = lax.fori_loop(0, size.bit_length(), double, (jnp.zeros_like(every), every))
+    number = jnp.minimum(count + 1 + jnp.arange(values.shape[0]), length)
+    return total[size:] / number.reshape(-1, *trailing)
+
+
+def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
+    """`x [N, ...]` moved on by so many rows, with `fill` in the first ones."""
+    first = (jnp.arange(x.shape[0]) < places).reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
 def share(marked: jax.Array, values: jax.Array) -> jax.Array:
-    """Mean of `values [..., W]` over the `marked [W]`; NaN where nothing is marked."""
-    total = jnp.sum(jnp.where(marked, values, 0.0), axis=-1)
-    number = jnp.sum(marked)
-    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+    """Mean of the numbers among `values [..., W]` over the `marked [W]`; NaN where there are none."""
+    return masked_mean(values, marked & ~jnp.isnan(values))
 
 
 def merged(base: Mapping, over: Mapping) -> dict:

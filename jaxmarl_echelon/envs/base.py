@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,12 +23,15 @@ class Role:
       size: number of agents A of the role.
       observation: space of one agent's observation.
       action: space of one agent's action.
+      success: names of the outcomes that are a success of this role; empty for the environment's own
+        `success` if the role is its first, and for none if it is not.
     """
 
     name: str
     size: int
     observation: Space
     action: Space
+    success: tuple[str, ...] = ()
 
     def fits(self, other: "Role") -> bool:
         """Whether a policy of one role can act for the other: both see and do the same."""
@@ -44,7 +49,8 @@ class EnvSpec:
       decision_period: seconds of simulated time per decision; 0 where time has no unit.
       episode_limit: decisions after which every episode has ended.
       outcomes: names of the outcome codes in `info["outcome"]`; empty where there are none.
-      success: name of the outcome that counts as success, or None.
+      success: name of the outcome that evaluations and curricula count as success, a success of the first
+        role; or None.
       tasks: names of the tasks (spawn points, missions) that `info["task"]` numbers.
       components: names of the reward components under `info["reward/NAME"]`.
     """
@@ -66,9 +72,22 @@ class EnvSpec:
                 return role
         raise KeyError(f"no role {name!r} in {self.name}; roles: {', '.join(r.name for r in self.roles)}")
 
-    def succeeded(self, outcome: jax.Array) -> jax.Array:
-        """Which outcome codes, of any shape, stand for success; none where there is no such thing."""
-        return outcome == (len(self.outcomes) if self.success is None else self.outcomes.index(self.success))
+    def succeeded(self, outcome: jax.Array, role: str | None = None) -> jax.Array:
+        """Which outcome codes, of any shape, stand for success; none where there is no such thing.
+
+        Args:
+          outcome: int codes into `outcomes`, -1 while an episode runs.
+          role: whose success; None for the environment's own.
+        """
+        # No outcome has the number that stands here for none.
+        codes = [self.outcomes.index(name) for name in self._successes(role)] or [len(self.outcomes)]
+        return reduce(or_, (outcome == code for code in codes))
+
+    def _successes(self, role: str | None) -> tuple[str, ...]:
+        headline = () if self.success is None else (self.success,)
+        if role is None:
+            return headline
+        return self.role(role).success or (headline if role == self.roles[0].name else ())
 
 
 @struct.dataclass
@@ -119,9 +138,11 @@ class Environment(Protocol):
 
     Optional attributes that the training program uses where an environment has them:
     `scripts` (script name -> ScriptedPolicy, as `NAME_ROLE` where it differs between roles),
-    `baselines` (names of scripts to compare a learner with), `controllers` (role -> default
-    controller name), `blocks` (role -> `(name, start, shape, kind)` of what observations consist of,
-    see `algos.types.Block`), `evaluation_params(params, index)` (parameters of evaluation episode
+    `baselines` (names of scripts to compare a learner with), `references` (role -> those whose success
+    is shown beside the learner's in any case), `describe()` (lines about what it was built from, which a
+    run prints before it begins), `controllers` (role -> default controller name), `blocks` (role ->
+    `(name, start, shape, kind)` of what observations consist of, see `algos.types.Block`),
+    `evaluation_params(params, index)` (parameters of evaluation episode
     `index`) and `viewer` (`snapshot(env_state, params, time)` is recorded, `picture(path,
     evaluation)` and `animation(path, evaluation, episode)` draw; `replay(path, evaluation,
     episode)`, where there is one, writes a page to scrub).

@@ -92,11 +92,22 @@ def _check_spec(spec: EnvSpec) -> None:
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
             _require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+        _require(
+            isinstance(role.success, tuple) and set(role.success) <= set(spec.outcomes),
+            f"spec.roles: {role.name!r}.success is {role.success!r}, expected a tuple of some of "
+            f"spec.outcomes {spec.outcomes}",
+        )
     limit = spec.episode_limit
     _require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
     _require(
         spec.success is None or spec.success in spec.outcomes,
         f"spec.success is {spec.success!r}, expected one of spec.outcomes {spec.outcomes}",
+    )
+    first = spec.roles[0]
+    _require(
+        spec.success is None or not first.success or spec.success in first.success,
+        f"spec.success is {spec.success!r}, expected a success of the first role {first.name!r}: "
+        f"{first.success}",
     )
 
 

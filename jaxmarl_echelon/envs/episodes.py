@@ -40,11 +40,13 @@ class EpisodeSums:
     """Running totals of the unfinished episodes.
 
     Attributes:
+      present: per role `[E, A]` bool; the agent was alive when the episode began.
       episode_return: per role `[E, A]` float32, over the steps an agent began alive.
       length: `[E]` int32 decisions taken.
       components: per reward component `[E]` float32.
     """
 
+    present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
     components: dict[str, jax.Array]
@@ -76,6 +78,8 @@ class Finished:
 
     Attributes:
       mask: `[E]` bool; an episode ended here.
+      present: per role `[E, A]` bool; the agent took part: it was alive when the episode began. Means
+        over a role's agents are over these.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions.
       outcome: `[E]` int32 code into `EnvSpec.outcomes`; -1 where the environment reports none.
@@ -85,6 +89,7 @@ class Finished:
     """
 
     mask: jax.Array
+    present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
     outcome: jax.Array
@@ -115,6 +120,24 @@ class Transition:
     quarantined: jax.Array
 
 
+@struct.dataclass
+class Flow:
+    """Beginnings and ends of episodes in T decisions of E environments, `[T, E]` each.
+
+    Attributes:
+      begins: bool; the decision is the first of an episode that counts: nothing but the
+        environment itself will end it.
+      stage: int32, the curriculum's stage of the episode under way.
+      over: bool; the episode under way ended with the decision, whatever the reason.
+      finished: results of the episodes that count and ended by themselves.
+    """
+
+    begins: jax.Array
+    stage: jax.Array
+    over: jax.Array
+    finished: Finished
+
+
 def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episodes:
     """Begins an episode in each of E environments.
 
@@ -139,11 +162,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
     if missing:
         raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
-    sums = EpisodeSums(
-        episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
-        length=jnp.zeros(num_envs, jnp.int32),
-        components={name: jnp.zeros(num_envs, jnp.float32) for name in env.spec.components},
-    )
+    sums = _nothing_yet(time, env.spec.components)
     return Episodes(env=state, params=drawn.params, stage=drawn.stage, time=time, sums=sums)
 
 
@@ -188,7 +207,7 @@ def step(
     )
     _require_same_layout((episodes.env, previous), (state, time))
 
-    quarantined = previous.over | ~_finite((state, time))
+    quarantined = previous.over | ~finite((state, time))
     time = select(quarantined, _thrown_away(previous), time)
     acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
     time = time.replace(
@@ -207,7 +226,7 @@ def step(
         (state, Drawn(episodes.params, episodes.stage), time),
         chunk,
     )
-    sums = select(time.over, jax.tree.map(jnp.zeros_like, sums), sums)
+    sums = select(time.over, _nothing_yet(shown, env.spec.components), sums)
     transition = Transition(
         time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
     )
@@ -256,6 +275,13 @@ def where_chunked(
     return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), default))[1]
 
 
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean over the last axis of the values where `mask`, of their shape, is set; NaN where none is."""
+    number = jnp.sum(mask, axis=-1)
+    total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
+    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+
+
 def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
     """Picks whole rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
 
@@ -298,8 +324,8 @@ def _begin(
         return state, drawn, time
 
     state, drawn, time = _strong(jax.vmap(begin_one)(numbers))
-    sound = _finite((state, time))
-    time = select(sound, time, _finite_part(time))
+    sound = finite((state, time))
+    time = select(sound, time, finite_part(time))
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     return state, drawn, time.replace(alive=alive, over=time.over | ~sound)
 
@@ -333,8 +359,20 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
     )
 
 
+def _nothing_yet(time: TimeStep, components: tuple[str, ...]) -> EpisodeSums:
+    """The totals of episodes `[E]` that begin with the time steps `time`."""
+    number = time.over.shape[0]
+    return EpisodeSums(
+        present=time.alive,
+        episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
+        length=jnp.zeros(number, jnp.int32),
+        components={name: jnp.zeros(number, jnp.float32) for name in components},
+    )
+
+
 def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
     return EpisodeSums(
+        present=sums.present,
         episode_return={
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
@@ -354,6 +392,7 @@ def _finish(sums: EpisodeSums, time: TimeStep, stage: jax.Array, mask: jax.Array
     )
     return Finished(
         mask=mask,
+        present=totals.present,
         episode_return=totals.episode_return,
         length=totals.length,
         outcome=outcome,
@@ -367,8 +406,8 @@ def _is_float(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def _finite(tree: PyTree) -> jax.Array:
-    """Whether each row's floats are all finite, as bool `[E]`."""
+def finite(tree: PyTree) -> jax.Array:
+    """Whether each row's floats are all finite, as bool `[E]`; keys and whole numbers always are."""
     rows = [
         jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
         for leaf in jax.tree.leaves(tree)
@@ -377,7 +416,8 @@ def _finite(tree: PyTree) -> jax.Array:
     return jnp.stack(rows).all(0)
 
 
-def _finite_part(tree: PyTree) -> PyTree:
+def finite_part(tree: PyTree) -> PyTree:
+    """The tree with 0 for every number that is not finite."""
     return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
-from jaxmarl_echelon.tracking.formats import clock, count, number, percent
+from jaxmarl_echelon.tracking.formats import clock, count, measured, number, percent
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -120,7 +120,9 @@ def evaluation_line(view: RunView, step: int, values: Values) -> str:
         parts.append(f"phase success {percent(values['phase_success_rate'])}")
     for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
         if key in values:
-            parts.append(f"{label} {number(values[key])}")
+            parts.append(f"{label} {measured(values[key])}")
+    if values.get("quarantined"):
+        parts.append(f"quarantined {number(values['quarantined'])}")
     prefix = "outcome/"
     outcomes = [(k[len(prefix) :], v) for k, v in values.items() if k.startswith(prefix) and v > 0]
     parts += [f"{name} {percent(value)}" for name, value in outcomes if name != view.success]

@@ -33,6 +33,16 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
+def fixed(value: float, digits: int) -> str:
+    """A value with so many decimals; `-` where there is none."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def measured(value: float) -> str:
+    """A result as `number` writes it; `-` where there is none."""
+    return number(value) if math.isfinite(value) else "-"
+
+
 def percent(value: float) -> str:
     """A fraction as `41.2 %`; `-` where it is not a number."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "-"

@@ -1,9 +1,12 @@
 """Tables for people at the end of a run or of an evaluation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+
+from jaxmarl_echelon.tracking.formats import fixed
 
 
 def actors(rows: Mapping[str, Mapping[str, float]], episodes: int) -> Table:
@@ -11,7 +14,7 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int) -> Table:
     first = next(iter(rows.values()))
     names = [name for name in first if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
-    result = Table(title=f"{episodes} episodes each, deterministic", title_justify="left")
+    result = Table(title=f"score on {episodes} fresh episodes each, deterministic", title_justify="left")
     result.add_column("actor", no_wrap=True)
     scored = "eval_agg/success_rate" in first
     for column in (["success [95 %]"] if scored else []) + ["return", "length"]:
@@ -28,8 +31,8 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int) -> Table:
                     values["eval_agg/success_high"],
                 )
             )
-        cells += [f"{values['eval_agg/avg_reward']:.1f}", f"{values['eval_agg/avg_episode_length']:.0f}"]
-        result.add_row(*cells, *(f"{values[name]:.2f}" for name in outcomes))
+        cells += [fixed(values["eval_agg/avg_reward"], 1), fixed(values["eval_agg/avg_episode_length"], 0)]
+        result.add_row(*cells, *(fixed(values[name], 2) for name in outcomes))
     return result
 
 
@@ -42,20 +45,20 @@ def tasks(values: Mapping[str, float]) -> Table | None:
     result = Table(title="success by task", title_justify="left")
     for name in found:
         result.add_column(name, justify="right")
-    result.add_row(*(f"{share:.2f}" for share in found.values()))
+    result.add_row(*(fixed(share, 2) for share in found.values()))
     return result
 
 
 def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
     """One line per stage of a curriculum: success with its interval, and the outcomes."""
-    result = Table(title=f"{episodes} episodes per phase, deterministic", title_justify="left")
+    result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
     result.add_column("phase", no_wrap=True)
     result.add_column("success [95 %]", justify="right", no_wrap=True)
     outcomes = [name for name in rows[0]["outcomes"] if any(row["outcomes"][name] > 0 for row in rows)]
     for name in outcomes:
         result.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        shares = (f"{row['outcomes'][name]:.2f}" for name in outcomes)
+        shares = (fixed(row["outcomes"][name], 2) for name in outcomes)
         result.add_row(row["name"], interval(row["success"], row["low"], row["high"]), *shares)
     return result
 
@@ -72,7 +75,7 @@ def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["name"],
             str(row["seeds"]),
             interval(row["success"], row["low"], row["high"]),
-            f"{row['best']:.2f}",
+            fixed(row["best"], 2),
         )
     return result
 
@@ -89,5 +92,5 @@ def plan(role: str, sizes: Any) -> Table:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """A value with its interval."""
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    """A value with its interval; `-` where there is none."""
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]" if math.isfinite(value) else "-"

@@ -33,7 +33,8 @@ class RunView:
       trends: courses of the `train/` and `eval_agg/` keys.
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest episodes of training, newest last.
-      best: (step, success rate) of the best evaluation, if there is one.
+      best: (step, success rate) of the best evaluation, if there is one; of equal ones that with the
+        highest reward, as for best checkpoints.
       events: newest events as (step, text).
     """
 
@@ -47,6 +48,7 @@ class RunView:
         self.evaluations: deque[tuple[int, Values]] = deque(maxlen=32)
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.best: tuple[int, float] | None = None
+        self._best_score = (-math.inf, -math.inf)
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
@@ -129,6 +131,7 @@ class RunView:
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))
-        success = float(values.get("success_rate", math.nan))
-        if math.isfinite(success) and (self.best is None or success > self.best[1]):
-            self.best = (step, success)
+        success, reward = (float(values.get(key, math.nan)) for key in ("success_rate", "avg_reward"))
+        score = (success, reward if math.isfinite(reward) else -math.inf)
+        if math.isfinite(success) and score > self._best_score:
+            self.best, self._best_score = (step, success), score

@@ -1,4 +1,8 @@
-"""Fixed-length evaluation inside jit: the first episode of every environment, deterministic."""
+"""Fixed-length evaluation inside jit: the first episode of every environment, deterministic.
+
+An environment with a number that is not finite is quarantined, as in training: its episode is over and
+does not count.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.base import Environment, EnvSpec
-from jaxmarl_echelon.envs.episodes import select
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.episodes import finite, finite_part, masked_mean, select
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import View
 
@@ -20,6 +24,8 @@ class Evaluation:
     """Results of N episodes.
 
     Attributes:
+      quarantined: `[N]` bool; a number was not finite, so that the episode does not count.
+      present: role name to `[N, A]` bool; the agent took part: it was alive at the start.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
       outcome: `[N]` int32 outcome codes; -1 where there are none or the limit came first.
@@ -29,12 +35,22 @@ class Evaluation:
         frame is repeated.
     """
 
+    quarantined: jax.Array
+    present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
     outcome: jax.Array
     task: jax.Array
     components: dict[str, jax.Array]
     frames: PyTree
+
+    def mean_return(self, role: str) -> jax.Array:
+        """Returns `[N]`, means over the agents of a role that took part; NaN where there is none."""
+        return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
+
+    def success_rate(self, spec: EnvSpec) -> jax.Array:
+        """Share of successes among the episodes that count; NaN where none does."""
+        return masked_mean(spec.succeeded(self.outcome), ~self.quarantined)
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
@@ -46,6 +62,17 @@ def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree
     return jax.vmap(choose, in_axes=(None, 0))(params, index)
 
 
+def start(env: Environment, key: jax.Array, params: PyTree):
+    """Begins episodes with parameters `[N]`: environment states, time steps, which are sound, `[N]` each.
+
+    What is not finite is shown as 0.
+    """
+    number = jax.tree.leaves(params)[0].shape[0]
+    begun = jax.vmap(env.reset)(jax.random.split(key, number), params)
+    sound = finite(begun)
+    return *select(sound, begun, finite_part(begun)), sound
+
+
 def play(
     env: Environment,
     controllers: dict[str, Controller],
@@ -54,7 +81,7 @@ def play(
     params: PyTree,
     record: Callable | None = None,
 ) -> Evaluation:
-    """Plays one episode in each of N environments and freezes those that are over.
+    """Plays one episode in each of N environments and freezes those that are over or quarantined.
 
     Args:
       controllers: who acts for each role.
@@ -68,8 +95,8 @@ def play(
       results of the N first episodes; cut after `env.spec.episode_limit` decisions.
     """
     number = jax.tree.leaves(params)[0].shape[0]
-    key_reset, key_steps = jax.random.split(key)
-    state, time = jax.vmap(env.reset)(jax.random.split(key_reset, number), params)
+    key_start, key_steps = jax.random.split(key)
+    state, time, sound = start(env, key_start, params)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     reset = jnp.ones(number, bool)
     frame = jax.vmap(record) if record else lambda *_: None
@@ -82,22 +109,26 @@ def play(
             moved[role], actions[role], _ = controller.act(
                 role_key, learners.get(controller.policy), memories[role], View(state, params, time), reset
             )
-        over = time.over
-        next_state, next_time = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
-        result = _accumulate(result, time, next_time)
-        state, time, memories = select(over, (state, time, memories), (next_state, next_time, moved))
+        running = ~time.over & ~result.quarantined
+        after = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
+        counts = running & finite(after)
+        result = _accumulate(result, time, after[1], counts)
+        result = result.replace(quarantined=result.quarantined | (running & ~counts))
+        state, time, memories = select(counts, (*after, moved), (state, time, memories))
         return (state, time, memories, jnp.zeros_like(reset), result), frame(state, params, time)
 
     first = frame(state, params, time)
-    carry = (state, time, memories, reset, _empty(env.spec, time))
+    carry = (state, time, memories, reset, _empty(env.spec, time, ~sound))
     carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
     return carry[-1].replace(frames=frames)
 
 
-def _empty(spec: EnvSpec, time) -> Evaluation:
+def _empty(spec: EnvSpec, time: TimeStep, quarantined: jax.Array) -> Evaluation:
     number = time.over.shape[0]
     return Evaluation(
+        quarantined=quarantined,
+        present=time.alive,
         episode_return={role: jnp.zeros_like(reward) for role, reward in time.reward.items()},
         length=jnp.zeros(number, jnp.int32),
         outcome=jnp.full(number, -1, jnp.int32),
@@ -107,44 +138,48 @@ def _empty(spec: EnvSpec, time) -> Evaluation:
     )
 
 
-def _accumulate(result: Evaluation, before, after) -> Evaluation:
-    running = ~before.over
+def _accumulate(result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array) -> Evaluation:
+    """Adds a decision to the episodes `counts [N]` that are under way."""
     returns = {
-        role: total + jnp.where(running[:, None] & before.alive[role], after.reward[role], 0.0)
+        role: total + jnp.where(counts[:, None] & before.alive[role], after.reward[role], 0.0)
         for role, total in result.episode_return.items()
     }
     components = {
-        name: total + jnp.where(running, after.info[f"reward/{name}"], 0.0)
+        name: total + jnp.where(counts, after.info[f"reward/{name}"], 0.0)
         for name, total in result.components.items()
     }
     return result.replace(
         episode_return=returns,
         components=components,
-        length=result.length + running,
-        outcome=jnp.where(running, after.info.get("outcome", result.outcome), result.outcome),
+        length=result.length + counts,
+        outcome=jnp.where(counts, after.info.get("outcome", result.outcome), result.outcome),
     )
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
     """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
 
-    `eval_agg/task/NAME` is the share of successes in one task (spawn point); NaN where it did not occur.
+    They are about the episodes that count: `num_episodes` of them, besides the `quarantined`. Where none
+    does, means are NaN. `eval_agg/task/NAME` is the share of successes in one task (spawn point); NaN
+    where it did not occur.
     """
-    returns = jnp.mean(result.episode_return[role], axis=-1)
-    metrics = {
-        "eval_agg/avg_reward": jnp.mean(returns),
-        "eval_agg/std_reward": jnp.std(returns),
-        "eval_agg/avg_episode_length": jnp.mean(result.length.astype(jnp.float32)),
-        "eval_agg/std_episode_length": jnp.std(result.length.astype(jnp.float32)),
-        "eval_agg/num_episodes": jnp.int32(returns.shape[0]),
-    }
+    counts, returns = ~result.quarantined, result.mean_return(role)
+    metrics = _moments("reward", returns, ~jnp.isnan(returns))
+    metrics |= _moments("episode_length", result.length.astype(jnp.float32), counts)
+    metrics["eval_agg/num_episodes"] = jnp.sum(counts, dtype=jnp.int32)
+    metrics["eval_agg/quarantined"] = jnp.sum(result.quarantined, dtype=jnp.int32)
     for index, name in enumerate(spec.outcomes):
-        metrics[f"eval_agg/outcome/{name}"] = jnp.mean(result.outcome == index)
+        metrics[f"eval_agg/outcome/{name}"] = masked_mean(result.outcome == index, counts)
     if spec.success is not None:
+        metrics["eval_agg/success_rate"] = result.success_rate(spec)
         success = spec.succeeded(result.outcome)
-        metrics["eval_agg/success_rate"] = jnp.mean(success)
         for index, name in enumerate(spec.tasks):
-            mine = result.task == index
-            share = jnp.sum(success & mine) / jnp.maximum(jnp.sum(mine), 1)
-            metrics[f"eval_agg/task/{name}"] = jnp.where(jnp.any(mine), share, jnp.nan)
+            metrics[f"eval_agg/task/{name}"] = masked_mean(success, counts & (result.task == index))
     return metrics
+
+
+def _moments(name: str, values: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+    """Mean and standard deviation of `values [N]` where `mask` is set."""
+    mean = masked_mean(values, mask)
+    variance = masked_mean(jnp.square(values - mean), mask)
+    return {f"eval_agg/avg_{name}": mean, f"eval_agg/std_{name}": jnp.sqrt(variance)}

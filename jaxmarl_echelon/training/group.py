@@ -1,6 +1,8 @@
 """Several seeds and variants of a run as one vmapped program, with one record for each."""
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +14,19 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
-from jaxmarl_echelon.training import resuming
+from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.loop import Runner, StopSignal, evaluation_key
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
+from jaxmarl_echelon.training.loop import Runner, StopSignal
 from jaxmarl_echelon.training.program import Program, make_program
-from jaxmarl_echelon.training.record import DivergedError, Progress, Record, by_namespace, versions
+from jaxmarl_echelon.training.record import (
+    DivergedError,
+    Progress,
+    Record,
+    by_namespace,
+    success_values,
+    versions,
+)
 
 
 class Member(NamedTuple):
@@ -75,6 +85,7 @@ class Group(Runner):
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
+        self.reference_scores: dict[str, references.Scores] = {}
 
     @property
     def progress(self) -> Progress:
@@ -82,8 +93,8 @@ class Group(Runner):
 
     def functions(self):
         seeds = [member.config.seed for member in self.members]
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        scored = jnp.stack([evaluation_key(seed) for seed in seeds])
+        keys = jnp.stack([run_key(seed) for seed in seeds])
+        scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
         def assess(runs):
             return jax.vmap(self.program.assess)(runs, scored)
@@ -122,10 +133,8 @@ class Group(Runner):
             self._save_member(state, index, names)
             values.append(record.progress.last_eval)
         pooled = mean_values(values)
-        if "eval_agg/success_rate" in pooled:
-            number = len(values) * self.config.eval_episodes
-            low, high = wilson(pooled["eval_agg/success_rate"] * number, number)
-            pooled |= {"eval_agg/success_low": low, "eval_agg/success_high": high}
+        if "eval_agg/success_rate" in values[0]:
+            pooled |= success_values(*successes(values))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
         return []
@@ -155,6 +164,19 @@ class Group(Runner):
             for index in range(len(self.records)):
                 self._save_member(state, index, ["latest"])
 
+    def references(self, state):
+        if not references.names(self.program):
+            return []
+        keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
+        play = jax.jit(jax.vmap(partial(references.play, self.program)))
+        played, lines = jax.device_get(play(state, keys)), []
+        for index, record in enumerate(self.records):
+            name, policy = record.folder.name, record.progress.last_eval
+            found = references.values(self.program, take(played, index))
+            self.reference_scores |= {name: found} if found else {}
+            lines += [f"{name}: {references.line(self.program, *one, policy)}" for one in found.items()]
+        return lines
+
     def restore(self, checkpoint, like):
         state = restore(self.program, self.members, checkpoint, like)
         checkpoints.rewind(self.checkpoints, checkpoint)
@@ -163,7 +185,8 @@ class Group(Runner):
         return state
 
     def summary(self, status):
-        return {
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return shown | {
             "status": status,
             "env_steps": self.step,
             "compile_seconds": round(self.compiled.seconds, 2),
@@ -185,11 +208,19 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means
 
 
+def successes(evaluations: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Successes and episodes that count, summed over evaluations."""
+    numbers = [values["eval_agg/num_episodes"] for values in evaluations]
+    rates = [values["eval_agg/success_rate"] for values in evaluations]
+    return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
+
+
 def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[dict[str, Any]]:
     """One row per variant: the success (or return) of its last and of its best evaluations.
 
     The interval covers Student's over the seeds (where there are several) and, for success rates,
-    Wilson's over all episodes: seeds that all score 0 do not make 0 certain.
+    Wilson's over all episodes: seeds that all score 0 do not make 0 certain. Seeds without a score,
+    all of whose episodes were quarantined, are left out; where all are, everything is NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -197,11 +228,13 @@ def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[d
         rate = "eval_agg/success_rate" in mine[0].progress.last_eval
         name = "eval_agg/success_rate" if rate else "eval_agg/avg_reward"
         last = [record.progress.last_eval[name] for record in mine]
-        episodes = mine[0].config.eval_episodes
-        low, high = student(last) if len(mine) > 1 else (last[0], last[0])
-        if rate:
-            number = episodes * len(mine)
-            least, most = wilson(sum(last) * episodes, number)
+        last = [score for score in last if math.isfinite(score)] or [math.nan]
+        bests = [record.progress.best for record in mine]
+        best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
+        low, high = student(last) if len(last) > 1 else (last[0], last[0])
+        wins, number = successes([record.progress.last_eval for record in mine]) if rate else (0, 0)
+        if number:
+            least, most = wilson(wins, number)
             low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
         rows.append(
             {
@@ -211,15 +244,10 @@ def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[d
                 "success": float(np.mean(last)),
                 "low": low,
                 "high": high,
-                "best": float(np.mean([best_score(record.progress, name) for record in mine])),
+                "best": float(np.mean(best)) if best else math.nan,
             }
         )
     return rows
-
-
-def best_score(progress: Progress, name: str) -> float:
-    """The first score of the best evaluation; that of the last one where none counts yet."""
-    return progress.best.get("best_eval", [progress.last_eval[name]])[0]
 
 
 def train_group(

@@ -11,14 +11,13 @@ import jax
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import resuming
+from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
 
-EVALUATION_STREAM = 1
-
-__all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "evaluation_key", "train"]
+__all__ = ["Compiled", "DivergedError", "StopSignal", "compile_program", "train"]
 
 
 class Compiled(NamedTuple):
@@ -27,7 +26,7 @@ class Compiled(NamedTuple):
     Attributes:
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
-      assess: `(RunState) -> (RunState, Assessment)`.
+      assess: `(RunState) -> (curriculum state, Assessment)`.
       state: shapes and dtypes of the state.
       seconds: time the compiler took.
     """
@@ -37,11 +36,6 @@ class Compiled(NamedTuple):
     assess: Callable
     state: Any
     seconds: float
-
-
-def evaluation_key(seed: int) -> jax.Array:
-    """The key of every evaluation of a run: the same episodes each time."""
-    return jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM)
 
 
 def compile_program(
@@ -57,7 +51,7 @@ def compile_program(
     Args:
       init: `(*arguments) -> state`.
       update: `(state) -> (state, report)`; the state of a chunk is donated.
-      assess: `(state) -> (state, assessment)`.
+      assess: `(state) -> (curriculum state, assessment)`; of the state only what that needs is passed on.
       arguments: arrays to start from.
       updates_per_chunk: updates in one call.
       options: what XLA is told of the updates, see `Program.compiler_options`.
@@ -157,8 +151,14 @@ class Runner:
         """What came out of the run."""
         raise NotImplementedError
 
+    def references(self, state) -> list[str]:
+        """Plays the environment's reference scripts on the last evaluation's episodes; lines about them."""
+        raise NotImplementedError
+
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end, or until asked to stop; returns the summary."""
+        for line in getattr(self.program.env, "describe", tuple)():
+            self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
@@ -171,6 +171,8 @@ class Runner:
                 return self._finish("stopped")
             state = self._advance(state)
         self.save(state, ["latest"])
+        for line in self.references(state):
+            self.tracker.event(self.step, line)
         return self._finish("finished")
 
     def _start(self, resume):
@@ -198,8 +200,8 @@ class Runner:
 
     def _assess(self, state):
         begin = time.perf_counter()
-        state, assessment = self.compiled.assess(state)
-        assessment = jax.device_get(assessment)
+        course, assessment = self.compiled.assess(state)
+        state, assessment = state.replace(curriculum=course), jax.device_get(assessment)
         return state, self.assessed(state, assessment, time.perf_counter() - begin)
 
     def _finish(self, status):
@@ -214,6 +216,7 @@ class SingleRun(Runner):
     def __init__(self, record: Record):
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
+        self.reference_scores: references.Scores = {}
 
     @property
     def progress(self) -> Progress:
@@ -221,9 +224,9 @@ class SingleRun(Runner):
 
     def functions(self):
         def assess(run):
-            return self.program.assess(run, evaluation_key(self.config.seed))
+            return self.program.assess(run, stream_key(self.config.seed, Stream.EVALUATION))
 
-        return self.program.init, self.program.update, assess, (jax.random.key(self.config.seed),)
+        return self.program.init, self.program.update, assess, (run_key(self.config.seed),)
 
     def reports(self, reports, seconds):
         return self.record.reports(reports, seconds)
@@ -237,13 +240,20 @@ class SingleRun(Runner):
     def save(self, state, names):
         self.record.save(state, names)
 
+    def references(self, state):
+        key = stream_key(self.config.seed, Stream.EVALUATION)
+        self.reference_scores = references.scores(self.program, state, key)
+        policy = self.record.progress.last_eval
+        return [references.line(self.program, *found, policy) for found in self.reference_scores.items()]
+
     def restore(self, checkpoint, like):
         state = resuming.restore(self.program, checkpoint, like)
         checkpoints.rewind(self.record.checkpoints, checkpoint)
         return state
 
     def summary(self, status):
-        return self.record.summary(status, self.compiled.seconds)
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return self.record.summary(status, self.compiled.seconds) | shown
 
 
 def train(

@@ -54,12 +54,15 @@ class Program(NamedTuple):
     Attributes:
       init: `(key, course=None) -> RunState`; `course` is the curriculum's state to begin with.
       update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
-      assess: `(RunState, key) -> (RunState, Assessment)`: the deterministic evaluation that scores
-        the run, and one of the curriculum's present stage, of which the curriculum takes note.
-      evaluate: `(RunState, key, params=None, record=None) -> Evaluation`, deterministic, of
-        the task that scores the run or of the task `params`.
-      evaluate_as: `(controllers, policies, RunState, key, record=None) -> Evaluation`, the same
-        episodes played by other actors.
+      assess: `(RunState, key) -> (curriculum state, Assessment)`: the deterministic evaluation that
+        scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
+        looks at no more of the run than `policy` leaves and returns none of it, so that neither a
+        replay nor anything else is copied.
+      evaluate: `(RunState, key, params=None, record=None, episodes=None) -> Evaluation`, deterministic,
+        of the task that scores the run or of the task `params`, in as many episodes as the
+        configuration says or in `episodes`.
+      evaluate_as: `(controllers, policies, RunState, key, params=None, record=None, episodes=None) ->
+        Evaluation`, the same episodes played by other actors.
       policy: `(RunState) -> RunState` with only what acting and evaluating need.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the numbers that the configuration
         asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
@@ -116,24 +119,25 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         policies = {role: policy.state for role, policy in frozen.items()}
         return initial_state(config, collector, curriculum, policies, key, course)
 
-    def evaluate_as(controllers, policies, run, key, record=None, params=None):
+    def evaluate_as(controllers, policies, run, key, params=None, record=None, episodes=None):
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        params = evaluation.evaluation_params(env, params, config.eval_episodes)
+        params = evaluation.evaluation_params(env, params, episodes or config.eval_episodes)
         return evaluation.play(env, controllers, policies, key, params, record)
 
-    def evaluate(run, key, params=None, record=None):
-        return evaluate_as(greedy, run.policies, run, key, record, params)
+    def evaluate(run, key, params=None, record=None, episodes=None):
+        return evaluate_as(greedy, run.policies, run, key, params, record, episodes)
 
     def assess(run, key):
+        run = policy_only(agents, run)
         result = evaluate(run, key)
         scalars = evaluation.summary(result, env.spec, scored)
-        stage = curriculum.stage(run.curriculum)
+        course, stage = run.curriculum, curriculum.stage(run.curriculum)
         if curriculum.stages:
-            own = evaluate(run, key, curriculum.stage_params(run.curriculum, stage))
-            success = env.spec.succeeded(own.outcome)
-            scalars["eval_agg/phase_success_rate"] = jnp.mean(success)
-            run = run.replace(curriculum=curriculum.evaluated(run.curriculum, success))
-        return run, Assessment(scalars, result, stage)
+            own = evaluate(run, key, curriculum.stage_params(course, stage))
+            rate = own.success_rate(env.spec)
+            scalars["eval_agg/phase_success_rate"] = rate
+            course = curriculum.evaluated(course, rate)
+        return course, Assessment(scalars, result, stage)
 
     return Program(
         init=init,
@@ -265,7 +269,14 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
     learners = {role: agents[role].policy_state(state) for role, state in run.learners.items()}
     return run.replace(
-        key=None, learners=learners, memories=None, reset=None, episodes=None, stagger=None, recent=None
+        key=None,
+        learners=learners,
+        memories=None,
+        reset=None,
+        episodes=None,
+        stagger=None,
+        tickets=None,
+        recent=None,
     )
 
 
@@ -303,6 +314,7 @@ def initial_state(
         episodes=episodes,
         stagger=jnp.where(config.stagger, stagger, 0),
         curriculum=course,
+        tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
         updates=jnp.int32(0),
     )
@@ -319,11 +331,14 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in collected.rollouts:
             learners[role], losses[role] = agent.update(run.learners[role], k, collected.rollouts[role])
+    flow = collected.flow
+    course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
     run = run.replace(
         key=key,
         learners=learners,
-        curriculum=curriculum.update(run.curriculum, collected.finished),
-        recent=statistics.recent_add(run.recent, collected.finished),
+        curriculum=course,
+        tickets=tickets,
+        recent=statistics.recent_add(run.recent, flow.finished),
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
@@ -334,5 +349,5 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = collected.quarantined
-    rows = statistics.episode_rows(collected.finished, roles, config.episode_rows)
+    rows = statistics.episode_rows(flow.finished, roles, config.episode_rows)
     return run, Report(metrics, rows)

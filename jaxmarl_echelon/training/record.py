@@ -3,6 +3,7 @@
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata as packages
 from pathlib import Path
@@ -173,11 +174,11 @@ class Record:
         return names
 
     def _evaluation_episodes(self, result) -> None:
-        returns = np.mean(result.episode_return[self.program.role], axis=-1)
+        returns = np.asarray(result.mean_return(self.program.role))
         success = self.program.env.spec.succeeded(result.outcome)
-        for index in range(len(returns)):
+        for index in np.flatnonzero(~result.quarantined):
             values = {
-                "episode": index + 1,
+                "episode": int(index) + 1,
                 **self._names(int(result.outcome[index]), int(result.task[index])),
                 "success": float(success[index]),
                 "reward": float(returns[index]),
@@ -186,17 +187,29 @@ class Record:
             self.tracker.log("eval", self.step, values)
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
-        """The names of the best checkpoints that training's own results ask for."""
+        """The names of the best checkpoints that training's own results ask for.
+
+        The rolling statistics count once their window is full: a first episode that happens to succeed
+        would be the best for ever. A later stage of a curriculum is better than any result in an earlier one.
+        """
+        if metrics["train/episodes"] < self.config.window:
+            return []
+        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         for name in ("train/success_rate", "train/return"):
             if name in metrics:
-                return self.improved("best_training", [metrics[name]]) if math.isfinite(metrics[name]) else []
+                return self.improved("best_training", [metrics[name]], stage)
         return []
 
-    def improved(self, name: str, score: list[float]) -> list[str]:
-        """`[name]` where `score` is the best so far."""
-        if name in self.progress.best and score <= self.progress.best[name]:
+    def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
+        """`[name]` where `score` is the best so far; what is `above` it is compared first.
+
+        What is not finite is no score, now or before.
+        """
+        rank, best = [*above, *score], self.progress.best.get(name, [])
+        known = bool(best) and all(map(math.isfinite, best))
+        if not all(map(math.isfinite, rank)) or (known and rank <= best):
             return []
-        self.progress.best[name] = score
+        self.progress.best[name] = rank
         self.tracker.event(self.step, f"{name}: {score[0]:.3g}")
         return [name]
 
@@ -239,16 +252,22 @@ class Record:
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
     """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate.
 
-    Tasks that did not occur are left out.
+    Tasks that did not occur are left out. Without an episode that counts there is no rate and no
+    interval: both are NaN.
     """
     values = {name: float(value) for name, value in scalars.items()}
     values = {k: v for k, v in values.items() if not (k.startswith("eval_agg/task/") and math.isnan(v))}
     if spec.success is not None:
-        success = spec.succeeded(np.asarray(result.outcome))
-        wins = int(np.sum(success))
-        values["eval_agg/success_rate"] = wins / success.size
-        values["eval_agg/success_low"], values["eval_agg/success_high"] = wilson(wins, success.size)
+        success = spec.succeeded(np.asarray(result.outcome)[~np.asarray(result.quarantined)])
+        values |= success_values(int(np.sum(success)), success.size)
     return values
+
+
+def success_values(wins: float, number: float) -> dict[str, float]:
+    """The success rate of `wins` in `number` episodes, with its interval; NaN for no episodes."""
+    rate, low, high = (wins / number, *wilson(wins, number)) if number else (math.nan,) * 3
+    ends = {"eval_agg/success_low": low, "eval_agg/success_high": high}
+    return {"eval_agg/success_rate": rate} | ends
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:

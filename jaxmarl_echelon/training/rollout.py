@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import RunState, View
 
@@ -51,13 +51,13 @@ class Collected(NamedTuple):
       rollouts: role name to its Rollout, axes `[T, E, A]`, of the agents that learn from one.
       metrics: role name to the metrics of the agents that learnt in each step, averaged over their
         gradient steps; NaN while there was none.
-      finished: results of the episodes that ended, `[T, E]`, masked.
+      flow: beginnings and ends of episodes, `[T, E]`.
       quarantined: int32, how often an environment was reset for a non-finite number.
     """
 
     rollouts: dict[str, Rollout]
     metrics: dict[str, dict[str, jax.Array]]
-    finished: Finished
+    flow: Flow
     quarantined: jax.Array
 
 
@@ -113,6 +113,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 for seat in collector.seats(role)
             )
             learners[role], metrics[role] = agent.update(run.learners[role], k, batch)
+        flow = _flow(run, transition)
         run = run.replace(
             learners=learners,
             episodes=episodes,
@@ -120,7 +121,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             reset=transition.reset_next,
             stagger=jnp.maximum(run.stagger - 1, 0),
         )
-        return run, (records, metrics, transition.finished, jnp.sum(transition.quarantined))
+        return run, (records, metrics, flow, jnp.sum(transition.quarantined))
 
     def segment(run, keys):
         carries = {role: _joined(run.memories[seat] for seat in collector.seats(role)) for role in recorded}
@@ -129,7 +130,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
     keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
     run, (carries, played) = jax.lax.scan(segment, run, keys, unroll=collector.segments == 1)
-    records, metrics, finished, quarantined = jax.tree.map(
+    records, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
     rollouts = {
@@ -137,7 +138,23 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
-    return run, Collected(rollouts, learnt, finished, jnp.sum(quarantined))
+    return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
+
+
+def _flow(run: RunState, transition: episodes_lib.Transition) -> Flow:
+    """What begins and ends with one decision, `[E]`.
+
+    An episode that begins before its environment's stagger is through may be broken off. It counts
+    neither if it is nor if it ends in time, which the short ones do.
+    """
+    counts = run.stagger == 0
+    finished = transition.finished
+    return Flow(
+        begins=run.reset & counts,
+        stage=run.episodes.stage,
+        over=transition.reset_next,
+        finished=finished.replace(mask=finished.mask & counts),
+    )
 
 
 def _joined(parts) -> PyTree:
@@ -160,7 +177,7 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
     before, after = run.episodes.time, transition.time
     alive = transition.acted[role]
-    success = env.spec.succeeded(transition.finished.outcome)
+    success = env.spec.succeeded(transition.finished.outcome, role)
     return Transition(
         obs=before.obs[role],
         action=action,

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.episodes import Finished, masked_mean
 from jaxmarl_echelon.training.types import Recent
 
 
@@ -37,7 +37,7 @@ def recent_add(recent: Recent, finished: Finished) -> Recent:
         return ring.at[place].set(values.reshape(mask.shape).astype(ring.dtype), mode="drop")
 
     returns = {
-        role: write(ring, jnp.mean(finished.episode_return[role], axis=-1))
+        role: write(ring, masked_mean(finished.episode_return[role], finished.present[role]))
         for role, ring in recent.episode_return.items()
     }
     components = {name: write(ring, finished.components[name]) for name, ring in recent.components.items()}
@@ -52,13 +52,15 @@ def recent_add(recent: Recent, finished: Finished) -> Recent:
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Means over the ring, as `train/...` scalars; NaN while no episode has ended."""
+    """Means over the ring, as `train/...` scalars; NaN while no episode has ended.
+
+    Returns are those of the episodes in which somebody of the role took part.
+    """
     window = recent.length.shape[0]
     filled = jnp.arange(window) < recent.count
-    number = jnp.sum(filled)
 
     def mean(values):
-        return jnp.where(number > 0, jnp.sum(jnp.where(filled, values, 0)) / jnp.maximum(number, 1), jnp.nan)
+        return masked_mean(values, filled & ~jnp.isnan(values))
 
     metrics = {"train/episode_length": mean(recent.length)}
     for role in learners:
@@ -79,7 +81,7 @@ def episode_rows(finished: Finished, learners: tuple[str, ...], rows: int) -> di
     Returns:
       `number` (int32, how many ended, whether or not they fit) and columns `[rows]`: `step`
       and `env` (place in the rollout), `length`, `outcome`, `task`, `return/ROLE`,
-      `reward/COMPONENT`. Rows from `number` on are padding.
+      `reward/COMPONENT`; NaN for a role that nobody took part for. Rows from `number` on are padding.
     """
     mask = finished.mask
     index = jnp.nonzero(mask.reshape(-1), size=min(rows, mask.size), fill_value=0)[0]
@@ -96,7 +98,7 @@ def episode_rows(finished: Finished, learners: tuple[str, ...], rows: int) -> di
         "task": pick(finished.task),
     }
     for role in learners:
-        table[f"return/{role}"] = pick(jnp.mean(finished.episode_return[role], axis=-1))
+        table[f"return/{role}"] = pick(masked_mean(finished.episode_return[role], finished.present[role]))
     for name, values in finished.components.items():
         table[f"reward/{name}"] = pick(values)
     return table

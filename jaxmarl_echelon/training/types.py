@@ -30,7 +30,7 @@ class Recent:
     """Ring of the last W finished episodes, for rolling statistics.
 
     Attributes:
-      episode_return: role name to `[W]`, mean over the role's agents.
+      episode_return: role name to `[W]`, mean over the role's agents that took part; NaN for none.
       length: `[W]` decisions.
       outcome: `[W]` int32 outcome codes.
       components: component name to `[W]` sums over the episode.
@@ -57,9 +57,10 @@ class RunState:
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
       reset: `[E]` bool; an episode begins with the coming decision.
       episodes: the environments and their running episodes, `[E]`.
-      stagger: `[E]` int32 decisions until an environment's first episode is broken off; 0 once
-        that has happened, or for never.
+      stagger: `[E]` int32 decisions until an environment's episode is broken off; 0 once that has
+        happened, or for never. No episode that begins before counts: only short ones would.
       curriculum: the curriculum's state.
+      tickets: what the curriculum keeps of the episodes under way.
       recent: ring of finished episodes.
       updates: int32, updates done.
     """
@@ -72,6 +73,7 @@ class RunState:
     episodes: Episodes
     stagger: jax.Array
     curriculum: PyTree
+    tickets: PyTree
     recent: Recent
     updates: jax.Array
 

@@ -26,7 +26,8 @@ ROWS, SLOTS, GAMMA = 4, 13, 0.5
 def make(batch_size=40, **settings):
     config = ReplayConfig(capacity=ROWS * SLOTS, **settings)
     sizes = {"rows": ROWS, "observation_size": 6, "action_size": 2}
-    return make_replay(config, **sizes, batch_size=batch_size, episode_limit=100, goal=goal())
+    sizes |= {"batch_size": batch_size, "episode_limit": 100}
+    return make_replay(config, **sizes, goal=goal(), between=True)
 
 
 def draws(replay, state, batches):
@@ -73,6 +74,25 @@ def test_goals_are_reached_later_in_the_same_episode_and_rewards_follow(strategy
             np.testing.assert_array_equal(batch.next_obs[k, b], next_obs)
             np.testing.assert_allclose(batch.reward[k, b], reward, rtol=1e-6)
             assert batch.discount[k, b] == discount
+            for j, step in enumerate(spanned[1:]):
+                passed = step.obs.copy()
+                passed[DESIRED] = obs[DESIRED]
+                if b < relabelled:
+                    np.testing.assert_array_equal(batch.between.obs[k, b, j], passed)
+
+
+def test_errors_of_relabelled_samples_do_not_become_priorities():
+    replay = make(hindsight_ratio=0.6, prioritized=True, priority_exponent=1.0)
+    state = play(replay, replay.init(), experience(7, 60, ROWS))
+    state, batch = jax.jit(replay.sample)(state, jax.random.key(0), GAMMA)
+    relabelled = np.arange(40) < 24
+    np.testing.assert_array_equal(batch.index < 0, relabelled)
+    after = jax.jit(replay.reprioritize)(state, batch.index, np.where(relabelled, 1e6, 0.5))
+    assert after.choice.largest == 1.0
+    priorities = after.choice.tree[-16:].ravel()[: ROWS * SLOTS]
+    np.testing.assert_allclose(priorities[batch.index[24:]], 0.5, rtol=1e-5)
+    assert priorities.max() == 1.0
+    np.testing.assert_array_less(0.0, batch.weight)
 
 
 def test_the_end_of_every_episode_is_known_at_all_times():

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from algos.normalize import (
     explained_variance,
@@ -8,6 +9,7 @@ from algos.normalize import (
     init_reward_scale,
     masked_mean,
     merge_moments,
+    moments_of,
     normalize,
     scale_reward,
     standardize,
@@ -27,6 +29,39 @@ def test_batches_merge_to_the_moments_of_everything():
     np.testing.assert_allclose(moments.mean, pooled.mean(0), rtol=1e-5)
     np.testing.assert_allclose(moments.var, pooled.var(0), rtol=1e-4)
     assert moments.count == len(pooled)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1024])
+@pytest.mark.parametrize("count", [2.0**24, 5e7, 2.0**34])
+def test_moments_follow_every_batch_however_many_samples_came_before(count, size):
+    """By the same small amounts as in float64, also where those are skewed or beside a large mean."""
+    rng = np.random.default_rng(0)
+    batches = rng.exponential(1.0, (300, size, 2)).astype(np.float32) + np.array([0.0, 64.0], np.float32)
+    mean, var, total = np.array([1.0, 65.0]), np.ones(2), count
+    start = moments_of(jnp.array(mean, jnp.float32), jnp.ones(2), jnp.float32(count))
+    moments, _ = jax.jit(
+        lambda m, x: jax.lax.scan(lambda m, b: (merge_moments(m, b, jnp.ones(size, bool)), None), m, x)
+    )(start, batches)
+
+    for batch in batches.astype(np.float64):
+        shift, weight = batch.mean(0) - mean, size / (total + size)
+        var = var + weight * (batch.var(0) - var + shift**2 * (1 - weight))
+        mean, total = mean + weight * shift, total + size
+
+    def moved(name, origin):
+        kept = (np.asarray(getattr(moments, part), np.float64) for part in (name, f"{name}_rest"))
+        return sum(kept, start=-np.asarray(origin, np.float64))
+
+    scale = 300 * size / count
+    np.testing.assert_allclose(moved("mean", [1.0, 65.0]) / scale, (mean - [1.0, 65.0]) / scale, atol=1e-4)
+    np.testing.assert_allclose(moved("var", [1.0, 1.0]) / scale, (var - 1.0) / scale, atol=1e-3)
+    assert moved("count", count) == 300 * size
+
+
+def test_the_variance_of_the_first_batch_may_be_tiny():
+    batch = jnp.array([[0.0], [2e-5]])
+    moments = merge_moments(init_moments((1,)), batch, jnp.ones(2, bool))
+    np.testing.assert_allclose(moments.var, 1e-10, rtol=1e-5)
 
 
 def test_no_samples_change_nothing():

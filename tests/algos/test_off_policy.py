@@ -22,7 +22,7 @@ from off_policy_cases import (
     transition_of,
 )
 
-from algos.normalize import Moments, merge_moments, normalize
+from algos.normalize import merge_moments, moments_of, normalize
 from algos.off_policy import critic_step, descend, follow, gradient_step
 from algos.replay import Replay
 from algos.sac import SACConfig
@@ -74,6 +74,22 @@ def test_time_limits_bootstrap_and_deaths_do_not(config):
     cut, died = jax.jit(jax.vmap(values))(jnp.array([False, True]))
     np.testing.assert_allclose(cut, 1 / (1 - 0.9), rtol=0.03)
     np.testing.assert_allclose(died, 1.0, rtol=0.03)
+
+
+@each(SACConfig, pytest.param(TQCConfig, marks=pytest.mark.slow))
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_soft_values_do_not_depend_on_the_steps_of_a_return(config, n_step):
+    """Reward 1 and the entropy of a fixed policy, for ever: (1 + gamma alpha H) / (1 - gamma)."""
+    settings = QUICK | plain(config) | {"alpha": 0.7, "actor_learning_rate": 0.0}
+    agent, state = make(config, {"n_step": n_step}, **settings, learning_starts=16)
+
+    def experience(state, key, i):
+        return transition_of(key, reward=jnp.ones((E, A))).replace(obs=ONES, next_obs=ONES)
+
+    metrics = jax.jit(lambda state: run(agent, state, 600, experience))(state)[1]
+    entropy = metrics["entropy"][10:].mean()
+    expected = (1 + 0.9 * 0.7 * entropy) / (1 - 0.9)
+    np.testing.assert_allclose(metrics["value"][-100:].mean(), expected, rtol=0.03)
 
 
 @each(pytest.param(SACConfig, marks=pytest.mark.slow), TD3Config, TQCConfig)
@@ -168,7 +184,7 @@ def test_observations_are_merged_as_they_come():
 
 def test_a_gradient_step_sees_normalised_observations_and_returns_its_errors_as_priorities():
     method, state = method_of(SACConfig, reward_scale=0.1)
-    moments = Moments(jnp.arange(4.0), jnp.full(4, 2.0), jnp.float32(9.0))
+    moments = moments_of(jnp.arange(4.0), jnp.full(4, 2.0), jnp.float32(9.0))
     state, sample, seen = perturbed(state).replace(observations=moments), sample_of(), {}
 
     def spy(state, key, batch):

@@ -6,6 +6,7 @@ import pytest
 from algos.networks import make_actor_critic
 from algos.on_policy import Batch
 from algos.ppo import PPOConfig, ppo_loss, surrogate_loss, value_loss
+from algos.ppo_learning import Progress, descend, summed
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -95,6 +96,57 @@ def test_loss_is_the_policy_gradient_plus_value_loss_minus_entropy():
     grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, batch, hyper)
     assert_same(grads, jax.grad(expected)(params), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(samples["value_loss"], 0.5, rtol=1e-5)
+
+
+def loops(jaxpr):
+    """All loops of a program, inner ones included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield equation
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple) else (parameter,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from loops(inner)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"accumulation": 2, "kl_stop": "epoch"}, {"sampling": "sequential"}], ids=str
+)
+def test_passes_leave_sums_behind_and_no_samples(settings):
+    """Between T * E * A = 48 samples and one number per minibatch there is no third."""
+    epochs, minibatches = 11, 3
+    agent, state = make(epochs=epochs, num_minibatches=6 if settings else minibatches, **settings)
+    program = jax.make_jaxpr(agent.update)(state, jax.random.key(0), rollout_of(agent, state)).jaxpr
+    (passes,) = (loop for loop in loops(program) if loop.params["length"] == epochs)
+    inner = list(loops(passes.params["jaxpr"].jaxpr))
+    assert inner
+    for loop in (passes, *inner):
+        stacked = [x.aval for x in loop.outvars[loop.params["num_carry"] :]]
+        assert stacked and all(x.size <= loop.params["length"] * 6 for x in stacked)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("target_kl", [np.inf, 3.0], ids=["all", "stopped"])
+def test_metrics_are_means_over_all_samples_that_were_learnt_from(accumulation, target_kl):
+    """Minibatches have 0 to 5 living samples; with a bound on the divergence the last two come too late."""
+    config = PPOConfig(num_minibatches=6, accumulation=accumulation)
+    rng = np.random.default_rng(0)
+    kl = rng.random((6, 5)).astype(np.float32)
+    alive = np.arange(5) < np.array([5, 1, 3, 2, 0, 4])[:, None]
+    kl[2:4] += 5.0
+    learnt = alive & (np.arange(6) < (6 if target_kl == np.inf else 4 if accumulation == 2 else 3))[:, None]
+
+    def gradient(params, memory, minibatch):
+        return jnp.ones(()), *summed({"approx_kl": minibatch[0]}, minibatch[1]), memory
+
+    optimizer = config.make_optimizer()
+    hyper = {name: jnp.float32(getattr(config, name)) for name in config.traced() if getattr(config, name)}
+    hyper["target_kl"] = jnp.float32(target_kl)
+    start = Progress(jnp.zeros(()), optimizer.init(jnp.zeros(())), jnp.zeros((), bool), ())
+    poisoned = jnp.asarray(np.where(alive, kl, np.nan)), jnp.asarray(alive)
+    _, steps = descend(config, optimizer, gradient, start, poisoned, hyper)
+    np.testing.assert_allclose(steps.metrics()["approx_kl"], kl[learnt].mean(), rtol=1e-6)
 
 
 def test_clipped_terms():

@@ -6,10 +6,12 @@ import numpy as np
 import off_policy_cases as cases
 import pytest
 
+from algos.a2c import A2CConfig
 from algos.networks import PRECISIONS
 from algos.ppo import PPOConfig
 from algos.sac import SACConfig
 from algos.td3 import TD3Config
+from algos.tqc import TQCConfig
 from algos.types import ActionSpec, Rollout
 
 T, E, F = 16, 8, 6
@@ -106,6 +108,64 @@ def test_one_update_with_a_replay_stays_close_and_is_kept_in_float32(config):
         means = [s.optimizers[part].mean for s in (coarse, exact)]
         assert 0.0 < differ(*means) < GRADIENTS
     assert 0.0 < differ(coarse.params, exact.params) < OUTPUTS
+
+
+def digits(x):
+    """Share of the numbers that are unlike all others."""
+    return np.unique(x).size / np.size(x)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (PPOConfig, {}),
+        (PPOConfig, {"sampling": "sequential", "core": {"kind": "gru", "width": 16}}),
+        (A2CConfig, {"state_dependent_std": True, "squash": True, "shared": True}),
+    ],
+    ids=["ppo", "ppo_rnn", "a2c"],
+)
+def test_policies_and_values_of_rollouts_keep_all_digits(config, settings):
+    agent = config(widths=(32,), compute_dtype="bf16", **settings).make((F,), ActionSpec("continuous", (2,)))
+
+    @jax.jit
+    def look(key):
+        state, obs = agent.init(key), jax.random.normal(key, (T, 128, F))
+        reset = jnp.zeros((T, 128), bool)
+        distribution, value = agent.teach(state, obs, agent.initial_carry((128,)), reset, None)
+        return distribution, value, distribution.log_prob(jnp.full((T, 128, 2), 0.1))
+
+    distribution, value, log_prob = look(jax.random.key(0))
+    assert all_float32((distribution, value, log_prob))
+    seen = [distribution.mean, value, log_prob]
+    if "state_dependent_std" in settings:
+        seen.append(distribution.log_std)
+    assert min(map(digits, seen)) > 0.9
+
+
+@pytest.mark.parametrize("config", [SACConfig, TD3Config, TQCConfig])
+def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
+    settings = {"compute_dtype": "bf16", "widths": (32,)}
+    agent, state = cases.make(config, **settings)
+    method, _ = cases.method_of(config, **settings)
+    obs = jax.random.normal(jax.random.key(0), (1024, cases.F))
+    # Not compiled as one program, in which XLA's CPU backend may leave roundings out.
+    action, _ = agent.greedy(state, obs, (), jnp.zeros(1024, bool), None)
+    seen = action, method.predict(state.params["critic"], obs, action)
+    assert all_float32(seen)
+    assert min(map(digits, seen)) > 0.9
+
+
+def test_values_of_hundreds_stay_apart():
+    """One hidden unit is always 1 and brings the values to 153.6; the others move them by up to 0.4."""
+    agent = PPOConfig(widths=(32,), compute_dtype="bf16").make((F,), ActionSpec("continuous", (2,)))
+    state = agent.init(jax.random.key(0))
+    trunk = state.params["params"]["critic_trunk"]["layer_0"]
+    trunk["kernel"], trunk["bias"] = trunk["kernel"].at[:, 0].set(0.0), trunk["bias"].at[0].set(20.0)
+    state.params["params"]["value"]["out"]["kernel"] = jnp.full((1, 32), 0.01).at[0, 0].set(153.6)
+    obs = jax.random.normal(jax.random.key(1), (4096, F))
+    value = agent.value(state, obs, (), jnp.zeros(4096, bool), None)
+    assert 153.2 < value.min() < value.max() < 154.0
+    assert np.unique(value).size > 2000
 
 
 def test_the_long_name_is_the_short_one():

@@ -8,7 +8,7 @@ from replay_model import FEATURES, NUMBER, experience, goal, play
 
 from algos.replay import ReplayConfig, make_replay, share
 
-ROWS = 4
+ROWS, LIMIT = 4, 9
 EVERYTHING = {
     "prioritized": True,
     "n_step": 3,
@@ -18,15 +18,16 @@ EVERYTHING = {
 }
 
 
-def make(capacity=60, batch_size=16, goals=True, **settings):
+def make(capacity=60, batch_size=16, goals=True, between=False, **settings):
     return make_replay(
         ReplayConfig(capacity=capacity, **settings),
         rows=ROWS,
         observation_size=FEATURES,
         action_size=2,
         batch_size=batch_size,
-        episode_limit=50,
+        episode_limit=LIMIT,
         goal=goal() if goals else None,
+        between=between,
     )
 
 
@@ -103,8 +104,14 @@ def test_small_ratios_still_take_one_sample_and_full_ones_take_all():
     assert (batch.index == -1).all()
 
 
+def test_states_on_the_way_cost_nothing_where_nobody_asks_or_there_are_none():
+    for settings in ({"n_step": 3}, {"n_step": 1, "between": True}):
+        replay = make(**settings)
+        assert jax.eval_shape(replay.sample, replay.init(), jax.random.key(0), 0.9)[1].between is None
+
+
 def test_everything_together_under_scan_is_traced_once():
-    replay, trace = make(**EVERYTHING), []
+    replay, trace = make(**EVERYTHING, between=True), []
     run = jax.jit(learn(replay, trace), donate_argnums=0)
     state = replay.init()
     for seed in range(3):

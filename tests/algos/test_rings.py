@@ -73,11 +73,17 @@ def test_windows_stop_at_truncation_termination_interruption_and_the_newest_step
     ring = play(replay, replay.init(), jax.tree.map(jnp.asarray, transitions)).ring
     gamma = 0.9
     row, slot = jnp.array([0, 1, 2, 3, 3, 3]), jnp.array([0, 0, 0, 0, 2, 3])
-    look_and_read = jax.jit(lambda: read(ring, look(ring, row, slot, 3, gamma), jnp.ones(6), row))
+    look_and_read = jax.jit(
+        lambda: read(ring, look(ring, row, slot, 3, gamma), jnp.ones(6), row, between=True)
+    )
     batch = look_and_read()
     np.testing.assert_allclose(batch.reward, [1.9, 1.9, 1.9, 2.71, 1.9, 1.0], rtol=1e-6)
     np.testing.assert_allclose(batch.discount, [0.81, 0.0, 0.81, 0.729, 0.81, 0.9], rtol=1e-6)
     np.testing.assert_array_equal(batch.next_obs[:, 0], [2, 2, 2, 3, 4, 4])
+    on_the_way = [[0.9, 0.0], [0.9, 0.0], [0.9, 0.0], [0.9, 0.81], [0.9, 0.0], [0.0, 0.0]]
+    np.testing.assert_allclose(batch.between.factor, on_the_way, rtol=1e-6)
+    passed = np.asarray(batch.between.obs)[..., 0][np.asarray(on_the_way) > 0]
+    np.testing.assert_array_equal(passed, [1, 1, 1, 1, 2, 3])
 
 
 def test_all_held_transitions_are_equally_likely_although_rows_hold_different_numbers():

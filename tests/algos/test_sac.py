@@ -15,6 +15,7 @@ from off_policy_cases import (
 
 from algos.distributions import SquashedGaussian
 from algos.off_policy import squared_loss
+from algos.rings import Between
 from algos.sac import SACConfig
 
 KEY = jax.random.key(11)
@@ -68,6 +69,22 @@ def test_target_is_reward_plus_the_least_soft_value_of_what_follows():
     np.testing.assert_allclose(target, expected, rtol=1e-3, atol=1e-4)
     ended = np.asarray(batch.discount) == 0
     np.testing.assert_array_equal(target[ended], batch.reward[ended])
+
+
+def test_the_entropy_of_the_states_on_the_way_is_paid_by_the_present_policy():
+    method, state = method_of(SACConfig, alpha=0.3)
+    state, batch = perturbed(state), sample_of()
+    passed = jax.random.normal(KEY, (16, 2, 4))
+    factor = jnp.where(jnp.arange(16)[:, None] % 3 == jnp.array([0, 1]), 0.0, jnp.array([0.9, 0.81]))
+    on_the_way = Between(obs=passed.at[0, 0].set(jnp.nan), factor=factor)
+    target = jax.jit(method.target)
+    found = target(state, KEY, batch.replace(between=on_the_way))
+
+    key, key_between = jax.random.split(KEY)
+    _, log_prob = numpy_soft_sample(state.params["actor"], passed, key_between)
+    alpha = float(jnp.exp(state.params["log_alpha"]))
+    expected = target(state, key, batch) - alpha * (np.asarray(factor) * log_prob).sum(-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_critics_lose_half_their_squared_errors_added_up():

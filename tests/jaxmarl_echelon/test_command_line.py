@@ -49,6 +49,7 @@ def run(monkeypatch, main, *arguments):
         ("env.lidar_beams=0", ["lidar_beams", "0"]),
         ("env.map=nowhere.yaml", ["nowhere.yaml"]),
         ("env.map=track:x", ["track:x"]),
+        ("env.reverse=backwards", ["env.reverse", "backwards", "true or false"]),
         ("env.spawns=[pinch_up]", ["pinch_up", "pinch_left"]),
         ("env.timeout=never", ["never", "terminal", "truncation"]),
         ("reward.components.terminal.target_crush=1", ["target_crush"]),
@@ -181,8 +182,12 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, finished_r
 
 
 def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tmp_path):
-    run(monkeypatch, evaluate.main, finished_run, "--ladder", "--episodes", "2", "--output", tmp_path)
+    # On another map than line2 the standing attacker comes unasked.
+    words = ("env.map=track:3", "--ladder", "--episodes", "2", "--output", tmp_path)
+    run(monkeypatch, evaluate.main, finished_run, *words)
     shown = capsys.readouterr().out
+    assert "map track:3: counter-clockwise, 60.0 m, generated" in shown
+    assert "standing" in shown and "untrained" not in shown
     assert "0 1_lock800" in shown and "25 4_ftg_expert" in shown
     with Image.open(tmp_path / "ladder.png") as picture:
         assert min(picture.size) > 300

@@ -256,3 +256,44 @@ def test_a_map_without_a_centreline_gives_finite_zeros():
     s, d, heading, index = frenet(bank, 0, jnp.array([1.0, 1.0]))
     assert s == 0 and d == 0 and index == 0 and heading == 0
     assert np.isfinite(cartesian(bank, 0, jnp.float32(1.0), jnp.float32(0.0))).all()
+
+
+def test_a_line_run_backwards_is_the_same_line_the_other_way():
+    side = np.arange(400.0)
+    line = centerline_from_points(circle(), closed=True, left=1 + side, right=500 + side)
+    back = line.backwards()
+    assert (line.course, back.course) == ("counter-clockwise", "clockwise")
+    assert line.area == pytest.approx(25 * np.pi, rel=1e-3) and back.area == pytest.approx(-line.area)
+    assert back.length == pytest.approx(line.length) and back.source.endswith("reversed")
+    np.testing.assert_allclose(back.points[0], line.points[0])
+    np.testing.assert_allclose(back.points[1], line.points[-1])
+    np.testing.assert_allclose(wrapped(back.heading[0] - line.heading[0] - np.pi), 0, atol=1e-9)
+    # What was on the left is on the right.
+    np.testing.assert_array_equal(back.left[[0, 1]], line.right[[0, -1]])
+    np.testing.assert_array_equal(back.right[[0, 1]], line.left[[0, -1]])
+    far = centerline_from_points(line.points + 1e6, closed=True)
+    assert far.area == pytest.approx(line.area, rel=1e-3)
+
+    straight = centerline_from_points(
+        np.array([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]]), closed=False
+    ).backwards()
+    np.testing.assert_array_equal(straight.x, [3, 1, 0])
+    assert straight.course == "open, (3.0, 0.0) to (0.0, 0.0)"
+
+
+def test_a_first_point_repeated_up_to_rounding_leaves_no_kink_at_the_seam():
+    exact = circle(count=100)
+    points = np.concatenate([exact, exact[:1] + [[1e-4, -2e-4]]])
+    line = centerline_from_points(points, left=np.arange(101.0))
+    assert line.closed and len(line.x) == 100 and line.left[-1] == 99
+    np.testing.assert_allclose(line.heading, centerline_from_points(exact, closed=True).heading, atol=1e-9)
+    # Small steps that go somewhere stay: a recording slows down in corners.
+    corner = np.stack([4 + 0.002 * np.arange(200), 0.002 * np.arange(200)], axis=-1)
+    slow = centerline_from_points(np.concatenate([[[i, 0.0] for i in range(4)], corner]), closed=False)
+    np.testing.assert_allclose(np.ptp(slow.y), np.ptp(corner[:, 1]), atol=0.01)
+
+
+def test_a_byte_order_mark_hides_no_column_names(tmp_path):
+    rows = ["y,x"] + [f"{y},{x}" for x, y in circle()]
+    (tmp_path / "a.csv").write_text("\n".join(rows), encoding="utf-8-sig")
+    np.testing.assert_allclose(read_centerline(tmp_path / "a.csv").points, circle())

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -159,11 +160,11 @@ def test_maps_without_a_loop_have_no_derived_centreline():
     assert derive_centerline(OccupancyMap("blocked", blocked, 0.05, (0.0, 0.0, 0.0))) is None
 
 
-def write_track(folder: Path, grid: OccupancyMap) -> Path:
-    Image.fromarray(np.where(grid.occupied[::-1], 0, 255).astype(np.uint8)).save(folder / "oval.png")
-    path = folder / "oval.yaml"
+def write_track(folder: Path, grid: OccupancyMap, name: str = "oval") -> Path:
+    Image.fromarray(np.where(grid.occupied[::-1], 0, 255).astype(np.uint8)).save(folder / f"{name}.png")
+    path = folder / f"{name}.yaml"
     path.write_text(
-        f"image: oval.png\nresolution: {grid.resolution}\norigin: {[float(v) for v in grid.origin]}\n"
+        f"image: {name}.png\nresolution: {grid.resolution}\norigin: {[float(v) for v in grid.origin]}\n"
     )
     return path
 
@@ -187,3 +188,56 @@ def test_centrelines_beside_the_map_win_in_order_over_derived_ones(tmp_path):
     (tmp_path / "far.csv").write_text("".join(f"{x},{y}\n" for x, y in grid.centerline.points + 100))
     with pytest.raises(ValueError, match="lie in walls"):
         load_map(path, centerline=tmp_path / "far.csv")
+
+
+def write_rows(
+    path: Path, points, columns="{x}, {y}, 1.0, 1.0", header="# x_m, y_m, w_tr_right_m, w_tr_left_m"
+):
+    rows = [columns.format(s=0.1 * i, x=x, y=y) for i, (x, y) in enumerate(points)]
+    path.write_text("\n".join([header, *rows]))
+
+
+@pytest.mark.parametrize("name", ["Monza_map", "Monza"])
+def test_lines_are_found_with_and_without_map_in_their_names(tmp_path, name):
+    grid = generate_track(3)
+    path = write_track(tmp_path, grid, name)
+    clockwise = grid.centerline.points[::-1]
+    other = {"Monza_map": "Monza", "Monza": "Monza_map"}[name]
+    assert load_map(path).centerline.course == "counter-clockwise"
+    raceline = "# one\n# two\n# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2"
+    write_rows(tmp_path / f"{other}_raceline.csv", clockwise, "{s}; {x}; {y}; 0; 0; 8; 0", raceline)
+    found = [load_map(path)]
+    write_rows(tmp_path / f"{other}_centerline.csv", clockwise * 0.999)
+    found.append(load_map(path))
+    # The map's own name goes before the other one, whatever the kind of line.
+    write_rows(tmp_path / f"{name}_raceline.csv", clockwise * 0.998, "{s}; {x}; {y}; 0; 0; 8; 0", raceline)
+    found.append(load_map(path))
+    sources = [f"{other}_raceline.csv", f"{other}_centerline.csv", f"{name}_raceline.csv"]
+    for loaded, source, shrink in zip(found, sources, (1.0, 0.999, 0.998), strict=True):
+        line = loaded.centerline
+        np.testing.assert_allclose(line.points, clockwise * shrink, atol=1e-12)
+        told = f"map {name}: clockwise, {line.length:.1f} m, {tmp_path / source}"
+        assert line.course == "clockwise" and loaded.describe() == told
+
+
+def test_maps_say_where_their_lines_come_from(tmp_path):
+    grid = generate_track(3)
+    derived = load_map(write_track(tmp_path, grid)).describe()
+    assert derived.startswith("map oval: counter-clockwise, ") and derived.endswith(
+        "derived from the free space"
+    )
+    assert grid.describe() == "map track:3: counter-clockwise, 60.0 m, generated"
+    assert line2().describe() == "map line2: open, (-50.6, -0.7) to (48.0, -0.7), 98.6 m, built in"
+    walled = dataclasses.replace(grid, occupied=grid.occupied | (np.arange(grid.occupied.shape[1]) < 60))
+    share = np.mean(walled.distance(grid.centerline.points) == 0)
+    assert 0 < share < 0.3 and walled.describe().endswith(
+        f", generated, {100 * share:.1f} % of its points in walls"
+    )
+    bare = OccupancyMap("hall", np.zeros((9, 9), bool), 1.0, (0.0, 0.0, 0.0))
+    assert bare.describe() == "map hall: no line to drive along"
+
+
+def test_a_spielberg_of_either_form_is_driven_clockwise(maps_folder):
+    path = maps_folder / "spielberg" / "Spielberg.yaml"
+    for line in (None, path.with_name("Spielberg_raceline.csv")):
+        assert load_map(path, centerline=line).centerline.course == "clockwise"

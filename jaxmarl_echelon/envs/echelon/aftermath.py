@@ -1,7 +1,8 @@
 """What fights leave behind in the terrain: craters, broken walls and wrecks.
 
 Terrain changes after the weapons of a substep and before mechs move, so that all that shoot in it
-see the same world. Source: spec sections 1.1 and 3.3.
+see the same world: first the wrecks, then what projectiles struck, then explosions, so that the one
+that kills clears its victim's wreck. Source: spec sections 1.1 and 3.3.
 """
 
 from math import ceil
@@ -65,9 +66,9 @@ def settle(
         return updated_where_needed(noted, where.any(), world, terrain, *operands, share=share)
 
     world = _World(scene.terrain.overlay, jnp.zeros((), bool))
+    world = after(_wreck, died, world, *wrecks, share=_WRECK_SHARE)
     world = after(_hit, struck, world, impacts, struck, share=_SHARE)
-    world = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
-    overlay, changed = after(_wreck, died, world, *wrecks, share=_WRECK_SHARE)
+    overlay, changed = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
     now = terrain._replace(overlay=overlay)
     return overlay, updated_where_needed(looked_up_again, changed, ground, now, share=_LOOK_SHARE)
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.echelon import assistance, sensors, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
-from jaxmarl_echelon.envs.echelon import sensors, settings
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, TIME, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, WINS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.scene import Scene
+from jaxmarl_echelon.envs.echelon.scene import Scene, pack_gap
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
 from jaxmarl_echelon.envs.echelon.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank, with_ways
 from jaxmarl_echelon.envs.echelon.types import BLUE, MESSAGE, NOBODY, TEAMS, EchelonParams, EchelonState
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
@@ -33,9 +33,10 @@ class Echelon:
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
     observations of `layout`, each from its own side. A mech that dies is terminated and earns
-    nothing more; the episode goes on until the zone is won, a team is gone or time is up, which
-    truncates the living. `info["ending"]` is an index into `endings`; rewards in `info` are
-    means over blue's mechs.
+    nothing more; the episode goes on until the zone is won, a team is gone or time is up. Each of
+    these terminates the living: time up decides the battle and may pay, and the clock is observed,
+    so that there is nothing beyond it to bootstrap from. `info["ending"]` is an index into
+    `endings`; rewards in `info` are means over blue's mechs.
 
     Attributes:
       spec: roles, spaces, outcomes.
@@ -59,7 +60,7 @@ class Echelon:
         self.simulation, self.reward, self.layout = simulation, reward, layout
         self.bank, self.teams = simulation.bank, tuple(simulation.teams)
         self._params, self._limits = params, limits
-        self._team = simulation.team
+        self._team, self._assists = simulation.team, simulation.bank.ways is not None
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
         parts = tuple((block.name, block.start, block.shape, block.kind) for block in layout.blocks)
         self.blocks = dict.fromkeys(TEAMS, parts)
@@ -99,6 +100,7 @@ class Echelon:
             contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
             sort=jnp.zeros(size, jnp.int32),
             hostile_only=jnp.zeros(size, bool),
+            waypoint=jnp.full((size if self._assists else 0, 2), assistance.NOWHERE),
             outcome=jnp.int32(RUNNING),
             ending=jnp.int32(RUNNING),
         )
@@ -113,7 +115,8 @@ class Echelon:
         given = jnp.concatenate([actions[team] for team in TEAMS])
         orders = commands_lib.read(given, state.contacts, before.alive, jnp.asarray(self._team))
         battle = state.battle.replace(mechs=before.replace(focus=orders.focus))
-        battle = self.simulation.decide(key, battle, orders.commands, params)
+        commands, waypoint = self._assisted(state, orders.commands, params)
+        battle = self.simulation.decide(key, battle, commands, params)
         scene = self.simulation.scene(battle, params)
         hold = self._hold(battle, battle.mechs.alive, scene)
         score, decision = state.score + PERIOD * hold.tick, state.decision + 1
@@ -130,10 +133,22 @@ class Echelon:
             messages=orders.messages,
             sort=orders.sort,
             hostile_only=orders.hostile_only,
+            waypoint=waypoint,
             outcome=outcome,
             ending=ending,
         )
         return self._show(moved, params, before.alive, paid)
+
+    def _assisted(self, state: EchelonState, commands, params: EchelonParams) -> tuple[jax.Array, jax.Array]:
+        """Commands with help in finding the way, and the waypoints that it leads to."""
+        if not self._assists:
+            return commands, state.waypoint
+        battle = state.battle
+        mechs, chassis = battle.mechs, self.simulation.scene(battle, params).chassis
+        waypoint = assistance.refreshed(self.bank, battle.map_index, mechs, chassis, state.waypoint)
+        waypoint = jnp.where(state.decision % assistance.REFRESH == 0, waypoint, state.waypoint)
+        share = params.assist[self._team]
+        return assistance.blended(commands, mechs, chassis, waypoint, share), waypoint
 
     def _hold(self, battle, counts, scene: Scene) -> zone_lib.Hold:
         zone = self.bank.zone[battle.map_index]
@@ -147,19 +162,21 @@ class Echelon:
     def _situation(self, before, battle, scene: Scene, hold: zone_lib.Hold, lead) -> Situation:
         """What the reward sees of a decision."""
         zone, after, tally = self.bank.zone[battle.map_index], battle.mechs, battle.tally
-        fought = self._hold(battle, before.alive, scene)
         gained = zone_lib.distance(before.position, zone) - zone_lib.distance(after.position, zone)
         inside = jnp.stack([jnp.sum(hold.inside & (self._team == side)) for side in range(len(TEAMS))])
+        stood = before.alive & zone_lib.within(after.position, zone)
         return Situation(
             approach=gained / float(max(self.bank.size[:2])),
             inside=hold.inside,
             friends_inside=inside[self._team] - hold.inside,
             tick=hold.tick[self._team],
-            fighting=fought.inside & fought.contested,
+            fighting=stood & (inside[1 - self._team] > 0),
+            pack_gap=pack_gap(after, scene.packmates),
             dealt=tally.dealt,
             kills=tally.kills,
             assists=tally.assists,
             died=before.alive & ~after.alive,
+            alive=after.alive,
             result=jnp.where(self._team == BLUE, lead, -lead),
         )
 
@@ -184,7 +201,6 @@ class Echelon:
         )
         state = state.replace(contacts=contacts)
         over, alive = state.outcome != RUNNING, state.battle.mechs.alive
-        cut = over & (state.ending == TIME)
         total = sum(paid.values(), jnp.zeros_like(acted, jnp.float32))
         info = {
             "outcome": state.outcome,
@@ -196,8 +212,8 @@ class Echelon:
         return state, TimeStep(
             obs=self._by_role(observations),
             reward=self._by_role(total),
-            terminated=self._by_role(acted & (~alive | (over & ~cut))),
-            truncated=self._by_role(acted & alive & cut),
+            terminated=self._by_role(acted & (~alive | over)),
+            truncated=self._by_role(jnp.zeros_like(acted)),
             alive=self._by_role(alive & ~over),
             action_mask={},
             over=over,
@@ -227,8 +243,9 @@ def make(
     spawn_jitter: float = 0.25,
     yaw_jitter: float = 0.15,
     fire_probability: float | Sequence[float] = 0.5,
+    assist: float | Sequence[float] = 0.0,
     pages: int = 64,
-    damaged: int = 32,
+    damaged: int = 96,
     original: bool = False,
     bank: TerrainBank | None = None,
 ) -> Echelon:
@@ -246,7 +263,9 @@ def make(
     if bank is None:
         bank = _terrain(size, maps, map_seed, biomes, max(teams), cache)
     pack = max(roster.largest_pack for roster in rosters)
-    limits = Limits(bank.zone.shape[0], teams, pack)
+    if settings.share_per_team("assist", assist).max() > 0 and bank.ways is None:
+        bank = with_ways(bank)
+    limits = Limits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
     given = {
         "map_weights": map_weights,
         "observation": observation,
@@ -255,6 +274,7 @@ def make(
         "spawn_jitter": spawn_jitter,
         "yaw_jitter": yaw_jitter,
         "fire_probability": fire_probability,
+        "assist": assist,
     }
     fields = settings.read(given, limits)
     half = time_limit / 2 if zone_seconds is None else zone_seconds
@@ -293,10 +313,11 @@ def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank
 def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
+    sides = zip(TEAMS, teams, WINS, strict=True)
     return EnvSpec(
         name="echelon",
-        version=1,
-        roles=tuple(Role(team, count, observation, action) for team, count in zip(TEAMS, teams, strict=True)),
+        version=4,
+        roles=tuple(Role(team, count, observation, action, (win,)) for team, count, win in sides),
         decision_period=PERIOD,
         episode_limit=limit,
         outcomes=OUTCOMES,

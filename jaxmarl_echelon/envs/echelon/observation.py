@@ -28,6 +28,7 @@ from jaxmarl_echelon.envs.echelon.tables import (
     MISSILE_SLOT,
     PAINTER,
     PAINTER_SLOT,
+    STRETCH,
     SUPPRESSION,
     WEAPON,
 )
@@ -160,6 +161,8 @@ def own_state(state, params, sides: Sides, chassis, senses: Senses, offset, plac
     chased = (projectiles.kind == MISSILE)[..., None] & (
         projectiles.target[..., None] == jnp.arange(foes.shape[0])
     )
+    # In the last substep of a stretched cooldown the original's timer holds nothing but a rounding error.
+    cooldown = jnp.maximum(mechs.cooldown - jnp.asarray(STRETCH)[sides.classes], 0)
     condition = (
         jnp.any(foes & near & senses.sight, axis=1),
         tally.hit,
@@ -177,10 +180,10 @@ def own_state(state, params, sides: Sides, chassis, senses: Senses, offset, plac
         mechs.ecm,
         mechs.eccm,
         mechs.suppressed / SUPPRESSION,
-        mechs.cooldown[:, AMS_SLOT] / AMS_PERIOD,
+        cooldown[:, AMS_SLOT] / AMS_PERIOD,
         *(jnp.where(shutdown[:, None], 0.0, mechs.velocity) / VELOCITY_SCALE).T,
         *(
-            mechs.cooldown[:, slot] / WEAPON.period[weapon]
+            cooldown[:, slot] / WEAPON.cooldown[weapon]
             for slot, weapon in (
                 (LASER_SLOT, LASER),
                 (MISSILE_SLOT, MISSILE),

@@ -7,7 +7,8 @@ OUTCOMES = ("blue_win", "red_win", "draw")
 ENDINGS = ("zone", "elimination", "time")
 ZONE, ELIMINATION, TIME = range(len(ENDINGS))
 RUNNING = -1
-SUCCESS = OUTCOMES[0]
+WINS = OUTCOMES[:2]
+SUCCESS = WINS[0]
 SCORE_TIE = 1e-3
 
 

@@ -1,6 +1,7 @@
 """Rewards of the mech battles: what each component pays every mech per decision.
 
-The weights and their defaults are spec section 6.1's. Damage to one's own side pays nothing.
+The weights and their defaults are spec section 6.1's; `cohesion` belongs to an earlier version of the
+original and pays nothing by default. Damage to one's own side pays nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,13 @@ class Situation:
       inside: `[M]` bool; alive and in the zone.
       friends_inside: `[M]` int32 teammates in the zone, without oneself.
       tick: `[M]` share of a full hold that the own team gets.
-      fighting: `[M]` bool; in the zone while both teams are, the fallen of this decision included.
+      fighting: `[M]` bool; in the zone, or fallen there in this decision, while a living enemy is in it.
+      pack_gap: `[M]` voxels to the centre of one's living packmates; 0 without any.
       dealt: `[M]` damage done to enemies.
       kills: `[M]` int32.
       assists: `[M]` int32 hits by others on targets that one had painted.
-      died: `[M]` bool.
+      died: `[M]` bool, in this decision.
+      alive: `[M]` bool, after it.
       result: `[M]` 1 where the own team has won, -1 where it has lost; 0 otherwise.
     """
 
@@ -36,10 +39,12 @@ class Situation:
     friends_inside: jax.Array
     tick: jax.Array
     fighting: jax.Array
+    pack_gap: jax.Array
     dealt: jax.Array
     kills: jax.Array
     assists: jax.Array
     died: jax.Array
+    alive: jax.Array
     result: jax.Array
 
 
@@ -74,8 +79,16 @@ def death(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.A
     return jnp.where(situation.died, -_fight(weights, situation), 0.0), memory
 
 
+def cohesion(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+    """Pays the living for being neither on top of their pack nor away from it, and charges being lost."""
+    gap = situation.pack_gap
+    near = situation.alive & (gap > weights["near"]) & (gap < weights["away"])
+    lost = situation.alive & (gap > weights["lost"])
+    return jnp.where(near, 1.0, jnp.where(lost, -weights["charge"], 0.0)), memory
+
+
 def win(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays the winners and charges the losers at the end, those who still live."""
+    """Pays the winners and charges the losers at the end, those who lived to the last decision."""
     return situation.result, memory
 
 
@@ -90,6 +103,7 @@ COMPONENTS: dict[str, Component] = {
     "kills": Component({"weight": 10.0, "contested": 2.0}, kills),
     "assists": Component({"weight": 5.0, "contested": 2.0}, assists),
     "death": Component({"weight": 1.0, "contested": 0.5}, death),
+    "cohesion": Component({"weight": 0.0, "near": 10.0, "away": 30.0, "lost": 50.0, "charge": 0.5}, cohesion),
     "win": Component({"weight": 0.0}, win),
 }
 CATALOGUE = Catalogue(COMPONENTS)

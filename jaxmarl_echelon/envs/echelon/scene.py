@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, ChassisTable
-from jaxmarl_echelon.envs.echelon.types import EchelonParams
+from jaxmarl_echelon.envs.echelon.types import EchelonParams, Mechs
 from physics.voxels import Terrain
 
 
@@ -50,3 +51,12 @@ def scene_of(terrain: Terrain, team: np.ndarray, params: EchelonParams) -> Scene
         packmates=~enemies & (params.pack[:, None] == params.pack),
         gravity=params.gravity,
     )
+
+
+def pack_gap(mechs: Mechs, packmates: jax.Array) -> jax.Array:
+    """`[M]` distance to the centre of one's living packmates, oneself not among them; 0 without any."""
+    others = packmates & ~np.eye(len(packmates), dtype=bool) & mechs.alive
+    count = jnp.sum(others, axis=1)
+    offset = mechs.position - mechs.position[:, None]
+    centre = vectors.total(jnp.where(others[..., None], offset, 0.0), 1) / jnp.maximum(count, 1)[:, None]
+    return vectors.length(centre)

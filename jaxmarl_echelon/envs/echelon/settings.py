@@ -28,12 +28,14 @@ class Limits(NamedTuple):
       teams: mechs of blue and of red.
       pack: members that a pack may have.
       seconds: the longest time limit.
+      ways: whether the terrains know the ways to their zones.
     """
 
     maps: int
     teams: tuple[int, int]
     pack: int
     seconds: float = math.inf
+    ways: bool = True
 
 
 Reader = tuple[str, Callable[[Any, Limits], jax.Array]]
@@ -62,11 +64,19 @@ def zone_seconds(value, limits: Limits) -> jax.Array:
     return jnp.float32(settings.number("zone_seconds", value, PERIOD))
 
 
-def fire_probability(value, limits: Limits) -> jax.Array:
-    """Reads one probability for both teams, or one for each."""
+def share_per_team(name: str, value) -> jax.Array:
+    """Reads one share in [0, 1] for both teams, or one for each."""
     both = [value, value] if not isinstance(value, list | tuple) else value
-    chances = settings.numbers("fire_probability", both, len(TEAMS), 0.0)
-    return jnp.asarray([settings.number("fire_probability", one, 0.0, 1.0) for one in chances], jnp.float32)
+    shares = settings.numbers(name, both, len(TEAMS), 0.0)
+    return jnp.asarray([settings.number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
+
+
+def assist(value, limits: Limits) -> jax.Array:
+    """Reads how far both teams, or each, are helped to find the way; only 0 where no way is known."""
+    shares = share_per_team("assist", value)
+    if not limits.ways and shares.max() > 0:
+        raise ValueError(f"env.assist={value!r}: must be 0 in a run that began with 0")
+    return shares
 
 
 READERS: dict[str, Reader] = {
@@ -83,7 +93,11 @@ READERS: dict[str, Reader] = {
     "gravity": _number("gravity", 0.0, 100.0),
     "spawn_jitter": _number("spawn_jitter", 0.0, 1.0),
     "yaw_jitter": _number("yaw_jitter", 0.0, math.pi),
-    "fire_probability": ("fire_probability", fire_probability),
+    "fire_probability": (
+        "fire_probability",
+        lambda value, _: share_per_team("fire_probability", value),
+    ),
+    "assist": ("assist", assist),
 }
 
 

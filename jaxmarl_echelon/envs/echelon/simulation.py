@@ -51,7 +51,7 @@ class Simulation:
         neighbours that start too close to each other, as formations allow, never get apart.
       pages: tiles of 4 x 4 columns that may change during a battle; 0 for static terrain without
         wrecks.
-      damaged: voxels whose damage is remembered while they stand.
+      damaged: voxels whose damage is remembered while they stand; a missile's explosion reaches up to 81.
     """
 
     bank: TerrainBank
@@ -59,7 +59,7 @@ class Simulation:
     substeps: int = 5
     original: bool = False
     pages: int = 64
-    damaged: int = 32
+    damaged: int = 96
 
     @cached_property
     def team(self) -> np.ndarray:

@@ -85,7 +85,8 @@ class WeaponTable(NamedTuple):
       stability: stability lost per hit.
       heat: added to the shooter per shot.
       target_heat: added to the target per hit.
-      period: substeps between shots while the trigger is held.
+      cooldown: substeps from a shot to the next by the original's tables.
+      period: substeps that it takes; longer where the original's rounding stretches it.
       slot: index into `COOLDOWNS`.
       half_arc: largest bearing error of a target, rad.
       speed: of the projectile, voxels/s; 0 hits at once.
@@ -99,6 +100,7 @@ class WeaponTable(NamedTuple):
     stability: np.ndarray
     heat: np.ndarray
     target_heat: np.ndarray
+    cooldown: np.ndarray
     period: np.ndarray
     slot: np.ndarray
     half_arc: np.ndarray
@@ -114,6 +116,7 @@ WEAPON = WeaponTable(
     stability=_row(0.0, 0.0, 15.0, 60.0, 5.0, 0.0, 0.0),
     heat=_row(22.0, 10.0, 45.0, 15.0, 6.0, 5.0, 10.0),
     target_heat=_row(6.0, 15.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    cooldown=np.array([12, 3, 60, 80, 4, 20, 100], np.int32),
     period=np.array([13, 3, 61, 81, 5, 20, 101], np.int32),
     slot=np.array(
         [LASER_SLOT, KINETIC_SLOT, MISSILE_SLOT, KINETIC_SLOT, KINETIC_SLOT, PAINTER_SLOT, MISSILE_SLOT],
@@ -148,3 +151,8 @@ for _class, _weapon, _trigger in (
     (HEAVY, SMOKE, SPECIAL),
 ):
     TRIGGERS[_class, _weapon] = _trigger
+
+# By how many substeps rounding stretches what is in a slot, per class: `[4, 5]`.
+STRETCH = np.zeros((len(CLASSES), len(COOLDOWNS)), np.int32)
+for _class, _weapon in np.argwhere(TRIGGERS >= 0):
+    STRETCH[_class, WEAPON.slot[_weapon]] = WEAPON.period[_weapon] - WEAPON.cooldown[_weapon]

@@ -156,6 +156,8 @@ class EchelonState:
       contacts: `[M, K]` int32 mechs in the slots of the last observation, or NOBODY.
       sort: `[M]` int32 order of contacts: 0 closest, 1 biggest, 2 most damaged.
       hostile_only: `[M]` bool; contacts are enemies only.
+      waypoint: `[M, 2]` x and y that navigation assistance leads to, or `assistance.NOWHERE`; `[0, 2]`
+        without it.
       outcome: int32 index into the outcomes, -1 while the episode runs.
       ending: int32 index into the endings, -1 while the episode runs.
     """
@@ -167,6 +169,7 @@ class EchelonState:
     contacts: jax.Array
     sort: jax.Array
     hostile_only: jax.Array
+    waypoint: jax.Array
     outcome: jax.Array
     ending: jax.Array
 
@@ -182,6 +185,7 @@ class EchelonParams:
       reward: weights, component to weight name to scalar.
       fire_probability: `[2]` chance per decision that the heuristic policy of blue and of red
         fires at all.
+      assist: `[2]` share of the way to the zone in the throttles of blue and of red.
       full_observation: bool; every living mech is seen. Otherwise sensors decide.
       gravity: voxels/s^2.
       max_decisions: int32, time limit, at most the environment's.
@@ -195,6 +199,7 @@ class EchelonParams:
     map_weights: jax.Array
     reward: dict[str, dict[str, jax.Array]]
     fire_probability: jax.Array
+    assist: jax.Array
     full_observation: jax.Array
     gravity: jax.Array
     max_decisions: jax.Array

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
-from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
+from jaxmarl_echelon.envs.f110.outcomes import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
 from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import (
@@ -22,7 +22,15 @@ from jaxmarl_echelon.envs.f110.simulation import (
     poses_of,
     velocities_of,
 )
-from jaxmarl_echelon.envs.f110.spawns import SpawnTable, draw_spawn, nth_positive, read_points, spawn_table
+from jaxmarl_echelon.envs.f110.spawns import (
+    MARGIN,
+    Spawn,
+    SpawnTable,
+    draw_spawn,
+    nth_positive,
+    read_points,
+    spawn_table,
+)
 from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.spaces import Box
@@ -30,6 +38,7 @@ from physics.boxes import boundary_intervals
 from physics.mapbank import distance_at, map_bank
 from physics.single_track import INTEGRATORS
 
+_SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.0], np.float32)
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
@@ -39,7 +48,9 @@ class F110:
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
     speed in m/s]` and the 119 features of `observation.gaplock_observation` (for 108 beams),
     each from its own side. The attacker is paid by the reward, the defender gets the negative
-    of the attacker's `terminal` component. Any contact ends the episode for both.
+    of the attacker's `terminal` component. Any contact ends the episode for both. The attacker
+    succeeds with a `target_crash`; the defender with all that its reward pays for and that leaves
+    it whole: `self_crash` (of the attacker), `timeout`, `idle_stop`, `target_finish`.
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the spawn points.
@@ -47,6 +58,8 @@ class F110:
       maps: the maps, as loaded.
       scripts: scripted policies by name.
       baselines: scripts to compare a trained attacker with.
+      references: scripts whose success is shown beside a trained attacker's in any case: on maps other
+        than `line2` the defender may well crash by itself, which a standing attacker tells.
       controllers: who drives a role unless the run says otherwise.
       viewer: draws evaluations.
     """
@@ -83,12 +96,18 @@ class F110:
         self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
         self.scripts = controllers.scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
+        by_itself = any(grid.name != "line2" for grid in maps)
+        self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = Viewer(maps, OUTCOMES, simulation)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
         return self._params
+
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
         """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
@@ -98,18 +117,23 @@ class F110:
         """Returns the parameters of evaluation episode `index`.
 
         Spawn points in use follow each other, then maps; speeds are spread evenly from the
-        lowest, at the first spawn point, to the highest, at the last. Nothing is jittered.
+        lowest, at the first spawn point, to the highest, at the last. Each episode starts a little
+        apart from those, by `params.evaluation_jitter`, so that no two are the same; the jitter of
+        training plays no part.
         """
         spawns = jnp.sum(params.spawn_weights > 0)
         place, turn = index % spawns, index // spawns
         share = place / jnp.maximum(spawns - 1, 1)
         low, high = params.speed_range[0], params.speed_range[1]
         speed = low + (high - low) * share
+        position, heading, faster = params.evaluation_jitter
+        speeds = speed * jnp.stack([1.0 - faster, 1.0 + faster])
         return params.replace(
             spawn_weights=nth_positive(params.spawn_weights, place),
             map_weights=nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
-            speed_range=jnp.stack([speed, speed]),
+            speed_range=jnp.clip(speeds, params.car.v_min, params.car.v_max),
             spawn_jitter=jnp.zeros_like(params.spawn_jitter),
+            pose_jitter=jnp.stack([position, position, heading]),
         )
 
     def reset(self, key: jax.Array, params: F110Params) -> tuple[F110State, TimeStep]:
@@ -117,10 +141,11 @@ class F110:
         spawn_key, scan_key = jax.random.split(key)
         spawn = draw_spawn(spawn_key, self.spawns, params)
         speeds = jnp.broadcast_to(spawn.speed, (2,))
-        cars = self.simulation.place(scan_key, spawn.poses, speeds, spawn.map_index, params)
+        poses = self._shifted(spawn, params)
+        cars = self.simulation.place(scan_key, poses, speeds, spawn.map_index, params)
         track = track_position.nowhere(2)
         if self._follows_track:
-            track = track_position.locate(self.simulation.bank, spawn.map_index, spawn.poses[:, :2])
+            track = track_position.locate(self.simulation.bank, spawn.map_index, poses[:, :2])
         state = F110State(
             cars=cars,
             map_index=spawn.map_index,
@@ -165,6 +190,12 @@ class F110:
         memory, paid = self._pay(state, moved, trace, record, commands, paid_outcome, params)
         moved = moved.replace(reward=memory, outcome=outcome)
         return moved, self._time_step(moved, params, paid, cut, trace.reverted)
+
+    def _shifted(self, spawn: Spawn, params: F110Params) -> jax.Array:
+        """Poses `[2, 3]` with the largest share of the drawn shift that leaves both cars clear."""
+        tries = spawn.poses + _SHARES[:, None, None] * spawn.shift
+        clear = jax.vmap(lambda poses: self.simulation.clear(poses, spawn.map_index, params, MARGIN))(tries)
+        return tries[jnp.argmax(clear.at[-1].set(True))]
 
     @property
     def _follows_track(self) -> bool:
@@ -275,6 +306,7 @@ def make(
     reward: Reward,
     map: str | Sequence[str] = "line2",
     map_weights: Sequence[float] | None = None,
+    reverse: bool | Sequence[bool] = False,
     lidar_beams: int = 108,
     lidar_fov: float = 4.7,
     lidar_max_range: float = 30.0,
@@ -295,6 +327,7 @@ def make(
     spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left"),
     spawn_points: Mapping | None = None,
     spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0),
+    evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05),
     spawn_speed: float | Sequence[float] = 0.44,
     base_poses: Mapping[str, Sequence] | None = None,
     finish_lines: Mapping[str, Sequence] | None = None,
@@ -312,7 +345,7 @@ def make(
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map)
+    maps = settings.read_maps(map, reverse)
     vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
     size = float(vehicle.length), float(vehicle.width)
     points = read_points(spawn_points)
@@ -335,6 +368,7 @@ def make(
     limit = limits.speed
     given = {
         "spawns": spawns, "spawn_jitter": spawn_jitter, "spawn_speed": spawn_speed,
+        "evaluation_jitter": evaluation_jitter,
         "lock_steps": lock_steps, "locked": locked, "map_weights": map_weights,
         "lidar_noise": lidar_noise, "max_steps": max_steps, "timeout": timeout,
         "idle_speed": idle_speed, "idle_decisions": idle_decisions,
@@ -344,6 +378,7 @@ def make(
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
+        pose_jitter=jnp.zeros(3),
         **tasks.read(tasks.GAPLOCK, given, limits),
     )
     env = F110(
@@ -377,12 +412,13 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
             size=1,
             observation=Box((len(low),), low, 1.0),
             action=Box((2,), (steer[0], slowest), (steer[1], fastest)),
+            success=success,
         )
-        for name, (slowest, fastest) in zip(ROLES, speed_limits, strict=True)
+        for name, success, (slowest, fastest) in zip(ROLES, ((SUCCESS,), DEFENDED), speed_limits, strict=True)
     ]
     return EnvSpec(
         name="f110",
-        version=1,
+        version=2,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

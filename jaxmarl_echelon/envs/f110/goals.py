@@ -91,7 +91,7 @@ class F110Goals:
         self.spec = _with_goal(env.spec)
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
         self.scripts, self.baselines, self.controllers = env.scripts, env.baselines, env.controllers
-        self.viewer = env.viewer
+        self.viewer, self.references, self.describe = env.viewer, env.references, env.describe
         self.evaluation_params = env.evaluation_params
 
     def default_params(self) -> GoalParams:

@@ -8,6 +8,10 @@ TARGET_CRASH, SELF_CRASH, COLLISION, TIMEOUT, IDLE_STOP, TARGET_FINISH = range(l
 RUNNING = -1
 SUCCESS = OUTCOMES[TARGET_CRASH]
 
+# The defender is paid the negative of what an outcome pays the attacker: by the default reward it gains by
+# each of these. A collision of both cars is nobody's success.
+DEFENDED = tuple(OUTCOMES[code] for code in (SELF_CRASH, TIMEOUT, IDLE_STOP, TARGET_FINISH))
+
 
 def classify(
     attacker_crashed: jax.Array,

@@ -36,8 +36,8 @@ class F110Race:
     over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
     somebody still drove, else `finished` where somebody finished, else `crashed`.
 
-    `info` also has `progress` (metres since the start, mean over cars), `laps` (of the leading
-    car) and `collisions` (cars that crashed so far).
+    `info` also has `progress` (metres since the start, mean over cars), `laps` (whole ones of the
+    leading car, at least 0) and `collisions` (cars that crashed so far).
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the maps.
@@ -78,6 +78,10 @@ class F110Race:
         """Returns the parameters that the configuration asks for."""
         return self._params
 
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        return tuple(grid.describe() for grid in self.maps)
+
     def task_params(self, given: Mapping) -> RaceParams:
         """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
         return tasks.change(tasks.RACE, self._params, given, self._limits, self.reward, self._ftg_options)
@@ -113,7 +117,7 @@ class F110Race:
         """Advances one decision; actions outside the car's limits are clipped."""
         commands = actions["car"]
         driving = state.cars.active
-        parked = params.obstacles & (state.outcome == CRASHED)
+        parked = params.obstacles & (state.outcome != FINISHED)
         cars, trace = self.simulation.drive(key, state.cars, commands, state.map_index, params, parked)
         record = track_position.follow(
             self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
@@ -230,7 +234,7 @@ class F110Race:
             "task": state.map_index,
             "reverted": reverted,
             "progress": jnp.mean(state.track.progress),
-            "laps": jnp.floor(jnp.max(state.track.progress) / length),
+            "laps": jnp.floor(jnp.maximum(jnp.max(state.track.progress), 0.0) / length),
             "collisions": jnp.sum(state.outcome == CRASHED, dtype=jnp.int32),
         }
         info |= {f"reward/{name}": jnp.mean(value) for name, value in paid.items()}
@@ -250,6 +254,7 @@ def make(
     reward: Reward,
     map: str | Sequence[str] = "track:0",
     map_weights: Sequence[float] | None = None,
+    reverse: bool | Sequence[bool] = False,
     cars: int = 1,
     lidar_beams: int = 108,
     lidar_fov: float = 4.7,
@@ -281,7 +286,7 @@ def make(
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map)
+    maps = settings.read_maps(map, reverse)
     for grid in maps:
         if grid.centerline is None or not grid.centerline.closed:
             raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
@@ -302,7 +307,12 @@ def make(
         shared_fate=False,
         outline=outline,
     )
-    limits = tasks.Limits.of(vehicle, maps)
+    room = float(simulation.bank.centerline_length.min()) / simulation.cars
+    if room < float(vehicle.length):
+        raise ValueError(
+            f"env.cars={cars}: the shortest track has room for {int(room * cars / vehicle.length)}"
+        )
+    limits = tasks.Limits.of(vehicle, maps)._replace(grid=room)
     limit = limits.speed
     given = {
         "map_weights": map_weights, "lidar_noise": lidar_noise, "max_steps": max_steps,
@@ -351,7 +361,7 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
     )
     return EnvSpec(
         name="f110_race",
-        version=1,
+        version=2,
         roles=(role,),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

@@ -46,15 +46,51 @@ def spawns(value) -> str | Sequence | Mapping:
     return value
 
 
-def read_maps(spec: str | Sequence[str]) -> tuple[OccupancyMap, ...]:
-    """Loads one map or several; see `physics.occupancy.load_map` for what a map is called."""
+def read_maps(spec: str | Sequence[str], reverse: bool | Sequence[bool] = False) -> tuple[OccupancyMap, ...]:
+    """Loads one map or several; see `physics.occupancy.load_map` for what a map is called.
+
+    Tables and figures name maps, so a name that occurred before gets its number: `map`, `map_2`.
+
+    Args:
+      spec: a map or a list of maps.
+      reverse: whether the maps' lines are driven backwards: all of them, or one switch per map.
+
+    Raises:
+      ValueError: no such map, switches that do not fit the maps, or a map without a line to reverse.
+    """
     names = [spec] if isinstance(spec, str) else list(spec or ())
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"env.map={spec!r}: must be a map or a list of maps")
+    switches = [reverse] * len(names) if isinstance(reverse, bool) else reverse
+    fitting = isinstance(switches, Sequence) and len(switches) == len(names)
+    if not fitting or not all(isinstance(one, bool) for one in switches):
+        raise ValueError(f"env.reverse={reverse!r}: must be true or false, or a list with one for each map")
     try:
-        return tuple(load_map(name) for name in names)
+        maps = [load_map(name) for name in names]
     except ValueError as error:
         raise ValueError(f"env.{error}") from None
+    return tuple(map(_reversed, _apart(maps), switches))
+
+
+def _reversed(grid: OccupancyMap, backwards: bool) -> OccupancyMap:
+    if not backwards:
+        return grid
+    if grid.centerline is None:
+        raise ValueError(f"env.reverse=True: map {grid.name} has no line to drive along, either way")
+    return dataclasses.replace(grid, centerline=grid.centerline.backwards())
+
+
+def _apart(maps: Sequence[OccupancyMap]) -> list[OccupancyMap]:
+    """The maps under names of their own."""
+    taken = {grid.name for grid in maps}
+    result = []
+    for grid in maps:
+        name, number = grid.name, 1
+        while name in {other.name for other in result} or (number > 1 and name in taken):
+            number += 1
+            name = f"{grid.name}_{number}"
+        result.append(grid if name == grid.name else dataclasses.replace(grid, name=name))
+    return result
 
 
 def read_car(settings: str | Mapping) -> CarParams:

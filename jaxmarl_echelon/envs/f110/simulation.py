@@ -117,6 +117,11 @@ class Simulation:
         scan = self._see_cars(self._see_walls(key, state, map_index, params), state, active, params)
         return Cars(state, jnp.zeros((self.cars, self.delay, 2)), scan, active)
 
+    def clear(self, poses, map_index, params, margin: float):
+        """Whether cars at `poses [N, 3]` keep a cell and `margin` metres off walls, and touch no other."""
+        off = self._room(poses, map_index, params) > self.bank.resolution[map_index] + margin
+        return jnp.all(off & ~self._touch_cars(poses, jnp.ones(self.cars, bool), params))
+
     def drive(self, key, cars: Cars, commands, map_index, params, parked, lock=None):
         """Runs one decision: `repeat` physics steps under `commands [N, 2]`, then a scan.
 
@@ -131,7 +136,8 @@ class Simulation:
 
         Returns:
           the Cars afterwards and the Trace. A car that touches a wall is put back to where it
-          was one physics step earlier, standing; a car that crashed no longer drives.
+          was one physics step earlier, standing; a car that crashed no longer drives. Where fates
+          are not shared a car that touches another one stands as well.
         """
         commands = jnp.stack(
             [
@@ -140,12 +146,11 @@ class Simulation:
             ],
             axis=-1,
         )
-        solid = cars.active | parked
         keys = jax.random.split(key, self.repeat)
 
         def tick(cars, inputs):
             index, tick_key = inputs
-            cars, record = self._tick(tick_key, cars, commands, map_index, params, solid)
+            cars, record = self._tick(tick_key, cars, commands, map_index, params, parked)
             if lock is not None:
                 held = lock.cars & (index < lock.steps) & cars.active
                 speed = jnp.where(held, lock.speed, cars.state[:, SPEED])
@@ -157,10 +162,10 @@ class Simulation:
         ranges = cars.scan
         if self.wall_contact == "field":
             ranges = self._see_walls(keys[-1], cars.state, map_index, params)
-        scan = self._see_cars(ranges, cars.state, solid, params)
+        scan = self._see_cars(ranges, cars.state, cars.active | parked, params)
         return cars.replace(scan=scan), Trace(state, wall, car, ran, jnp.sum(reverted, dtype=jnp.int32))
 
-    def _tick(self, key, cars, commands, map_index, params, solid):
+    def _tick(self, key, cars, commands, map_index, params, parked):
         """One physics step; returns the cars and what a Trace records of it."""
         pending, applied = single_track.push_command(cars.pending, commands)
         moved, reverted = single_track.advance(
@@ -169,9 +174,11 @@ class Simulation:
         state = jnp.where(cars.active[:, None], moved, cars.state)
         scan, wall = self._touch_walls(key, state, cars.scan, map_index, params)
         wall &= cars.active
-        stopped = cars.state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
-        state = jnp.where(wall[:, None], stopped, state)
-        touched = self._touch_cars(state, solid, params) & cars.active
+        state = jnp.where(wall[:, None], _standing(cars.state), state)
+        touched = self._touch_cars(poses_of(state), cars.active | parked, params) & cars.active
+        if not self.shared_fate:
+            # Others drive on and see the wreck, which stands whatever it ran into.
+            state = jnp.where(touched[:, None], _standing(state), state)
 
         active = cars.active & ~(wall | touched)
         if self.shared_fate:
@@ -184,12 +191,16 @@ class Simulation:
         if self.wall_contact == "scan":
             scan = self._see_walls(key, state, map_index, params)
             return scan, self._near_outline(scan, state, params.car)
+        return scan, self._room(poses_of(state), map_index, params) <= 0
+
+    def _room(self, poses, map_index, params):
+        """Distances `[N]` from the cars' outlines to the nearest wall, m."""
         size = jnp.stack([params.car.length, params.car.width])
 
         def gap(pose):
             return boxes.clearance(pose, size, lambda xy: distance_at(self.bank, map_index, xy), self.outline)
 
-        return scan, jax.vmap(gap)(poses_of(state)) <= 0
+        return jax.vmap(gap)(poses)
 
     def _near_outline(self, scan, state, car):
         """Whether any range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
@@ -198,13 +209,12 @@ class Simulation:
         closing = state[:, SPEED, None] * jnp.cos(angles)
         return jnp.any((gap < _CONTACT_DISTANCE) | (gap < _CONTACT_TIME * closing), axis=-1)
 
-    def _touch_cars(self, state, present, params):
-        """Which cars `[N]` overlap another one."""
+    def _touch_cars(self, poses, present, params):
+        """Which of the cars at `poses [N, 3]` overlap another one."""
         first, second = np.triu_indices(self.cars, k=1)
         if first.size == 0:
             return jnp.zeros(self.cars, bool)
         size = jnp.stack([params.car.length, params.car.width])
-        poses = poses_of(state)
         hit = jax.vmap(boxes.overlap, in_axes=(0, None, 0, None))(poses[first], size, poses[second], size)
         hit &= present[first] & present[second]
         belongs = (first[:, None] == np.arange(self.cars)) | (second[:, None] == np.arange(self.cars))
@@ -229,6 +239,11 @@ class Simulation:
             return lidar.add_opponents(row, pose, poses[index], sizes, present[index], self.lidar)
 
         return jax.vmap(one)(ranges, poses, others)
+
+
+def _standing(state: jax.Array) -> jax.Array:
+    """Car states `[N, 7]` without their speed and yaw rate."""
+    return state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
 
 
 def poses_of(state: jax.Array) -> jax.Array:

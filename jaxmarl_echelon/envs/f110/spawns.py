@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
+from physics.boxes import overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
 
@@ -26,7 +27,7 @@ BUILT_IN = {
 LINE2_BASE = (-46.769, -0.7, 0.0)
 
 _SHARES = np.linspace(1.0, 0.0, 11)
-_MARGIN = 0.05
+MARGIN = 0.05
 _BASES = 512
 _HEADINGS = 32
 _CANDIDATES = 4096
@@ -65,11 +66,20 @@ class SpawnTable:
 
 @struct.dataclass
 class Spawn:
-    """One drawn start: `map_index` and `task` (spawn point) int32, `poses` [2, 3], `speed` m/s."""
+    """One drawn start.
+
+    Attributes:
+      map_index: int32.
+      task: int32, spawn point.
+      poses: `[2, 3]`.
+      shift: `[2, 3]` by which the poses are to differ from it where there is room.
+      speed: m/s.
+    """
 
     map_index: jax.Array
     task: jax.Array
     poses: jax.Array
+    shift: jax.Array
     speed: jax.Array
 
 
@@ -121,7 +131,8 @@ def spawn_table(
 
     Base poses (the defender's) are, in this order of preference: those in `bases`, positions
     spread over the map's centreline, positions in its free space. The attacker's lateral
-    offset is shrunk until its box is clear of the walls; base poses without room are left out.
+    offset is shrunk until its box is clear of the walls and of the defender's; base poses without
+    room are left out.
 
     Args:
       maps: the M maps.
@@ -148,10 +159,10 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
       key: random key.
       table: the poses.
       params: anything with `map_weights [M]`, `spawn_weights [S]`, `spawn_jitter [3]` (half
-        widths of a uniform shift of the attacker along x and y, m, and of its heading, rad) and
-        `speed_range [2]` (m/s).
+        widths of a uniform shift of the attacker along x and y, m, and of its heading, rad),
+        `pose_jitter [3]` (the same for each car, as a `shift`) and `speed_range [2]` (m/s).
     """
-    map_key, base_key, task_key, jitter_key, speed_key = jax.random.split(key, 5)
+    map_key, base_key, task_key, jitter_key, speed_key, shift_key = jax.random.split(key, 6)
     map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
     task = jax.random.categorical(task_key, jnp.log(params.spawn_weights)).astype(jnp.int32)
     base = jax.random.randint(base_key, (), 0, table.count[map_index])
@@ -161,6 +172,7 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
         map_index=map_index,
         task=task,
         poses=table.poses[map_index, base, task].at[0].add(shift),
+        shift=params.pose_jitter * jax.random.uniform(shift_key, (2, 3), minval=-1.0, maxval=1.0),
         speed=low + (high - low) * jax.random.uniform(speed_key),
     )
 
@@ -196,7 +208,14 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
     c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
     x = poses[..., 0, None] + c * spots[:, 0] - s * spots[:, 1]
     y = poses[..., 1, None] + s * spots[:, 0] + c * spots[:, 1]
-    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + _MARGIN
+    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + MARGIN
+
+
+def _apart(poses: np.ndarray, others: np.ndarray, size: tuple[float, float]) -> np.ndarray:
+    """Whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
+    extent = jnp.asarray(size)
+    touch = jax.vmap(lambda one, other: overlap(one, extent, other, extent))
+    return ~np.asarray(jax.vmap(touch, (0, None))(jnp.asarray(poses), jnp.asarray(others)))
 
 
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
@@ -234,8 +253,9 @@ def _base_poses(grid, points, size, fixed):
         bases = np.asarray(fixed, np.float64).reshape(-1, 3)
     elif grid.centerline is not None:
         line = grid.centerline
-        ahead = max((point.offset[0] for point in points if point.offset), default=0.0)
-        start, end = (0.0, line.length) if line.closed else (1.0, max(line.length - ahead - 1.0, 1.0))
+        reach = [0.0, *(point.offset[0] for point in points if point.offset)]
+        first, last = 1.0 - min(reach), line.length - max(reach) - 1.0
+        start, end = (0.0, line.length) if line.closed else (first, max(last, first))
         arcs = np.linspace(start, end, _BASES, endpoint=not line.closed)
         return follow_centerline(line, arcs), lambda offset, share: follow_centerline(
             line, arcs + offset[0], share * offset[1], offset[2]
@@ -254,7 +274,7 @@ def _place_point(point, bases, place, grid, size) -> tuple[np.ndarray, np.ndarra
         tries = np.stack([_ahead_of(defender, point.offset, share) for share in _SHARES])
     else:
         tries = np.stack([place(point.offset, share) for share in _SHARES])
-    clear = _clear(grid, tries, size)
+    clear = _clear(grid, tries, size) & _apart(tries, defender, size)
     first = np.argmax(clear, axis=0)
     attacker = np.take_along_axis(tries, first[None, :, None], axis=0)[0]
     return np.stack([attacker, defender], axis=1), clear.any(axis=0) & _clear(grid, defender, size)
@@ -270,7 +290,7 @@ def _ahead_of(bases, offset, share) -> np.ndarray:
 
 def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
     """Finds base poses `[P, 3]` in free space, each facing its longest free direction."""
-    room = 0.5 * float(np.hypot(*size)) + grid.resolution + _MARGIN
+    room = 0.5 * float(np.hypot(*size)) + grid.resolution + MARGIN
     rows, columns = np.nonzero(_indoors(grid.field) & (grid.field > room))
     chosen = np.random.default_rng(0).permutation(rows.size)[:_CANDIDATES]
     xy = grid.world(rows[chosen], columns[chosen])

@@ -4,6 +4,7 @@
 with the same checks.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ class Limits(NamedTuple):
       maps: number of maps.
       points: the spawn points, in order.
       max_steps: the longest time limit, physics steps.
+      grid: largest distance between neighbours on a starting grid, m; more would put the first car
+        and the last on the same spot of the shortest track.
     """
 
     speed: tuple[float, float]
@@ -37,6 +40,7 @@ class Limits(NamedTuple):
     maps: int
     points: Sequence[SpawnPoint]
     max_steps: int = 2**31 - 1
+    grid: float = math.inf
 
     @classmethod
     def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
@@ -70,6 +74,12 @@ def _map_weights(value, limits: Limits) -> jax.Array:
     return jnp.asarray(settings.map_weights(value, limits.maps))
 
 
+def _evaluation_jitter(value, _: Limits) -> jax.Array:
+    none = value == 0 and not isinstance(value, bool)
+    numbers = [0.0] * 3 if none else settings.numbers("evaluation_jitter", value, 3, 0.0)
+    return jnp.asarray(numbers, jnp.float32)
+
+
 def _max_steps(value, limits: Limits) -> jax.Array:
     return jnp.int32(settings.whole("max_steps", value, 1, limits.max_steps))
 
@@ -89,6 +99,7 @@ GAPLOCK: Readers = _SHARED | {
         "spawn_jitter",
         lambda value, _: jnp.asarray(settings.numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
     ),
+    "evaluation_jitter": ("evaluation_jitter", _evaluation_jitter),
     "spawn_speed": _speeds("spawn_speed"),
     "lock_steps": _whole("lock_steps", 0),
     "locked": ("locked", _locked),
@@ -103,7 +114,7 @@ RACE: Readers = _SHARED | {
     "start_speed": _speeds("start_speed"),
     "grid_gap": (
         "grid_gap",
-        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length)),
+        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length, limits.grid)),
     ),
     "grid_offset": _number("grid_offset", 0.0),
     "target_laps": _whole("target_laps", 0),

@@ -23,6 +23,10 @@ class F110Params:
       reward: weights of the reward.
       spawn_weights: `[S]`, how often each spawn point is drawn; need not sum to 1.
       spawn_jitter: `[3]`, largest random shift of the attacker: m along x, m along y, rad.
+      pose_jitter: `[3]`, largest random shift of each car, as far as there is room: m along x, m along
+        y, rad. Evaluation episodes have one, see `evaluation_jitter`; others have zeros.
+      evaluation_jitter: `[3]`, how far the starts of evaluation episodes lie apart: m along x and along
+        y, rad, and a share of the spawn speed.
       speed_range: `[2]`, both cars start at one speed drawn from this range, m/s.
       lock_steps: int32, physics steps during which `locked` cars keep their spawn speed.
       locked: `[2]` bool, attacker and defender.
@@ -41,6 +45,8 @@ class F110Params:
     reward: dict[str, dict[str, jax.Array]]
     spawn_weights: jax.Array
     spawn_jitter: jax.Array
+    pose_jitter: jax.Array
+    evaluation_jitter: jax.Array
     speed_range: jax.Array
     lock_steps: jax.Array
     locked: jax.Array

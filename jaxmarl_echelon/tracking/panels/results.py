@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxmarl_echelon.tracking.base import Values
-from jaxmarl_echelon.tracking.formats import count, number, sparkline
+from jaxmarl_echelon.tracking.formats import count, measured, number, sparkline
 from jaxmarl_echelon.tracking.panels import parts
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, share
 from jaxmarl_echelon.tracking.view import RunView, with_prefix
@@ -122,8 +122,5 @@ def _evaluation_cells(step: int, values: Values) -> list[RenderableType]:
         count(step),
         share(value("success_rate"), good=True),
         Text(f"{low:.0f}–{high:.0f}" if math.isfinite(low + high) else "-", style="dim"),
-        *(
-            number(value(key)) if math.isfinite(value(key)) else "-"
-            for key in ("avg_reward", "avg_episode_length", "std_reward")
-        ),
+        *(measured(value(key)) for key in ("avg_reward", "avg_episode_length", "std_reward")),
     ]

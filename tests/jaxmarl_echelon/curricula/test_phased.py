@@ -119,11 +119,10 @@ def follow(curriculum, update, evaluated, seed, rollouts=120):
         skill = rng.choice([0.1, 0.5, 0.8])
         rollout = runs.stream(rng, len(CRITERIA), reference.stage, skill)
         state = update(state, rollout)
-        for episode in runs.in_order(rollout):
-            reference.episode(*episode)
+        runs.judge(reference, rollout)
         if index % 3 == 0:
             success = rng.random(4) < 0.6
-            state = evaluated(state, jnp.asarray(success))
+            state = evaluated(state, jnp.float32(success.mean()))
             reference.evaluations.append(success.mean())
         yield reference, state, rollout
 
@@ -131,7 +130,7 @@ def follow(curriculum, update, evaluated, seed, rollouts=120):
 @pytest.fixture(scope="module")
 def machine():
     curriculum = build(CRITERIA)
-    return curriculum, jax.jit(curriculum.update), jax.jit(curriculum.evaluated)
+    return curriculum, runs.updater(curriculum), jax.jit(curriculum.evaluated)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,7 +147,7 @@ def test_runs_side_by_side_are_the_runs_alone(machine):
     curriculum, update, evaluated = machine
     histories = [list(follow(curriculum, update, evaluated, seed, rollouts=20)) for seed in (7, 8, 9)]
     together = jax.tree.map(lambda *x: jnp.stack(x), *[curriculum.init()] * 3)
-    step = jax.jit(jax.vmap(curriculum.update))
+    step = jax.vmap(runs.updater(curriculum))
     for index, moment in enumerate(zip(*histories, strict=True)):
         rollouts = jax.tree.map(lambda *x: jnp.stack(x), *(rollout for _, _, rollout in moment))
         together = step(together, rollouts)
@@ -163,7 +162,7 @@ def test_runs_side_by_side_are_the_runs_alone(machine):
 
 def test_the_next_phase_comes_at_the_threshold_and_not_before():
     curriculum = build([{"success_rate": 0.7, "min_episodes": 10, "window_size": 10}] * 2)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     state = runs.play(curriculum, curriculum.init(), [CRASHED] * 3 + [WON] * 6, update=update)
     assert int(curriculum.stage(state)) == 0
     assert int(curriculum.stage(runs.play(curriculum, state, [WON], update=update))) == 1
@@ -174,7 +173,7 @@ def test_the_next_phase_comes_at_the_threshold_and_not_before():
 
 def test_episodes_of_other_phases_count_for_nothing():
     curriculum = build([{"min_episodes": 2, "window_size": 2, "regress_success_rate": 0.5}] * 3)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     state = runs.play(curriculum, curriculum.init(), [WON] * 2, update=update)
     assert int(curriculum.stage(state)) == 1
     for stage, outcome in ((0, WON), (2, WON), (0, CRASHED), (2, CRASHED)):
@@ -186,7 +185,7 @@ def test_episodes_of_other_phases_count_for_nothing():
 def test_patience_forces_the_next_phase_through_a_closed_gate():
     gated = {"min_episodes": 2, "window_size": 4, "patience": 5, "eval_success_rate": 1.0}
     curriculum = build([gated] * 2)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     state = runs.play(curriculum, curriculum.init(), [CRASHED] * 4, update=update)
     assert int(curriculum.stage(state)) == 0
     state = runs.play(curriculum, state, [CRASHED], update=update)
@@ -198,11 +197,11 @@ def test_patience_forces_the_next_phase_through_a_closed_gate():
 def test_the_gate_wants_good_evaluations_in_a_row_and_of_this_phase():
     gated = {"min_episodes": 1, "window_size": 1, "eval_success_rate": 0.75, "eval_required_runs": 2}
     curriculum = build([gated] * 3)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
 
     def evaluate(state, *shares):
         for share in shares:
-            state = curriculum.evaluated(state, jnp.arange(4) < 4 * share)
+            state = curriculum.evaluated(state, jnp.float32(share))
         return state
 
     def stage_after_a_win(state):
@@ -226,7 +225,7 @@ def test_the_gate_wants_good_evaluations_in_a_row_and_of_this_phase():
 def test_a_cap_holds_a_phase_back():
     capped = {"success_rate": 0.5, "min_episodes": 4, "window_size": 4, "max_rates": {"crashed": 0.25}}
     curriculum = build([capped] * 2)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     for outcomes, stage in (([WON, WON, CRASHED, CRASHED], 0), ([WON, WON, CRASHED, LATE], 1)):
         assert (
             int(curriculum.stage(runs.play(curriculum, curriculum.init(), outcomes, update=update))) == stage
@@ -259,9 +258,9 @@ def test_metrics_say_what_is_known_and_nothing_else():
             "eval_success_rate", "criteria_eval_success_rate",
         )
     }  # fmt: skip
-    state = curriculum.init()
+    state, update = curriculum.init(), runs.updater(curriculum)
     for outcome, reward in ((WON, 100.0), (WON, 4.0), (CRASHED, 6.0)):
-        state = curriculum.update(state, runs.single(0, outcome, reward))
+        state = update(state, runs.single(0, outcome, reward))
     metrics = {name.removeprefix("curriculum/"): float(v) for name, v in curriculum.metrics(state).items()}
     expected = {
         "current_stage": 0, "phase_idx": 0, "total_phases": 3, "progress": 0, "episodes_in_stage": 3,
@@ -466,21 +465,24 @@ def test_phases_drive_real_episodes(env):
     curriculum = phased(env, table)
 
     @jax.jit
-    def rollout(key, state, running):
-        def step(running, key):
+    def rollout(key, state, tickets, running):
+        def step(carry, key):
+            before, begins = carry
             actions = {role.name: jnp.zeros((4, 1, 2)) for role in env.spec.roles}
-            running, moved = episodes.step(env, key, running, actions, lambda k: curriculum.draw(k, state))
-            return running, moved.finished
+            after, moved = episodes.step(env, key, before, actions, lambda k: curriculum.draw(k, state))
+            over = moved.reset_next
+            return (after, over), episodes.Flow(begins, before.stage, over, moved.finished)
 
-        running, done = jax.lax.scan(step, running, jax.random.split(key, 30))
-        return curriculum.update(state, done), running, done
+        (running, _), flow = jax.lax.scan(step, running, jax.random.split(key, 30))
+        return *curriculum.update(state, tickets, flow), (running, flow.over[-1]), flow.finished
 
-    state = curriculum.init()
+    state, tickets = curriculum.init(), curriculum.tickets(4)
     running = episodes.start(env, jax.random.key(0), lambda k: curriculum.draw(k, state), 4)
+    running = running, jnp.ones(4, bool)
     lengths = {0: 30, 1: 20, 2: 10}
     seen = []
     for number in range(4):
-        state, running, done = rollout(jax.random.key(number), state, running)
+        state, tickets, running, done = rollout(jax.random.key(number), state, tickets, running)
         stage = np.asarray(done.stage)[np.asarray(done.mask)]
         length = np.asarray(done.length)[np.asarray(done.mask)]
         assert [lengths[s] for s in stage] == length.tolist()

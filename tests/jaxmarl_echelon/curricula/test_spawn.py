@@ -99,8 +99,7 @@ def follow(curriculum, update, options, seed, rollouts=150):
     for _ in range(rollouts):
         rollout = runs.stream(rng, len(STAGES), reference.stage, rng.choice([0.05, 0.5, 0.9]))
         state = update(state, rollout)
-        for episode in runs.in_order(rollout):
-            reference.episode(*episode)
+        runs.judge(reference, rollout)
         yield reference, state, rollout
 
 
@@ -109,7 +108,7 @@ def test_every_episode_moves_the_stages_as_the_rules_say(seed, alpha):
     options = OPTIONS | {"ema_alpha": alpha}
     curriculum = build(**options)
     visited = {0}
-    for reference, state, _ in follow(curriculum, jax.jit(curriculum.update), options, seed):
+    for reference, state, _ in follow(curriculum, runs.updater(curriculum), options, seed):
         assert standing(state) == reference.standing()
         if reference.rate is not None:
             shown = float(curriculum.metrics(state)["curriculum/stage_success_rate"])
@@ -121,10 +120,10 @@ def test_every_episode_moves_the_stages_as_the_rules_say(seed, alpha):
 
 def test_runs_side_by_side_are_the_runs_alone():
     curriculum = build(**OPTIONS)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     histories = [list(follow(curriculum, update, OPTIONS, seed, rollouts=25)) for seed in (5, 6, 7)]
     together = jax.tree.map(lambda *x: jnp.stack(x), *[curriculum.init()] * 3)
-    step = jax.jit(jax.vmap(curriculum.update))
+    step = jax.vmap(runs.updater(curriculum))
     for moment in zip(*histories, strict=True):
         together = step(together, jax.tree.map(lambda *x: jnp.stack(x), *(r for _, _, r in moment)))
         alone = jax.tree.map(lambda *x: jnp.stack(x), *(state for _, state, _ in moment))
@@ -133,7 +132,7 @@ def test_runs_side_by_side_are_the_runs_alone():
 
 def test_episodes_of_other_stages_count_for_nothing():
     curriculum = build([{}, {"disable_rate": 0.5}], **OPTIONS | {"min_episode": 0, "cooldown": 0})
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     state = runs.play(curriculum, curriculum.init(), [WON] * 7, update=update)
     state = runs.play(curriculum, state, [WON] * 9, stage=1, update=update)
     assert int(curriculum.stage(state)) == 0
@@ -148,7 +147,7 @@ def test_episodes_of_other_stages_count_for_nothing():
 def test_the_stage_that_was_left_fades_out():
     options = OPTIONS | {"blend_previous_prob": 0.4, "blend_decay_episodes": 10, "min_episode": 0}
     curriculum = build(**options)
-    update = jax.jit(curriculum.update)
+    update = runs.updater(curriculum)
     keys = jax.random.split(jax.random.key(3), 8000)
     draw = jax.jit(lambda state: jax.vmap(curriculum.draw, (0, None))(keys, state))
 

@@ -1,4 +1,4 @@
-"""What curricula of stages share: reading, drawing, and episodes one by one in time order."""
+"""What curricula of stages share: reading, drawing, and the order of episodes and their windows."""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.curricula.stages import Episode, Rules
+from jaxmarl_echelon.envs.episodes import Flow
 
 
 @struct.dataclass
@@ -23,77 +24,89 @@ class Diary:
 EMPTY = Diary(jnp.int32(0), jnp.int32(0), jnp.full(64, jnp.nan))
 
 
-def note(diary, episode):
-    count = diary.count + 1
-    rewards = diary.rewards.at[diary.count].set(episode.reward)
-    return Diary(diary.stage + (count % 3 == 0), count, rewards)
+def note(diary, episodes, number):
+    index = jnp.arange(episodes.reward.size)
+    seen, moved = stages.first((diary.count + index + 1) % 3 == 0, number)
+    place = jnp.where(index < seen, diary.count + index, diary.rewards.size)
+    rewards = diary.rewards.at[place].set(episodes.reward, mode="drop")
+    return Diary(diary.stage + moved, diary.count + seen, rewards)
 
 
-def expected_notes(rollout):
-    stage, rewards = 0, []
-    for own, _, reward in runs.in_order(rollout):
-        if own == stage:
-            rewards.append(reward)
-            stage += len(rewards) % 3 == 0
-    return stage, rewards
+def diary():
+    return curriculum(runs.Settings(), read(rows=runs.table(4)))
 
 
-def made(rollout):
-    return stages.read_episodes(rollout, runs.Settings().spec, "runner")
-
-
-def test_episodes_come_in_time_order_and_only_those_of_the_present_stage():
-    update = jax.jit(lambda rollout: stages.follow(note, EMPTY, made(rollout), rollout.mask))
-    rng, moved = np.random.default_rng(0), 0
+def test_episodes_come_in_time_order_up_to_a_move_and_only_those_of_the_present_stage():
+    made = diary()
+    update, rng, stage, rewards = runs.updater(made), np.random.default_rng(0), 0, []
+    state = made.init()
     for _ in range(30):
-        rollout = runs.stream(rng, 4, 0, 0.5, shape=(8, 5))
-        stage, rewards = expected_notes(rollout)
-        diary = update(rollout)
-        assert int(diary.stage) == stage
-        np.testing.assert_array_equal(np.asarray(diary.rewards)[: len(rewards)], rewards)
-        assert int(diary.count) == len(rewards)
-        moved += stage
-    assert moved > 10
+        rollout = runs.stream(rng, 4, stage, 0.2, shape=(2, 4))
+        before = stage
+        for own, _, reward in runs.in_order(rollout):
+            if own == stage == before:
+                rewards.append(reward)
+                stage += len(rewards) % 3 == 0
+        state = update(state, rollout)
+        assert (int(state.course.stage), int(state.course.count)) == (stage, len(rewards))
+        np.testing.assert_array_equal(np.asarray(state.course.rewards)[: len(rewards)], rewards)
+    assert stage > 10
 
 
-def test_nothing_happens_without_an_episode_and_everything_with_all():
-    for full in (False, True):
-        rollout = runs.finished(np.full((4, 3), full), 0, 0, np.arange(12).reshape(4, 3))
-        diary = stages.follow(
-            lambda d, e: note(d, e).replace(stage=d.stage), EMPTY, made(rollout), rollout.mask
-        )
-        assert int(diary.count) == 12 * full
-        np.testing.assert_array_equal(np.asarray(diary.rewards)[: 12 * full], np.arange(12 * full))
+def test_nothing_happens_without_an_episode():
+    made = diary()
+    rollout = runs.rollout(np.zeros((4, 3), bool), 0, 0, 1.0)
+    state, tickets = jax.jit(made.update)(made.init(), made.tickets(3), rollout)
+    jax.tree.map(np.testing.assert_array_equal, (state, tickets), (made.init(), made.tickets(3)))
 
 
-def test_runs_side_by_side_are_the_runs_alone():
-    rng = np.random.default_rng(1)
-    rollouts = [runs.stream(rng, 3, 0, 0.5, shape=(8, 5)) for _ in range(4)]
-    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rollouts)
-    together = jax.vmap(lambda r: stages.follow(note, EMPTY, made(r), r.mask))(batch)
-    for index, rollout in enumerate(rollouts):
-        alone = stages.follow(note, EMPTY, made(rollout), rollout.mask)
-        jax.tree.map(lambda a, b, i=index: np.testing.assert_array_equal(a[i], b), together, alone)
+def test_a_move_leaves_everybody_who_began_before_it_behind():
+    """Environment 1 holds up what 0 has done since; its end moves on at the second of those three."""
+    made = diary()
+    begins = jnp.array([[True, True], [True, False], [True, False]])
+    over = jnp.array([[True, False]] * 3)
+    done = runs.finished(over, 0, 0, np.arange(6).reshape(3, 2))
+    zero = jnp.zeros_like(done.stage)
+    update = jax.jit(made.update)
+    state, tickets = update(made.init(), made.tickets(2), Flow(begins, zero, over, done))
+    assert int(state.course.stage) == 0 and tickets.held.tolist() == [-1, 0]
+    ends = jnp.array([[False, True]])
+    late = Flow(jnp.array([[True, False]]), zero[:1], ends, runs.finished(ends, 0, 0, 9.0))
+    state, tickets = update(state, tickets, late)
+    assert (int(state.course.stage), int(state.course.count)) == (1, 3)
+    assert state.course.rewards[:3].tolist() == [0.0, 9.0, 2.0]
+    assert tickets.held.tolist() == [-1, -1] and int(tickets.length) == 0
 
 
 @pytest.mark.parametrize("length", [1, 3, 5])
-def test_a_ring_keeps_the_newest(length):
-    ring, values = jnp.zeros(5), []
-    for count in range(1, 14):
-        values.append(float(count * count))
-        ring = stages.push(ring, jnp.int32(count), jnp.float32(values[-1]))
-        marked = stages.newest(5, jnp.int32(count), jnp.int32(length))
-        assert sorted(np.asarray(ring)[np.asarray(marked)].tolist()) == values[-length:]
-        assert float(stages.share(marked, ring)) == pytest.approx(np.mean(values[-length:]))
-    assert np.isnan(float(stages.share(stages.newest(5, jnp.int32(0), jnp.int32(3)), ring)))
+def test_means_over_a_window_are_those_of_each_moment(length):
+    rng = np.random.default_rng(length)
+    history, count, values = jnp.zeros((5, 2)), 0, []
+    for number in (0, 1, 2, 7, 3, 0, 4):
+        new = rng.integers(-100, 100, (7, 2)).astype(np.float32)
+        means = stages.sliding_mean(history, jnp.int32(count), jnp.asarray(new), jnp.int32(length))
+        for index in range(number):
+            values.append(new[index])
+            np.testing.assert_allclose(means[index], np.mean(values[-length:], axis=0), rtol=1e-6)
+        history, count = stages.appended(history, jnp.asarray(new), jnp.int32(number)), count + number
+        marked = np.asarray(stages.newest(5, jnp.int32(count), jnp.int32(length)))
+        np.testing.assert_array_equal(np.asarray(history)[marked], values[-length:] if values else new[:0])
+    assert np.isnan(float(stages.share(stages.newest(5, jnp.int32(0), jnp.int32(3)), history[:, 0])))
+
+
+def test_streaks_go_on_from_what_was_before():
+    holds = jnp.array([True, True, False, True, True])
+    assert stages.streak(holds, jnp.int32(4)).tolist() == [5, 6, 0, 1, 2]
+    assert stages.streak(~holds, jnp.int32(4)).tolist() == [0, 0, 1, 0, 0]
 
 
 def curriculum(env, table, **options):
     rules = Rules(
         init=lambda: EMPTY,
         probabilities=lambda course: jnp.array([0.25, 0.0, 0.75]),
-        step=note,
+        advance=note,
         metrics=lambda course: {},
+        window=3,
     )
     return stages.staged(env, table, rules, options.get("evaluation"), options.get("role"))
 
@@ -141,7 +154,7 @@ def test_names_and_the_evaluation_by_default():
 @pytest.mark.parametrize(("role", "reward"), [(None, 4.0), ("runner", 4.0), ("guard", 1e6)])
 def test_returns_are_those_of_the_learner_unless_another_role_is_named(role, reward):
     made = curriculum(runs.Settings(), read(), role=role)
-    state = made.update(made.init(), runs.single(0, 0, 4.0))
+    state = runs.updater(made)(made.init(), runs.single(0, 0, 4.0))
     assert float(state.course.rewards[0]) == reward
 
 
@@ -188,8 +201,7 @@ def test_wrong_surroundings_get_one_line():
 
 
 def test_reads_success_from_the_outcome():
-    rollout = runs.finished([[True, True, False]], 1, [[0, 2, 0]], 3.0)
-    episodes = made(rollout)
+    done = runs.finished([[True, True, False]], 1, [[0, 2, 0]], 3.0)
+    episodes = stages.read_episodes(done, runs.Settings().spec, "runner")
     assert isinstance(episodes, Episode)
     np.testing.assert_array_equal(episodes.success, [[True, False, False]])
-    np.testing.assert_array_equal(episodes.stage, [[1, 1, 0]])

@@ -192,6 +192,14 @@ BROKEN = {
     "no roles": (dict(spec={"roles": ()}), r"spec.roles is empty"),
     "space unknown": (dict(spec=with_role(action="left or right")), r"'player'.action is 'left or right'"),
     "success unknown": (dict(spec={"success": "win"}), r"spec.success is 'win'"),
+    "success of a role unknown": (
+        dict(spec=with_role(success=("win",))),
+        r"'player'.success is \('win',\), expected a tuple of some of spec.outcomes",
+    ),
+    "success of the first role is another": (
+        dict(spec=with_role(success=("timeout",))),
+        r"spec.success is 'done', expected a success of the first role 'player': \('timeout',\)",
+    ),
     "params not arrays": (
         dict(params={"name": "oval"}),
         r"params\['name'\] is 'oval', expected an array or a number",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from echelon_battles import flat_bank
+from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 
 from jaxmarl_echelon.config_path import config_directory
@@ -14,7 +15,7 @@ from jaxmarl_echelon.envs.checks import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.env import make
 from jaxmarl_echelon.envs.echelon.rewards import make_reward
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
+from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.controllers import find_script
@@ -27,7 +28,7 @@ RED = {"medium": 1, "scout": 2}
 
 def built(bank, **changes):
     given = {"blue": BLUE, "red": RED, "pages": 0, "bank": bank, "fire_probability": 1.0} | changes
-    return make(make_reward(), **given)
+    return make(**{"reward": make_reward()} | given)
 
 
 class Game:
@@ -90,6 +91,10 @@ def test_roles_share_spaces_for_teams_of_one_size(game):
     assert game.env.layout["pack"].shape == (3, 8)
     assert game.env.spec.episode_limit == 240 and game.env.spec.decision_period == 0.25
     assert game.env.spec.outcomes[0] == game.env.spec.success == "blue_win"
+    assert [(role.name, role.success) for role in game.env.spec.roles] == [
+        ("blue", ("blue_win",)),
+        ("red", ("red_win",)),
+    ]
 
 
 def test_messages_are_read_by_packmates_in_the_next_decision(game):
@@ -198,13 +203,49 @@ def zone_of(game, key=0):
     return np.asarray(game.env.bank.zone[state.battle.map_index])
 
 
-def test_time_up_truncates_the_living(game):
+def test_time_up_decides_the_battle_and_terminates_the_living(game):
     state = game.start(hp={3: 0.0, 4: 10.0}).replace(decision=jnp.int32(239))
     _, time = game.step(state)
     assert time.over and game.env.endings[time.info["ending"]] == "time"
     assert game.env.spec.outcomes[time.info["outcome"]] == "blue_win"
-    assert time.truncated["blue"].all() and time.truncated["red"].tolist() == [False, True, True]
-    assert time.terminated["red"].tolist() == [True, False, False]
+    assert all(time.terminated[team].all() for team in ("blue", "red"))
+    assert not any(time.truncated[team].any() or time.alive[team].any() for team in ("blue", "red"))
+
+
+def test_a_battle_to_its_limit_pays_the_survivors_and_cuts_nobody():
+    """One of blue and one of red die in the first of four decisions; blue wins on hit points."""
+    game = Game(reward=make_reward({"win": {"weight": 5.0}}), time_limit=1.0)
+    assert game.env.spec.episode_limit == 4
+    state, seen = game.start(hp={2: 0.0, 3: 0.0}), []
+    for _ in range(4):
+        state, time = game.step(state)
+        seen.append(time)
+    assert [bool(time.over) for time in seen] == [False, False, False, True]
+    assert game.env.endings[seen[-1].info["ending"]] == "time"
+    blue, red = ([time.terminated[team].tolist() for time in seen] for team in ("blue", "red"))
+    assert blue == [[False, False, True], *[[False] * 3] * 2, [True, True, False]]
+    assert red == [[True, False, False], *[[False] * 3] * 2, [False, True, True]]
+    assert not any(time.truncated[team].any() for time in seen for team in ("blue", "red"))
+    assert all((time.reward[team] == 0).all() for time in seen[:-1] for team in ("blue", "red"))
+    assert seen[-1].reward["blue"].tolist() == [5.0, 5.0, 0.0]
+    assert seen[-1].reward["red"].tolist() == [0.0, -5.0, -5.0]
+
+
+def test_a_kill_in_the_zone_counts_double_only_while_a_living_enemy_is_in_it(game):
+    x, y, _ = zone_of(game)
+    places = {0: [x - 2, y, 2.0], 4: [x + 1, y, 0.9], 3: [x + 2, y + 2, 1.5]}
+    fire = act(3, {(0, PRIMARY): 1.0})
+
+    def paid(*there):
+        state = game.start(position={mech: places[mech] for mech in there}, hp={4: 1.0}, yaw={0: 0.0})
+        _, time = game.step(state, {"blue": fire})
+        assert time.terminated["red"].tolist() == [False, True, False]
+        return float(time.info["reward/kills"]), time.reward["red"][1]
+
+    alone, death = paid(0, 4)
+    assert alone == pytest.approx(10.0 / 3) and death == pytest.approx(-0.5)
+    contested, death = paid(0, 4, 3)
+    assert contested == pytest.approx(20.0 / 3) and death == pytest.approx(-0.5)
 
 
 def test_components_of_blue_sum_to_its_mean_reward(game):
@@ -274,6 +315,10 @@ def test_curricula_change_settings_without_a_new_program(game):
     assert same[0] == same[1]
 
 
+def test_no_two_evaluation_episodes_start_alike(game):
+    check_starts_differ(game.env, game.params)
+
+
 def test_evaluation_takes_terrains_in_turn(game):
     chosen = [game.env.evaluation_params(game.params, i).map_weights.tolist() for i in range(3)]
     assert chosen == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
@@ -295,6 +340,7 @@ def test_evaluation_takes_terrains_in_turn(game):
         ({"zone_seconds": "soon"}, ("env.zone_seconds='soon'", "never")),
         ({"fire_probability": 1.5}, ("env.fire_probability=1.5",)),
         ({"fire_probability": [0.5]}, ("env.fire_probability=[0.5]", "2 numbers")),
+        ({"assist": [0.3, 1.5]}, ("env.assist=1.5", "[0, 1]")),
         ({"map_weights": [1.0]}, ("env.map_weights=[1.0]", "2 weights")),
         ({"spawn_jitter": -1}, ("env.spawn_jitter=-1",)),
         ({"pages": -1}, ("env.pages=-1",)),
@@ -313,6 +359,7 @@ def test_wrong_settings_are_named_in_one_line(given, words):
         ({"size": [60, 60, 20]}, ("env.size", "between episodes", "time_limit")),
         ({"blue": ["heavy"]}, ("env.blue=['heavy']", "1 mechs", "3")),
         ({"time_limit": 61}, ("env.time_limit=61", "60")),
+        ({"assist": 0.3}, ("env.assist=0.3", "must be 0")),
         ({"reward": {"killing": {"weight": 1.0}}}, ("env.reward='killing'", "kills")),
     ],
 )

@@ -1,6 +1,7 @@
 """Mechanics of the battles against recorded values of the original (spec section 3.6)."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,12 @@ from echelon_arena import (
     run,
     told,
 )
+from omegaconf import OmegaConf
 
+from jaxmarl_echelon.envs.echelon.aftermath import settle
+from jaxmarl_echelon.envs.echelon.movement import ground_around
+from jaxmarl_echelon.envs.echelon.projectiles import Impacts
+from jaxmarl_echelon.envs.echelon.scene import scene_of
 from jaxmarl_echelon.envs.echelon.tables import (
     AUTOCANNON,
     FLAMER,
@@ -35,8 +41,18 @@ from jaxmarl_echelon.envs.echelon.tables import (
     SMOKE,
 )
 from jaxmarl_echelon.envs.echelon.types import NOBODY
-from physics.voxels import DEBRIS_FIELD, SOLID_DEBRIS, Terrain, material_at
+from physics.voxels import (
+    AIR,
+    DEBRIS_FIELD,
+    SOLID,
+    SOLID_DEBRIS,
+    Terrain,
+    material_at,
+    no_overlay,
+    voxel_bank,
+)
 
+CONF = Path(__file__).parents[3] / "conf" / "env"
 HEIGHT = {SCOUT: 0.9, LIGHT: 1.0, MEDIUM: 1.5, HEAVY: 2.0}
 BACK = np.pi
 
@@ -358,6 +374,18 @@ def test_wreck_of_a_medium():
     assert found == {DEBRIS_FIELD, SOLID_DEBRIS}
 
 
+@pytest.mark.parametrize(("trigger", "left"), [("primary", 27), ("secondary", 0), ("tertiary", 8)])
+def test_the_explosion_that_kills_clears_its_victim_s_wreck(trigger, left):
+    """Of a medium's 27 cells a laser leaves all, a missile none, and a gauss shell the corners."""
+    start = duel(standing(HEAVY, 14.5, 20.5), standing(MEDIUM, 20.5, 20.5, yaw=BACK), hp=[200.0, 1, 1, 1])
+    battle = run(start, told({trigger: 1}))
+    assert not battle.mechs.alive[-1, 2]
+    death = int(battle.tally.died[:, 2].argmax())
+    for index in (death, -1):
+        cells = cells_of(battle, index, (15, 15, 0), (26, 26, 8))
+        assert np.isin(cells, (DEBRIS_FIELD, SOLID_DEBRIS)).sum() == left
+
+
 def test_wrecks_block_from_the_substep_in_which_mechs_die():
     """A scout runs at one who dies at once: a decision of twenty substeps is as twenty of one."""
     bodies = standing(MEDIUM, 10.0), None, standing(MEDIUM, 14.0, yaw=BACK), standing(SCOUT, 20.0, yaw=BACK)
@@ -387,6 +415,39 @@ def test_shells_break_walls():
     before, after = (cells_of(battle, i, (15, 18, 0), (16, 23, 6)) for i in (0, -1))
     assert (before == 1).all()
     assert (after == 0).sum() == 1
+
+
+@pytest.mark.parametrize("name", ["echelon", "echelon_10v10"])
+def test_five_missiles_at_one_point_break_whatever_one_of_them_reaches(name):
+    """Each takes 20 of 100 hit points from the 81 voxels within 2.5, so that all must be remembered."""
+    room = OmegaConf.load(CONF / f"{name}.yaml").damaged
+    rock = voxel_bank([np.full((12, 12, 12), SOLID, np.uint8)])
+    terrain = Terrain(rock, jnp.int32(0), no_overlay((12, 12, 12), pages=9, damaged=room))
+    start, params = alone(MEDIUM)
+    mechs, nobody = start.mechs, jnp.zeros(4, bool)
+    impacts = Impacts(
+        kind=jnp.full((4, 4), NOBODY).at[0, 2].set(MISSILE),
+        point=jnp.zeros((4, 4, 3)).at[0, 2].set(6.5),
+        cell=jnp.zeros((4, 4, 3), jnp.int32),
+        struck=jnp.zeros((4, 4), bool),
+    )
+    ground = ground_around(terrain, mechs.position, 1)
+    team = np.repeat(np.arange(2), 2)
+
+    @jax.jit
+    def explode(overlay):
+        scene = scene_of(terrain._replace(overlay=overlay), team, params)
+        return settle(scene, ground, mechs, nobody, nobody, impacts)[0]
+
+    overlay = terrain.overlay
+    for _ in range(5):
+        assert overlay.gone.max() == 0
+        overlay = explode(overlay)
+    cells = np.stack(np.meshgrid(*[np.arange(12)] * 3, indexing="ij"), -1)
+    near = ((cells + 0.5 - 6.5) ** 2).sum(-1) <= 2.5**2
+    assert near.sum() == 81
+    left = np.asarray(material_at(terrain._replace(overlay=overlay), cells))
+    np.testing.assert_array_equal(left == AIR, near)
 
 
 def test_both_die_when_both_fire():

@@ -13,7 +13,20 @@ from jaxmarl_echelon.envs.echelon import contacts as contacts_lib
 from jaxmarl_echelon.envs.echelon.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACT_FIELDS, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Place, Senses, observe, pack_board
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, MISSILE, SCOUT
+from jaxmarl_echelon.envs.echelon.tables import (
+    AUTOCANNON,
+    FLAMER,
+    GAUSS,
+    HEAVY,
+    LASER,
+    LIGHT,
+    MEDIUM,
+    MISSILE,
+    PAINTER,
+    SCOUT,
+    SMOKE,
+    WEAPON,
+)
 
 ZONE = (30.0, 20.0, 6.0)
 
@@ -219,7 +232,7 @@ def test_what_a_mech_knows_of_itself():
         stability=[30, 100, 100],
         painted=[5, 0, 0],
         suppressed=[12, 0, 0],
-        cooldown=[[6, 61, 81, 10, 5], [0] * 5, [0] * 5],
+        cooldown=[[7, 61, 3, 10, 5], [0] * 5, [0] * 5],
         ecm=[True, False, False],
     )
     tally = quiet_tally(3, hit=[True, False, False], hit_direction=[[1, 0, 0], [0, 0, 0], [0, 0, 0]])
@@ -236,8 +249,8 @@ def test_what_a_mech_knows_of_itself():
         "critical_heat": 1, "hp": 0.25, "heat": 0.9, "heat_headroom": 0.1, "stability_risk": 0.7,
         "hit_x": 0, "hit_y": -1, "hit_z": 0, "incoming_missile": 1, "sensor_quality": 0.5, "jammed": 0.4,
         "ecm": 1, "eccm": 0, "suppressed": 0.5, "ams_cooldown": 0.25, "velocity_x": 0.1,
-        "velocity_y": 0.2, "velocity_z": 0.3, "laser_cooldown": 6 / 13, "missile_cooldown": 1,
-        "kinetic_cooldown": 1, "painter_cooldown": 0.5, "in_zone": 0, "zone_x": 0.5, "zone_y": 0.25,
+        "velocity_y": 0.2, "velocity_z": 0.3, "laser_cooldown": 6 / 12, "missile_cooldown": 1,
+        "kinetic_cooldown": 3 / 80, "painter_cooldown": 0.5, "in_zone": 0, "zone_x": 0.5, "zone_y": 0.25,
         "zone_z": -1 / 40, "zone_radius": 0.15, "control": -1, "score": 0.2, "enemy_score": 0.5,
         "time": 0.25, "sort_closest": 0, "sort_biggest": 1, "sort_most_damaged": 0, "hostile_only": 0,
         "sin_yaw": 1, "cos_yaw": 0,
@@ -247,6 +260,29 @@ def test_what_a_mech_knows_of_itself():
     assert own(blocks, "incoming_missile", 1) == 0
     assert own(blocks, "in_zone", 2) == 1 and own(blocks, "control", 2) == 1
     assert own(blocks, "score", 2) == 0.5 and own(blocks, "enemy_score", 2) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weapon", "field", "seconds", "scale"),
+    [
+        (MEDIUM, LASER, "laser_cooldown", 0.6, 0.6),
+        (HEAVY, MISSILE, "missile_cooldown", 3.0, 3.0),
+        (HEAVY, SMOKE, "missile_cooldown", 5.0, 3.0),
+        (HEAVY, GAUSS, "kinetic_cooldown", 4.0, 4.0),
+        (MEDIUM, AUTOCANNON, "kinetic_cooldown", 0.2, 4.0),
+        (LIGHT, FLAMER, "kinetic_cooldown", 0.15, 4.0),
+        (LIGHT, PAINTER, "painter_cooldown", 1.0, 1.0),
+    ],
+)
+def test_cooldowns_are_seen_in_the_seconds_of_the_tables(kind, weapon, field, seconds, scale):
+    """Right after a shot, one substep later, and in the substep before the next shot."""
+    left = jnp.array([WEAPON.period[weapon], WEAPON.period[weapon] - 1, 1])
+    cooldown = jnp.zeros((3, 5), jnp.int32).at[:, WEAPON.slot[weapon]].set(left)
+    mechs = make_mechs([[10, 10, 1], [14, 10, 1], [18, 10, 1]], [kind] * 3, cooldown=cooldown)
+    blocks, _ = look(make_state(make_battle(mechs)), make_params([kind] * 3), [0, 0, 1])
+    last = 0.0 if WEAPON.period[weapon] > WEAPON.cooldown[weapon] else 0.05
+    for mech, wanted in enumerate((seconds, seconds - 0.05, last)):
+        np.testing.assert_allclose(own(blocks, field, mech), wanted / scale, atol=1e-6)
 
 
 def test_a_shut_down_mech_does_not_feel_its_speed():

@@ -431,10 +431,11 @@ def test_boxes_and_bars_are_placed(page):
 def test_evaluate_asks_for_every_picture_that_a_viewer_has(methods, tmp_path):
     written = []
     viewer = SimpleNamespace(
-        **{name: lambda path, *_, name=name: written.append((name, path.name)) for name in methods}
+        snapshot=None,
+        **{name: lambda path, *_, name=name: written.append((name, path.name)) for name in methods},
     )
-    program = SimpleNamespace(evaluate=lambda run, key, record: run)
+    program = SimpleNamespace(evaluate=lambda run, key, record, episodes: run)
     console = SimpleNamespace(print=lambda *_: None)
-    evaluate.show(program, SimpleNamespace(seed=0), jnp.zeros(1), None, viewer, tmp_path, 3, console)
+    evaluate.show(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)
     files = {"picture": "trajectories.png", "animation": "episode_3.gif", "replay": "replay.html"}
     assert written == [(name, files[name]) for name in methods]

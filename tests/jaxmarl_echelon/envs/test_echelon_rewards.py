@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from echelon_battles import make_mechs
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.echelon import outcomes
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.rewards import COMPONENTS, Situation, make_reward
+from jaxmarl_echelon.envs.echelon.scene import pack_gap
 
 PRESETS = Path(__file__).parents[3] / "conf" / "reward"
 TONS = {"scout": 20.0, "light": 35.0, "medium": 55.0, "heavy": 85.0}
@@ -31,10 +33,12 @@ def situation(size=1, **changes):
         friends_inside=count,
         tick=zero,
         fighting=none,
+        pack_gap=zero,
         dealt=zero,
         kills=count,
         assists=count,
         died=none,
+        alive=~none,
         result=zero,
     )
     return quiet.replace(
@@ -94,6 +98,22 @@ def test_components_by_hand():
     near([pay("death", died=True), pay("death", died=True, fighting=True), pay("death")], [-1.0, -0.5, 0.0])
     assert pay("win", result=1.0) == 0.0
     assert COMPONENTS.keys() == make_reward().params().keys()
+
+
+def test_cohesion_can_be_made_to_pay_as_it_once_did():
+    reward = make_reward({"cohesion": {"weight": 0.01}})
+    gaps = [0.0, 10.0, 10.1, 29.9, 30.0, 50.0, 50.1, 20.0]
+    living = jnp.array([True] * 7 + [False])
+    values, _ = reward(reward.params(), situation(8, pack_gap=jnp.array(gaps), alive=living), ())
+    near(values["cohesion"], [0.0, 0.0, 0.01, 0.01, 0.0, 0.0, -0.005, 0.0])
+    assert pay("cohesion", pack_gap=20.0) == 0.0
+
+
+def test_the_gap_to_the_pack_is_to_the_centre_of_its_other_living_members():
+    position = [[0, 0, 1], [6, 0, 1], [0, 8, 1], [50, 0, 1], [9, 0, 1]]
+    mechs = make_mechs(position, [0] * 5, alive=[True, True, True, True, False])
+    pack = np.array([0, 0, 0, 1, 0])
+    near(pack_gap(mechs, pack[:, None] == pack)[:4], [5.0, np.hypot(6, 4), np.hypot(3, 8), 0.0])
 
 
 def test_winning_can_be_made_to_pay():

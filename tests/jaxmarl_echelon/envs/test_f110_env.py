@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from evaluation_starts import check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -16,10 +17,19 @@ from jaxmarl_echelon.envs.f110 import outcomes, spawns
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
+from jaxmarl_echelon.training.evaluation import evaluation_params, start
+from physics.centerline import centerline_from_points
+from physics.gridmap import OccupancyMap
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 BATCH = 12
 X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
+
+
+def start_states(env, params, episodes):
+    """The cars' states `[N, 2, 7]` at the starts of an evaluation's episodes."""
+    chosen = evaluation_params(env, params, episodes)
+    return np.asarray(jax.jit(partial(start, env))(jax.random.key(3), chosen)[0].cars.state)
 
 
 def build(reward="gaplock_full", **changes):
@@ -373,8 +383,48 @@ def test_evaluation_goes_round_the_spawn_points(env):
     )
     chosen = jax.vmap(env.evaluation_params, (None, 0))(params, jnp.arange(6))
     assert np.asarray(chosen.spawn_weights).argmax(1).tolist() == [0, 2, 5, 0, 2, 5]
-    np.testing.assert_allclose(chosen.speed_range[:, 0], [0.1, 0.2, 0.3] * 2, atol=1e-6)
-    np.testing.assert_array_equal(chosen.speed_range[:, 0], chosen.speed_range[:, 1])
+    speeds = np.array([0.1, 0.2, 0.3] * 2)
+    np.testing.assert_allclose(chosen.speed_range, np.stack([0.95 * speeds, 1.05 * speeds], -1), atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [0, [0.0, 0.0, 0.0]])
+def test_evaluation_without_jitter_starts_where_the_original_does(env, given):
+    plain, jittered = (env.task_params(change) for change in ({"evaluation_jitter": given}, {}))
+    speeds = evaluation_params(env, plain, 12).speed_range
+    np.testing.assert_array_equal(speeds, np.float32(0.44))
+    fixed, apart = (start_states(env, params, 12) for params in (plain, jittered))
+    table = np.asarray(env.spawns.poses)[0, 0]
+    for row, state in enumerate(fixed):
+        np.testing.assert_array_equal(state[:, [X, Y, YAW]], table[row % 6])
+    shift = (apart - fixed)[..., [X, Y, YAW]]
+    assert np.all(np.abs(shift) <= 0.0501) and np.abs(shift).max(axis=(0, 1)).min() > 0.03
+    assert np.ptp(apart[:, :, SPEED]) > 0.01 and np.all(apart[:, 0, SPEED] == apart[:, 1, SPEED])
+
+
+@pytest.mark.parametrize("changes", [{}, {"spawns": ["pinch_left"], "spawn_speed": 0.0}])
+def test_no_two_evaluation_episodes_start_alike(env, changes):
+    """Noise left aside: where the original has one start per spawn point, cars stand elsewhere."""
+    check_starts_differ(env, env.task_params({"lidar_noise": 0.0} | changes))
+
+
+def test_an_evaluation_from_standstill_stands_still(env):
+    states = start_states(env, env.task_params({"spawn_speed": 0.0}), 12)
+    np.testing.assert_array_equal(states[..., SPEED], 0.0)
+
+
+def test_however_large_the_jitter_no_evaluation_starts_in_a_wall_or_in_a_car(env):
+    params = env.task_params({"evaluation_jitter": [1.0, 3.0, 0.0], "spawns": "all"})
+    poses = start_states(env, params, 120)[..., [X, Y, YAW]]
+    clear = jax.vmap(lambda pose: env.simulation.clear(pose, 0, params, 0.0))
+    assert bool(jnp.all(clear(jnp.asarray(poses))))
+    assert len(np.unique(poses[:, ATTACKER], axis=0)) > 100
+
+
+def test_training_starts_are_not_jittered(env):
+    params = env.default_params()
+    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), BATCH), params)
+    poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
+    np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)])
 
 
 @pytest.mark.parametrize(
@@ -384,6 +434,8 @@ def test_evaluation_goes_round_the_spawn_points(env):
         ({"lidar_beams": 2.5}, "lidar_beams"),
         ({"map": "nowhere"}, "nowhere"),
         ({"map": []}, "map"),
+        ({"reverse": "no"}, "reverse"),
+        ({"reverse": [True, False]}, "reverse"),
         ({"spawns": ["pinch_up"]}, "pinch_up"),
         ({"spawns": []}, "positive"),
         ({"spawn_points": {"far": {"offset": [1, 2]}}}, "far"),
@@ -401,6 +453,8 @@ def test_evaluation_goes_round_the_spawn_points(env):
         ({"max_steps": 0}, "max_steps"),
         ({"lidar_noise": float("nan")}, "lidar_noise"),
         ({"map_weights": [1.0, 2.0]}, "map_weights"),
+        ({"evaluation_jitter": 0.1}, "evaluation_jitter=0.1: must be 3 numbers"),
+        ({"evaluation_jitter": [0.1, -0.1, 0.0]}, "evaluation_jitter=-0.1"),
     ],
 )
 def test_wrong_values_get_one_line(changes, message):
@@ -410,3 +464,45 @@ def test_wrong_values_get_one_line(changes, message):
     assert isinstance(cause, ValueError)
     assert message in str(cause)
     assert "\n" not in str(cause)
+
+
+def test_maps_of_one_name_are_told_apart():
+    names = [grid.name for grid in read_maps(["track:0", "line2", "track:0", "track:0"])]
+    assert names == ["track:0", "line2", "track:0_2", "track:0_3"]
+
+
+def test_a_reversed_map_is_driven_the_other_way():
+    env = build(map=["track:0", "track:0"], reverse=[False, True], lidar_beams=4, reward="gaplock_simple")
+    told = [line.partition(": ")[2] for line in env.describe()]
+    assert told == ["counter-clockwise, 60.0 m, generated", "clockwise, 60.0 m, generated, reversed"]
+    poses = np.asarray(env.spawns.poses)[:, 0, :, DEFENDER]
+    np.testing.assert_allclose(poses[0, :, :2], poses[1, :, :2], atol=1e-5)
+    np.testing.assert_allclose(np.cos(poses[0, :, 2] - poses[1, :, 2]), -1.0, atol=1e-3)
+    assert all(grid.centerline.course == "clockwise" for grid in read_maps(["track:0", "track:1"], True))
+
+
+def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env):
+    assert env.references == {}
+    goal = {"low": [0.5, -0.5], "high": [2.0, 0.5]}
+    for changes in ({}, {"goal": goal}):
+        other = build(map=["line2", "track:0"], lidar_beams=4, **changes)
+        assert other.references == {"attacker": ("standing",)} and len(other.describe()) == 2
+
+
+def test_cars_never_start_inside_each_other(env):
+    beside = (spawns.SpawnPoint("beside", offset=(0.0, 0.8, 0.0)),)
+    table = spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, -0.7, 0.0]]})
+    assert float(table.poses[0, 0, 0, ATTACKER, 1]) == pytest.approx(0.1)
+    # With the defender by the wall, shrinking the offset until the attacker fits ends on top of it.
+    with pytest.raises(ValueError, match="no room for spawn point beside"):
+        spawns.spawn_table(env.maps, beside, (0.32, 0.225), {"line2": [[-40.0, 0.3, 0.0]]})
+
+
+def test_attackers_keep_their_distance_at_the_ends_of_an_open_line():
+    line = centerline_from_points(np.array([[5.0, 5.0], [15.0, 5.0]]), closed=False)
+    hall = OccupancyMap("hall", np.zeros((100, 200), bool), 0.1, (0.0, 0.0, 0.0), line)
+    for offset in (-3.0, 3.0):
+        points = (spawns.SpawnPoint("one", offset=(offset, 0.0, 0.0)),)
+        poses = np.asarray(spawns.spawn_table([hall], points, (0.32, 0.225), {}).poses)[0, :, 0]
+        np.testing.assert_allclose(poses[:, ATTACKER, 0] - poses[:, DEFENDER, 0], offset, atol=1e-4)
+        assert np.ptp(poses[:, DEFENDER, 0]) == pytest.approx(5.0)

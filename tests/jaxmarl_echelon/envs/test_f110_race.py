@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from evaluation_starts import check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.checks import check_env
 from jaxmarl_echelon.envs.f110 import race
 from jaxmarl_echelon.envs.f110.controllers import pure_pursuit
+from jaxmarl_echelon.envs.f110.spawns import follow_centerline
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 CARS, BATCH = 2, 2
@@ -52,6 +54,11 @@ def keys(seed):
 
 def drive(steer, speed):
     return {"car": jnp.tile(jnp.array([steer, speed]), (BATCH, CARS, 1))}
+
+
+def test_no_two_evaluation_episodes_start_alike(env):
+    """Noise left aside: the cars stand elsewhere on the track."""
+    check_starts_differ(env, env.task_params({"lidar_noise": 0.0}))
 
 
 def test_keeps_the_contract():
@@ -112,7 +119,7 @@ def test_driving_backwards_loses_metres(params, reset, step):
     for seed in range(10):
         state, time = step(keys(seed), state, drive(0.0, -1.0), params)
     assert np.all(np.asarray(state.track.progress) < -0.2)
-    assert np.all(np.asarray(time.info["laps"]) == -1.0)
+    assert np.all(np.asarray(time.info["laps"]) == 0.0)
     assert np.all(np.asarray(time.reward["car"]) < 0)
 
 
@@ -157,6 +164,39 @@ def test_crashed_car_is_an_obstacle_or_gone(params, reset, step):
     np.testing.assert_array_equal(state.cars.state[:, 0], both[:, 0])
 
 
+def put(state, place, speeds):
+    """A state with cars `place` metres ahead of the first one's pose, in line, at `speeds`."""
+    pose = state.cars.state[:, 0]
+    physical = []
+    for ahead, speed in zip(place, speeds, strict=True):
+        moved = pose.at[:, X].add(ahead * jnp.cos(pose[:, YAW])).at[:, Y].add(ahead * jnp.sin(pose[:, YAW]))
+        physical.append(moved.at[:, SPEED].set(speed))
+    return state.replace(cars=state.cars.replace(state=jnp.stack(physical, axis=1)))
+
+
+def test_a_car_that_ran_into_another_one_is_a_standing_wreck(params, reset, step):
+    state = put(reset(keys(7), params)[0], (0.0, 0.6), (4.0, 0.0))
+    after, time = step(keys(0), state, drive(0.0, 4.0), params)
+    assert np.asarray(time.terminated["car"]).all()
+    np.testing.assert_array_equal(np.asarray(after.cars.state)[:, :, SPEED], 0.0)
+
+
+def test_a_car_that_vanishes_is_gone_within_the_same_decision(env, params, reset, step):
+    line = env.maps[0].centerline
+    bend = np.abs(np.diff(line.heading))
+    straight = int(np.convolve(np.where(bend < 1, bend, 9), np.ones(20), "valid").argmin())
+    s, left = line.s[straight + 5], line.left[straight + 5]
+    # The car ahead stands in the left wall; the one behind, a hand's breadth off it, is about to run into it.
+    poses = follow_centerline(line, np.array([s - 0.65, s]), np.array([left - 0.28, left - 0.12]))
+    state, _ = reset(keys(7), params)
+    physical = jnp.zeros_like(state.cars.state).at[..., :2].set(poses[:, :2]).at[..., YAW].set(poses[:, 2])
+    physical = physical.at[:, 0, SPEED].set(4.0)
+    state = state.replace(cars=state.cars.replace(state=physical))
+    params = params.replace(obstacles=jnp.array([True, False]))
+    _, time = step(keys(0), state, drive(0.0, 4.0), params)
+    np.testing.assert_array_equal(time.terminated["car"], [[True, True], [False, True]])
+
+
 def test_time_limit_truncates_those_who_still_drive(params, reset, step):
     state, _ = reset(keys(8), params)
     cars = state.cars.replace(active=jnp.tile(jnp.array([False, True]), (BATCH, 1)))
@@ -191,6 +231,9 @@ def test_grid_lines_up_behind_each_other_anywhere_on_the_track():
         ({"action_speed": [3.0, 1.0]}, "action_speed"),
         ({"start_speed": 100.0}, "start_speed"),
         ({"neighbours": -1}, "neighbours"),
+        ({"cars": 60}, "grid_gap"),
+        ({"cars": 64, "grid_gap": 0.95}, "grid_gap"),
+        ({"cars": 64, "car": {"length": 1.2}, "grid_gap": 1.2}, "cars"),
     ],
 )
 def test_wrong_values_get_one_line(changes, message):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from evaluation_starts import check_starts_differ
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
@@ -40,6 +41,11 @@ def rollout(env, key, steps, params=None, policy=None):
         return jax.lax.scan(step, env.reset(key_reset, params), jax.random.split(key_steps, steps))[1]
 
     return jax.device_get(play(key))
+
+
+def test_no_two_evaluation_episodes_start_alike():
+    env = make("CartPole-v1")
+    check_starts_differ(env, env.default_params())
 
 
 def balance(obs):

@@ -46,6 +46,16 @@ def full_view(tmp_path, curriculum=False, updates=12):
     return view
 
 
+def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_reward(tmp_path):
+    view = RunView(run_info(tmp_path), now=0.0)
+    found = []
+    scores = ((0.0, -90.0), (0.0, -20.0), (0.0, -20.0), (0.1, -80.0), (0.1, -90.0))
+    for step, (success, reward) in enumerate(scores):
+        view.write("eval_agg", step, {"success_rate": success, "avg_reward": reward}, 0.0)
+        found.append(view.best)
+    assert found == [(0, 0.0), (1, 0.0), (1, 0.0), (3, 0.1), (3, 0.1)]
+
+
 @pytest.mark.parametrize("curriculum", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24), (200, 60), (60, 12), (40, 6), (20, 3)])
 def test_pictures_fill_their_terminal_and_no_more(tmp_path, width, height, curriculum):

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from algos.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import group, loop, variants
@@ -22,8 +23,13 @@ from jaxmarl_echelon.training.program import make_program
 class Paid(probes.Credit):
     """A probe whose reward is scaled by a number of the task."""
 
+    references = {probes.ROLE: ("lazy",)}
+
     def __init__(self, gain):
         self.gain = gain
+        self.scripts = {
+            "lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(2, np.int32)))
+        }
 
     def default_params(self):
         return super().default_params() | {"gain": np.float32(self.gain)}
@@ -72,11 +78,11 @@ def learners(folder, config, name):
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
 def test_every_member_equals_the_single_run(trained, tmp_path, member):
-    folder, _ = trained
+    folder, together = trained
     tracker = Tracker({"csv": CsvSink()})
     alone = tmp_path / "alone"
     alone.mkdir()
-    loop.train(member.config, make_program(member.config), member.resolved, alone, tracker)
+    summary = loop.train(member.config, make_program(member.config), member.resolved, alone, tracker)
     chex.assert_trees_all_close(
         learners(folder / member.name, member.config, "latest"),
         learners(alone, member.config, "latest"),
@@ -86,6 +92,7 @@ def test_every_member_equals_the_single_run(trained, tmp_path, member):
     assert (
         checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))["config"] == member.resolved
     )
+    assert together["references"][member.name] == summary["references"]
     ours, single = ((f / "eval.csv").read_text().splitlines() for f in (folder / member.name, alone))
     assert ours[0] == single[0] and len(ours) == len(single) == 4
 

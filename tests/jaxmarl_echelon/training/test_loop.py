@@ -1,5 +1,6 @@
 """The host loop: resuming, stopping, best checkpoints, a diverged learner."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,10 +13,12 @@ import pytest
 from algos.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import loop, record
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.program import make_program
 
 
@@ -110,7 +113,7 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path):
     folder = checkpoints.find(tmp_path / "run", "best_eval")
     program = make_program(config)
     state = checkpoints.restore(folder, jax.eval_shape(program.init, jax.random.key(0)))
-    _, assessment = jax.jit(program.assess)(state, loop.evaluation_key(config.seed))
+    _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     assert values == checkpoints.metadata(folder)["scores"]
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
@@ -131,3 +134,59 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
         run(tmp_path / "run", config)
     found = checkpoints.metadata(checkpoints.find(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
+
+
+class Told(probes.Credit):
+    """A probe with something to say about itself, and with a reference script."""
+
+    references = {probes.ROLE: ("lazy",)}
+    scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(2, np.int32)))}
+
+    def describe(self):
+        return ("two players", "two cues")
+
+
+def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path):
+    class Listener(Sink):
+        events = []
+
+        def event(self, step, text):
+            self.events.append((step, text))
+
+    config = dataclasses.replace(configure(updates=2), env=Told(), eval_episodes=256)
+    summary = run(tmp_path / "run", config, sinks={"listener": Listener()})
+    assert [text for _, text in Listener.events[:2]] == ["two players", "two cues"]
+    score = summary["references"]["lazy"]
+    assert list(summary["references"]) == ["lazy"] and score["eval_agg/num_episodes"] == 256
+    # Never pressing pays 1 for one cue and costs 1 for the other; the policy has its own score.
+    assert abs(score["eval_agg/avg_reward"]) < 0.3
+    assert set(score) == set(summary["last_eval"]) and score != summary["last_eval"]
+    step, text = Listener.events[-1]
+    assert step == config.total_env_steps and text.startswith("lazy player: success 100.0 % [")
+    assert text.endswith("; 256 episodes each") and "; trained policy: success 100.0 % [" in text
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+def test_a_run_without_references_has_none_in_its_summary(tmp_path):
+    assert "references" not in run(tmp_path / "run", configure(updates=1))
+
+
+def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(tmp_path):
+    """Rolling statistics of a few episodes swing: one success would be 100 %, and the best for ever."""
+    config = dataclasses.replace(configure(), window=10_000)
+    assert "best_training" not in run(tmp_path / "wide", config)["best"]
+    assert "best_training" in run(tmp_path / "filled", configure())["best"]
+
+
+def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
+    program = make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = record.Record(configure(), staged, {}, tmp_path, Tracker({}), record.Progress())
+
+    def score(stage, success):
+        kept.progress.stage = stage
+        return kept.training_score({"train/episodes": 1000.0, "train/success_rate": success})
+
+    assert score(0, 1.0) == ["best_training"]
+    assert score(1, 0.25) == ["best_training"]
+    assert score(1, 0.2) == score(0, 1.0) == []

@@ -1,5 +1,7 @@
 """The compiled program: known values on probes, one trace, vmapped seeds, frozen evaluation."""
 
+from dataclasses import replace
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,8 @@ import pytest
 
 from algos.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program, make_train
 
@@ -150,3 +154,77 @@ def test_a_role_without_a_learner_is_refused():
             num_envs=1,
             controllers={"ghost": "learner"},
         )
+
+
+class PaidPush(probes.ActionReward):
+    """One step, paid as much as the action, a number."""
+
+    action = Box((1,), -1.0, 1.0)
+
+    def reward(self, state, action, params):
+        return action[:, 0]
+
+
+def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_away():
+    """Actions that are not finite put all environments into quarantine: the losses of nothing are 0."""
+    program = make_program(configure(PaidPush(), updates=1))
+
+    def broken(key):
+        run = program.init(key)
+        learner = run.learners[ROLE]
+        params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), learner.params)
+        return program.update(run.replace(learners={ROLE: learner.replace(params=params)}))[1].metrics
+
+    metrics = jax.jit(broken)(jax.random.key(0))
+    assert metrics["train/quarantined"] > 0 and metrics["losses/policy_loss"] == 0
+    assert not np.isfinite(metrics["losses/parameter_norm"])
+
+
+def test_episodes_that_may_be_broken_off_count_nowhere():
+    """Environments whose episodes take 5 decisions and are broken off once, by the 40th of the run."""
+
+    class Short(probes.TimeLimit):
+        @property
+        def spec(self):
+            return replace(super().spec, episode_limit=40)
+
+    program = make_program(configure(Short(5), num_envs=8, epochs=1, num_minibatches=1))
+    run, update = program.init(jax.random.key(0)), jax.jit(program.update)
+    stagger, counted = np.asarray(run.stagger), np.zeros(8, int)
+    for index in range(4):
+        run, report = update(run)
+        rows = {name: np.asarray(values) for name, values in report.episodes.items()}
+        step, env, length = (rows[name][: rows["number"]] for name in ("step", "env", "length"))
+        assert np.all(16 * index + step + 1 - length >= stagger[env])
+        np.add.at(counted, env, 1)
+    np.testing.assert_array_equal(counted, (64 - stagger) // 5)
+    assert int(run.recent.count) == counted.sum()
+
+
+class Uneven(probes.TimeLimit):
+    """Half of the episodes succeed, in 2 decisions; the others time out after 12."""
+
+    def __init__(self):
+        super().__init__(12)
+
+    def task_params(self, settings):
+        return self.default_params()
+
+    def disturb(self, state, time, params):
+        won = (state.cue[0] > 0) & (state.clock == 2)
+        return state, time.replace(
+            terminated={ROLE: time.terminated[ROLE] | won},
+            alive={ROLE: time.alive[ROLE] & ~won},
+            over=time.over | won,
+            info=time.info | {"outcome": jnp.where(won, 0, time.info["outcome"])},
+        )
+
+
+def test_a_curriculum_is_not_climbed_by_the_half_of_episodes_that_is_fast():
+    criteria = {"success_rate": 0.8, "min_episodes": 50, "window_size": 50}
+    phases = [{"name": f"p{index}", "criteria": criteria} for index in range(5)]
+    config = configure(Uneven(), updates=20, num_envs=64, epochs=1, num_minibatches=1)
+    _, run, reports = trained(replace(config, curriculum=lambda env: phased(env, phases)))
+    assert int(run.curriculum.course.stage) == 0
+    assert int(run.curriculum.course.episodes) > 1500
+    assert float(reports.metrics["train/success_rate"][-1]) == pytest.approx(0.5, abs=0.2)

@@ -1,5 +1,7 @@
 """Several learners at once, and roles whose policies are frozen."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,12 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
+from algos.off_policy import as_rows, remember
 from algos.ppo import PPOConfig
+from algos.td3 import TD3Config
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
+from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
@@ -83,6 +88,61 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
         for role, c in program.controllers.items()
     }
     np.testing.assert_array_equal(acts["attacker"], acts["defender"])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_role_keeps_its_own_successes(shared):
+    """Also where one learner acts for both: the sign of what is seen first tells whose success it was."""
+    replay = {"capacity": 120, "success_capacity": 60, "success_ratio": 0.5}
+    config = config_lib.RunConfig(
+        env=probes.Rivals(),
+        algo=TD3Config(widths=(4,), horizon=12, batch_size=4, learning_starts=1000, replay=replay),
+        curriculum=fixed,
+        total_env_steps=96,
+        num_envs=8,
+        controllers={"prey": "shared:hunter"} if shared else {},
+        stagger=False,
+    )
+    program = make_program(config)
+    agents = {role: only_remembering(config, role, agent) for role, agent in program.agents.items()}
+    playing = collector(program, config)._replace(agents=agents)
+    play = jax.jit(lambda state: rollout.collect(playing, state, jax.random.key(1), draw(program))[0])
+    state = play(jax.jit(program.init)(jax.random.key(0)))
+    rings = [learner.replay.successes.ring for learner in state.learners.values()]
+    cue, place = np.concatenate([np.asarray(ring.obs)[0, : ring.count[0]] for ring in rings]).T
+    assert set(place) == {0.0, 1.0}
+    np.testing.assert_array_equal(cue, np.where(place == 0, 1.0, -1.0))
+
+
+def only_remembering(config, role, agent):
+    """A learner with a replay that fills it and learns nothing."""
+    (shape, action), sizes = config.learner_task(role)
+    replay = config.algos[role].make_replay(shape, action, **sizes)
+
+    def update(state, key, batch):
+        return remember(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
+
+    return agent._replace(update=update)
+
+
+def test_successes_of_the_environments_roles():
+    spec = probes.Rivals().spec
+    codes = np.array([-1, 0, 1])
+    for role, wanted in (("hunter", [0, 1, 0]), ("prey", [0, 0, 1]), (None, [0, 1, 0])):
+        assert spec.succeeded(codes, role).tolist() == [bool(x) for x in wanted]
+    plain_roles = tuple(dataclasses.replace(role, success=()) for role in spec.roles)
+    unnamed = dataclasses.replace(spec, roles=plain_roles)
+    assert unnamed.succeeded(codes, "hunter").tolist() == [False, True, False]
+    assert not unnamed.succeeded(codes, "prey").any()
+    assert not dataclasses.replace(unnamed, success=None).succeeded(codes, "hunter").any()
+
+
+def test_the_defender_succeeds_where_its_reward_pays_and_it_is_whole():
+    _, _, run = read()
+    spec, table = run.env.spec, run.env.default_params().reward["terminal"]
+    for code, outcome in enumerate(spec.outcomes):
+        assert spec.succeeded(np.int32(code), "attacker") == (outcome == spec.success)
+        assert spec.succeeded(np.int32(code), "defender") == (-table[outcome] > 0)
 
 
 def collector(program, run):

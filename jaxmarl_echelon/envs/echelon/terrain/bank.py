@@ -24,7 +24,7 @@ from rich.progress import track
 
 from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes
 from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size, generate
-from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE
+from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, nav_graph, ways
 from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
 TELEMETRY = 16
@@ -47,6 +47,7 @@ class TerrainBank:
       telemetry: `[N, 16, 16]` float32, 1 where any column of a block holds solid rock or solid debris.
       reachable: `[N, Y, X]` bool, columns where feet that start in one of the corners can come to stand.
       seeds: of the maps, -1 for maps made by hand (static).
+      ways: `[N, Y, X, Z]` int8 of `navigation.ways` to the zone; None unless `with_ways` added them.
     """
 
     voxels: VoxelBank
@@ -56,6 +57,7 @@ class TerrainBank:
     telemetry: jax.Array
     reachable: jax.Array
     seeds: tuple[int, ...] = struct.field(pytree_node=False)
+    ways: jax.Array | None = None
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -80,6 +82,15 @@ def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
         reachable=jnp.asarray(np.stack([layout.reachable for layout in layouts])),
         seeds=tuple(layout.seed for layout in layouts),
     )
+
+
+def with_ways(bank: TerrainBank) -> TerrainBank:
+    """The same maps with the ways to their zones: a fraction of a second each, on the host."""
+    found = []
+    for voxels, zone in zip(np.asarray(bank.voxels.material), np.asarray(bank.zone), strict=True):
+        graph = nav_graph(voxels)
+        found.append(ways(graph, graph.nearest((*zone[:2], 0.0))))
+    return bank.replace(ways=jnp.asarray(np.stack(found)))
 
 
 def terrain_bank(

@@ -14,7 +14,12 @@ from physics.voxels import COLLIDES
 
 CLEARANCE, RADIUS, STEP = 4, 1, 2
 _DIAGONAL, _CLIMB = 1.414, 1.2
-_OTHER_LEVEL = 1000.0
+OTHER_LEVEL = 1000.0
+LEVEL_REACH = 1.5
+# A way is two steps of a path: as many columns along each axis, in either direction.
+WAY = 2
+SPAN = 2 * WAY + 1
+NO_WAY = -1
 _NEIGHBOURS = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx]
 
 
@@ -51,7 +56,7 @@ class NavGraph:
         if not nodes.size:
             return -1
         offset = self.positions[nodes] - np.asarray(position)
-        cost = (offset**2).sum(-1) + _OTHER_LEVEL * (abs(offset[:, 2]) > 1.5 * self.voxel_size)
+        cost = (offset**2).sum(-1) + OTHER_LEVEL * (abs(offset[:, 2]) > LEVEL_REACH * self.voxel_size)
         return int(nodes[np.argmin(cost)])
 
     def reachable(self, start: int) -> np.ndarray:
@@ -70,6 +75,29 @@ class NavGraph:
             return np.zeros(0, np.int32)
         _, before = csgraph.dijkstra(self.edges, indices=start, return_predecessors=True)
         return trace(before, start, goal)
+
+
+def ways(graph: NavGraph, goal: int) -> np.ndarray:
+    """Where the cheapest paths to a node lead in two steps, for all nodes at once.
+
+    Args:
+      graph: of a map `[Z, Y, X]`.
+      goal: node; -1 for none, to which nothing leads.
+
+    Returns:
+      `[Y, X, Z]` int8, for the foot cell of every node the column two steps on, as
+      `(dy + WAY) * SPAN + dx + WAY`, or that of the goal where it is nearer; `NO_WAY` elsewhere.
+    """
+    codes = np.full(graph.node_lookup.shape, NO_WAY, np.int8)
+    if goal >= 0:
+        nodes = np.arange(len(graph.feet))
+        after = csgraph.dijkstra(graph.edges.T, indices=goal, return_predecessors=True)[1]
+        after = np.where(after < 0, nodes, after)
+        dx, dy, _ = (graph.feet[after[after]] - graph.feet).T
+        x, y, z = graph.feet.T
+        leads = (after != nodes) | (nodes == goal)
+        codes[z, y, x] = np.where(leads, (dy + WAY) * SPAN + dx + WAY, NO_WAY)
+    return np.moveaxis(codes, 0, -1)
 
 
 def trace(before: np.ndarray, start: int, goal: int) -> np.ndarray:

@@ -1,0 +1,134 @@
+"""A ramp: numbers of the task go in a straight line from one value to another as the run goes on.
+
+Source: the original's ramp of its opponents' fire, spec/echelon.md section 6.4.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.curricula.stages import whole
+from jaxmarl_echelon.envs.episodes import Drawn
+
+_LONGEST = 10**9
+
+
+@struct.dataclass
+class Ramp:
+    """A ramp on its way.
+
+    Attributes:
+      start: parameters of the first task.
+      end: parameters of the last task.
+      warmup: float32, what is counted before the task begins to change.
+      length: float32, what is counted from there to the last task.
+      count: int32 updates, or finished episodes of the run, up to where the ramp ends.
+    """
+
+    start: PyTree
+    end: PyTree
+    warmup: jax.Array
+    length: jax.Array
+    count: jax.Array
+
+
+def ramp(
+    env,
+    start: Mapping,
+    end: Mapping,
+    updates: int | None = None,
+    episodes: int | None = None,
+    warmup: int = 0,
+    evaluation: Mapping | None = None,
+) -> Curriculum:
+    """Changes some settings of the environment evenly; every new episode begins with what they are then.
+
+    Args:
+      env: the environment; its `task_params` reads `start`, `end` and `evaluation`.
+      start: settings at first.
+      end: the same settings at last.
+      updates: of the learner, over which they change; null where episodes are counted.
+      episodes: that have ended in all environments together, over which they change; null otherwise.
+      warmup: updates or episodes before the change begins.
+      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+
+    Raises:
+      ValueError: one line, for settings that the environment refuses, that stand at one end only or
+        that are no numbers on a line, and for a length that is missing, given twice or not positive.
+    """
+    length = _length(updates, episodes)
+    warmup = whole("curriculum.warmup", warmup, 0, _LONGEST)
+    ends = _ends(env, start, end)
+    scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
+
+    def init():
+        first, last = (jax.tree.map(jnp.asarray, params) for params in ends)
+        return Ramp(first, last, jnp.float32(warmup), jnp.float32(length), jnp.int32(0))
+
+    def update(state, finished):
+        more = 1 if episodes is None else jnp.sum(finished.mask)
+        ended = (state.warmup + state.length).astype(jnp.int32)
+        return state.replace(count=jnp.minimum(state.count + more, ended))
+
+    return Curriculum(
+        init=init,
+        draw=lambda key, state: Drawn(_between(state), jnp.int32(0)),
+        update=update,
+        metrics=lambda state: {"curriculum/progress": progress(state)},
+        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+    )
+
+
+def progress(state: Ramp) -> jax.Array:
+    """Share of the way from the first task to the last that lies behind, in [0, 1]."""
+    return jnp.clip((state.count - state.warmup) / state.length, 0.0, 1.0)
+
+
+def _between(state: Ramp) -> PyTree:
+    share = progress(state)
+
+    def mix(first, last):
+        # What is equal stays as it is: it need be no number on a line, such as a time that is never up.
+        return jnp.where(first == last, first, first + share * (last - first)).astype(first.dtype)
+
+    return jax.tree.map(
+        lambda first, last: mix(first, last) if jnp.issubdtype(first.dtype, jnp.floating) else first,
+        state.start,
+        state.end,
+    )
+
+
+def _length(updates, episodes) -> int:
+    given = {"updates": updates, "episodes": episodes}
+    named = {key: value for key, value in given.items() if value is not None}
+    if len(named) != 1:
+        raise ValueError(f"curriculum.updates={updates}, episodes={episodes}: one of them must be a number")
+    ((key, value),) = named.items()
+    return whole(f"curriculum.{key}", value, 1, _LONGEST)
+
+
+def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
+    """Parameters of the two tasks, on the host."""
+    for where, settings in (("start", start), ("end", end)):
+        if not isinstance(settings, Mapping) or not settings:
+            raise ValueError(f"curriculum.{where}={settings!r}: must be settings of the environment")
+    if lone := sorted(set(start) ^ set(end)):
+        raise ValueError(f"curriculum.start and end: {lone[0]} must be in both")
+    for key in start:
+        first = task(env, {key: start[key]}, "curriculum.start")
+        last = task(env, {key: end[key]}, "curriculum.end")
+        if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
+            change = f"no straight line leads there from {start[key]!r}; only to and from finite numbers"
+            raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")
+    return task(env, dict(start), "curriculum.start"), task(env, dict(end), "curriculum.end")
+
+
+def _on_a_line(first, last) -> bool:
+    """Whether all that lies between two arrays makes sense: they are equal, or finite real numbers."""
+    first, last = np.asarray(first), np.asarray(last)
+    real = np.issubdtype(first.dtype, np.floating)
+    return bool(np.all((first == last) | (real & np.isfinite(first) & np.isfinite(last))))

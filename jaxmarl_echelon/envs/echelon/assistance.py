@@ -1,0 +1,79 @@
+"""Help in finding the way: throttles are blended with the way to the zone.
+
+Every ten decisions a mech is shown the point two steps along a cheapest path from where it stands;
+until the next time, that is where the blend leads. Paths are those of the terrain as the battle
+began. Source: spec section 1.4.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.tables import FORWARD, STRAFE, ChassisTable
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from jaxmarl_echelon.envs.echelon.terrain.navigation import LEVEL_REACH, NO_WAY, OTHER_LEVEL, SPAN, WAY
+from jaxmarl_echelon.envs.echelon.types import Mechs
+
+REFRESH = 10
+NOWHERE = -1.0
+ARRIVED = 1.0
+_AROUND = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 2, indexing="ij"), -1).reshape(-1, 2).astype(np.int32)
+
+
+def refreshed(
+    bank: TerrainBank, map_index: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array
+) -> jax.Array:
+    """The points that mechs are led to from now on, `[M, 2]` x and y.
+
+    A mech stands on the nearest node around it from which a path leads; it keeps its point if there is
+    none, and if it is dead or shut down.
+
+    Args:
+      bank: with ways.
+      map_index: int32, terrain in the bank.
+      mechs: the mechs.
+      chassis: rows per mech.
+      waypoint: `[M, 2]` points so far.
+    """
+    depth, width, levels = bank.ways.shape[1:]
+    x, y = jnp.moveaxis(jnp.floor(mechs.position[:, None, :2]).astype(jnp.int32) + _AROUND, -1, 0)
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < depth)
+    codes = bank.ways[map_index, jnp.clip(y, 0, depth - 1), jnp.clip(x, 0, width - 1)].astype(jnp.int32)
+    feet = jnp.stack([x + 0.5, y + 0.5], -1)
+    rise = np.arange(levels, dtype=np.float32) - mechs.position[:, 2, None]
+    other = jnp.where(jnp.abs(rise) > LEVEL_REACH, OTHER_LEVEL, 0.0)
+    apart = vectors.square(feet - mechs.position[:, None, :2])
+    cost = apart[..., None] + (rise**2 + other)[:, None]
+    cost = jnp.where(inside[..., None] & (codes != NO_WAY), cost, jnp.inf).reshape(len(feet), -1)
+    nearest, least = vectors.lowest(cost, 1)
+    code = jnp.take_along_axis(codes.reshape(len(feet), -1), nearest[:, None], 1)[:, 0]
+    start = jnp.take_along_axis(feet, (nearest // levels)[:, None, None], 1)[:, 0]
+    ahead = start + jnp.stack([code % SPAN - WAY, code // SPAN - WAY], -1)
+    led = jnp.isfinite(least) & mechs.alive & ~is_shut_down(mechs, chassis)
+    return jnp.where(led[:, None], ahead, waypoint)
+
+
+def blended(
+    commands: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array, share: jax.Array
+) -> jax.Array:
+    """Commands `[M, 9 or more]` whose throttles lead in part towards the waypoints.
+
+    Args:
+      commands: in the order of `tables.ACTIONS`, within [-1, 1].
+      mechs: the mechs.
+      chassis: rows per mech.
+      waypoint: `[M, 2]` x and y, or NOWHERE.
+      share: `[M]` of the way in the throttles.
+    """
+    offset = waypoint - mechs.position[:, :2]
+    distance = vectors.length(offset)
+    led = mechs.alive & ~is_shut_down(mechs, chassis) & (waypoint[:, 0] != NOWHERE) & (distance > ARRIVED)
+    x, y = (offset / jnp.maximum(distance, ARRIVED)[:, None]).T
+    cos, sin = jnp.cos(mechs.yaw), jnp.sin(mechs.yaw)
+    share = jnp.where(led, share, 0.0)
+    for throttle, towards in ((FORWARD, x * cos + y * sin), (STRAFE, y * cos - x * sin)):
+        mixed = (1.0 - share) * commands[:, throttle] + share * towards
+        commands = commands.at[:, throttle].set(mixed)
+    return commands

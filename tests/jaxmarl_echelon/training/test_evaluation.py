@@ -1,0 +1,240 @@
+"""What an evaluation counts: sound episodes, and the agents that took part in them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from algos.ppo import PPOConfig
+from algos.sac import SACConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.stages import read_episodes
+from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.tracking.base import Sink, Tracker
+from jaxmarl_echelon.tracking.console import ConsoleSink
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.statistics import wilson
+from jaxmarl_echelon.training import evaluation, group, loop, memory, statistics
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.record import Progress, Record, evaluation_values
+
+ROLE = probes.ROLE
+EVERY_OTHER, ALL, NONE = range(3)
+
+
+class Sick(probes.Poison):
+    """Becomes not-a-number in the third of its steps: in every other evaluation episode, in all, in none.
+
+    A sound episode returns 6. Episodes of training are sound.
+    """
+
+    def __init__(self, which=EVERY_OTHER, at=3, where="obs"):
+        super().__init__(where)
+        self.which, self.at = which, at
+
+    def default_params(self):
+        return super().default_params() | {"which": np.int32(self.which)}
+
+    def evaluation_params(self, params, index):
+        sick = (params["which"] == ALL) | ((params["which"] == EVERY_OTHER) & (index % 2 == 0))
+        return params | {"poison": jnp.where(sick, self.at, -1)}
+
+
+def configure(env, updates=2, algo=None, **changes):
+    given = {"num_envs": 4, "eval_episodes": 8, "eval_every": 1, "checkpoint_every": 1}
+    given |= {"window": 8, "episode_rows": 16}
+    algo = algo or PPOConfig(horizon=4, epochs=1, num_minibatches=1, widths=(8,))
+    steps = updates * 16
+    return RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=steps, **given | changes)
+
+
+def still(env):
+    """A controller that always takes action 0."""
+    agents = env.spec.roles[0].size
+
+    def act(key, state, memory, view, reset):
+        return memory, jnp.zeros((reset.shape[0], agents), jnp.int32), {}
+
+    return Controller(lambda num_envs: (), act)
+
+
+def play(env, number=8, params=None):
+    params = env.default_params() if params is None else params
+    params = evaluation.evaluation_params(env, params, number)
+    return jax.jit(lambda k, p: evaluation.play(env, {ROLE: still(env)}, {}, k, p))(jax.random.key(0), params)
+
+
+@pytest.mark.parametrize("where", ["state", "obs", "reward", "info"])
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_episode_that_is_no_number_does_not_count(where, at):
+    """From the first decision or from a later one."""
+    env = Sick(where=where, at=at)
+    result = play(env)
+    assert np.asarray(result.quarantined).tolist() == [True, False] * 4
+    values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
+    assert values["eval_agg/quarantined"] == 4 and values["eval_agg/num_episodes"] == 4
+    assert values["eval_agg/avg_reward"] == 6.0 and values["eval_agg/std_reward"] == 0.0
+    assert values["eval_agg/avg_episode_length"] == 6.0
+    assert values["eval_agg/outcome/timeout"] == 1.0
+    assert (values["eval_agg/success_low"], values["eval_agg/success_high"]) == wilson(0, 4)
+    assert all(map(math.isfinite, values.values()))
+
+
+def test_without_a_sound_episode_there_is_no_score():
+    env = Sick(ALL)
+    result = play(env)
+    values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
+    assert values["eval_agg/quarantined"] == 8 and values["eval_agg/num_episodes"] == 0
+    for name in ("avg_reward", "success_rate", "success_low", "success_high"):
+        assert math.isnan(values[f"eval_agg/{name}"])
+
+
+class Lines(Sink):
+    """Keeps what is logged of evaluations."""
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, step, text):
+        self.events.append(text)
+
+
+def record_of(folder, config, lines):
+    return Record(config, make_program(config), {}, folder, Tracker({"lines": lines}), Progress())
+
+
+def test_what_is_not_a_number_is_never_the_best(tmp_path):
+    lines = Lines()
+    record = record_of(tmp_path, configure(Sick(NONE)), lines)
+    scores = [5.0, math.nan, 1.0, math.nan, -200.0, math.inf, 6.0]
+    better = [bool(record.improved("best_eval", [score])) for score in scores]
+    assert better == [True, False, False, False, False, False, True]
+    assert record.progress.best["best_eval"] == [6.0]
+    pairs = [[0.5, math.nan], [0.5, 1.0], [0.5, math.nan], [math.nan, 9.0], [0.5, 1.5]]
+    assert [bool(record.improved("pair", pair)) for pair in pairs] == [False, True, False, False, True]
+    record.progress.best["old"] = [math.nan]
+    assert record.improved("old", [-3.0]) == ["old"] and record.progress.best["old"] == [-3.0]
+
+
+def test_a_run_without_a_sound_episode_goes_on_and_says_so(tmp_path, capsys):
+    config = configure(Sick(ALL))
+    tracker = Tracker({"csv": CsvSink(), "console": ConsoleSink(every_seconds=0.0)})
+    summary = loop.train(config, make_program(config), {"seed": 0}, tmp_path, tracker)
+    assert summary["status"] == "finished" and "best_eval" not in summary["best"]
+    assert (tmp_path / "checkpoints" / "latest").is_symlink()
+    assert not (tmp_path / "checkpoints" / "best_eval").exists()
+    (line, *_) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("eval ")]
+    assert "success -" in line and "return -" in line and "quarantined 8" in line
+    columns = read_columns(tmp_path / "eval.csv")
+    assert columns["quarantined"].tolist() == [8, 8, 8] and np.isnan(columns["avg_reward"]).all()
+    assert not (tmp_path / "eval_episodes.csv").exists()
+
+
+def test_variants_are_compared_by_their_sound_episodes(tmp_path):
+    def member(name, which, seed):
+        return group.Member(f"{name}_seed_{seed}", name, configure(Sick(which), seed=seed), {"seed": seed})
+
+    kinds = {"sound": NONE, "half": EVERY_OTHER, "lost": ALL}
+    members = [member(name, which, seed) for name, which in kinds.items() for seed in (0, 1)]
+    summary = group.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
+    rows = {row["name"]: row for row in summary["variants"]}
+    for name in ("sound", "half"):
+        low, high = wilson(0, 2 * (8 if name == "sound" else 4))
+        assert rows[name]["success"] == rows[name]["best"] == 0.0
+        assert rows[name]["low"] == low and rows[name]["high"] == pytest.approx(high)
+    assert all(math.isnan(rows["lost"][key]) for key in ("success", "low", "high", "best"))
+    counted = read_columns(tmp_path / "eval.csv")
+    _, high = wilson(0, 2 * 8 + 2 * 4)
+    assert counted["success_high"][-1] == pytest.approx(high)
+
+
+def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
+    env = Sick()
+    result = play(env)
+    assert float(result.success_rate(env.spec)) == 0.0
+    won = result.replace(outcome=jnp.zeros_like(result.outcome))
+    assert float(won.success_rate(env.spec)) == 1.0
+    assert math.isnan(float(play(Sick(ALL)).success_rate(env.spec)))
+
+
+ROSTERS = {(True, True): 2.0, (True, False): 2.0, (False, False): math.nan}
+
+
+@pytest.mark.parametrize("roster", ROSTERS)
+def test_means_are_over_the_agents_that_took_part(roster):
+    """In evaluations, in training's statistics, in the table of episodes and for curricula."""
+    env, expected = probes.Absent(), ROSTERS[roster]
+    params = env.default_params() | {"roster": np.array(roster)}
+    result = play(env, params=params)
+    scalars = evaluation.summary(result, env.spec, ROLE)
+    np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
+
+    finished = played(env, params)
+    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished)
+    metrics = statistics.recent_metrics(ring, env.spec, (ROLE,))
+    np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
+    assert float(metrics["train/episode_length"]) == 2.0
+    rows = statistics.episode_rows(finished, (ROLE,), 4)
+    np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
+    seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
+    np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
+
+
+def played(env, params, number=4):
+    """Results `[T, E]` of E episodes, one each."""
+
+    def draw(key):
+        return Drawn(jax.tree.map(jnp.asarray, params), jnp.int32(0))
+
+    def step(state, key):
+        action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}
+        state, transition = episodes.step(env, key, state, action, draw)
+        return state, transition.finished
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(step, episodes.start(env, key, draw, number), jax.random.split(key, env.horizon))[
+            1
+        ]
+
+    return run(jax.random.key(0))
+
+
+def test_a_table_of_episodes_leaves_out_absent_agents(tmp_path):
+    config = configure(probes.Absent())
+    tracker = Tracker({"csv": CsvSink()})
+    loop.train(config, make_program(config), {"seed": 0}, tmp_path, tracker)
+    columns = read_columns(tmp_path / "episodes.csv")
+    assert len(columns["length"]) > 4 and (columns[f"return/{ROLE}"] == 2.0).all()
+    assert (read_columns(tmp_path / "eval_episodes.csv")["reward"] == 2.0).all()
+
+
+def test_an_agent_that_dies_on_the_way_took_part():
+    env = probes.DeadAgent()
+    finished = jax.tree.map(lambda x: x[-1], played(env, env.default_params()))
+    assert np.asarray(finished.mask).all() and np.asarray(finished.present[ROLE]).all()
+    assert np.asarray(play(env).present[ROLE]).all()
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_an_evaluation_hands_nothing_back_but_the_curriculum(members):
+    """Least of all a replay: what comes out of a compiled function is a copy."""
+    algo = SACConfig(widths=(8,), horizon=4, replay={"capacity": 1_000_000})
+    config = configure(probes.ContinuousTarget(), algo=algo)
+    program = make_program(config)
+    keys = jax.random.split(jax.random.key(0), members)
+    state = jax.eval_shape(jax.vmap(program.init), keys)
+    course, assessment = jax.eval_shape(jax.vmap(program.assess), state, keys)
+    assert jax.tree.structure(course) == jax.tree.structure(state.curriculum)
+    assert size(state) > members * memory.replay_bytes(config) > 1000 * size((course, assessment))
+
+
+def size(tree):
+    """Bytes of the arrays of a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
