@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import ClassVar
 
-from algos.checks import require_choice, require_count, require_minibatches, require_whole
+from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
 from algos.cores import CoreConfig
 from algos.networks import Policy, make_actor_critic
 from algos.on_policy import Method, OnPolicyConfig, make_agent
@@ -162,6 +162,9 @@ class PPOConfig(OnPolicyConfig):
         for key, allowed in self.CHOICES.items():
             require_choice(key, getattr(self, key), allowed)
         super().__post_init__()
+        for ranges in (self.SEGMENT_TRACED, self.TEACHER_TRACED, *self.OPTIMIZER_TRACED.values()):
+            for key, (low, high) in ranges.items():
+                require_range(key, getattr(self, key), low, high)
         for key in ("minibatch_size", "batch_size"):
             if getattr(self, key) is not None:
                 require_count(key, getattr(self, key))

@@ -24,6 +24,7 @@ class Curriculum(NamedTuple):
         prefers short ones: a curriculum chooses those it judges by as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
       evaluation: `(state) -> params` of the task that the run is scored by.
+      retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
       tickets: `(num_envs) -> tickets`, what it keeps of the episodes under way from one rollout to
         the next; the run holds it beside the state, none of whose shapes depend on E.
       stages: names of the stages; empty for a curriculum without any.
@@ -31,7 +32,6 @@ class Curriculum(NamedTuple):
       stage_params: `(state, index) -> params` of one stage's task, as itself.
       evaluated: `(state, rate) -> state`, after an evaluation of the present stage: float32, the
         share of successes among the episodes that count, NaN where none does.
-      retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
     """
 
     init: Callable
@@ -39,12 +39,12 @@ class Curriculum(NamedTuple):
     update: Callable
     metrics: Callable
     evaluation: Callable
+    retasked: Callable
     tickets: Callable = lambda num_envs: ()
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
     evaluated: Callable = lambda state, rate: state
-    retasked: Callable = lambda state, fresh: state
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:

@@ -80,6 +80,7 @@ def ramp(
         update=update,
         metrics=lambda state: {"curriculum/progress": progress(state)},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        retasked=lambda state, fresh: fresh.replace(count=state.count),
     )
 
 

@@ -76,7 +76,7 @@ class Catalogue:
             switch = isinstance(defaults[key], bool)
             fits = isinstance(value, bool) if switch else is_number(value)
             if not fits:
-                kind = "true or false" if switch else "a finite number"
+                kind = "true or false" if switch else "a number that is finite"
                 raise ValueError(f"reward {name}.{key} is {value!r}; it must be {kind}")
             defaults[key] = value if switch else float(value)
         return tuple(defaults.items())

@@ -1,6 +1,7 @@
 """From a composed Hydra configuration to the objects of a run, with one-line errors."""
 
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Protocol
@@ -235,18 +236,24 @@ def read(config: DictConfig) -> RunConfig:
     _refuse_infinities(OmegaConf.to_container(config, resolve=True))
     if config.get("precision", PRECISIONS[0]) not in PRECISIONS:
         raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
+    _refuse_shapeless(config)
     env_arguments = {}
     if config.get("reward") is not None:
         env_arguments["reward"] = build(config.reward, "reward")
     # Hydra would turn objects among the arguments into configurations, hence the partial.
-    env = build(config.env, "env", _partial_=True)(**env_arguments)
+    make = build(config.env, "env", _partial_=True)
+    with misfits_named("env"):
+        env = make(**env_arguments)
+    _require("env", config.env, env, "spec")
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
     agents = {role: _agents(env, acting, role) for role, name in acting.items() if name == LEARNER}
+    algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
+    _require("algo", config.algo, algo, "make")
     return RunConfig(
         env=env,
-        algo=build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo"),
+        algo=algo,
         algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
@@ -308,6 +315,36 @@ def _refuse_strangers(config: DictConfig) -> None:
             raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
 
 
+def _refuse_shapeless(config: DictConfig) -> None:
+    """Demands mappings where the configuration has them, and names of controllers that are texts."""
+    needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
+    optional = {key: config.get(key) for key in ("reward", "controllers", "algos")}
+    needed |= {key: value for key, value in optional.items() if value is not None}
+    roles = optional["algos"].items() if OmegaConf.is_dict(optional["algos"]) else ()
+    needed |= {f"algos.{role}": value for role, value in roles}
+    for key, value in needed.items():
+        if not OmegaConf.is_dict(value):
+            raise ValueError(f"{key}={value}: must be a mapping")
+    for role, name in (optional["controllers"] or {}).items():
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"controllers.{role}={name}: must be the name of a controller")
+
+
+def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
+    if not hasattr(built, needed):
+        named = node.get("_target_")
+        raise ValueError(f"{where}._target_={named}: makes no {where}, as what it makes has no {needed}")
+
+
+@contextmanager
+def misfits_named(where: str):
+    """Turns what a constructor raises for a value of the wrong kind into a ValueError of one line."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{where}: {str(error).splitlines()[0]}") from error
+
+
 def _refuse_infinities(values: Any, path: str = "") -> None:
     """Demands that no number is infinite or NaN; null says that there is none."""
     if isinstance(values, Mapping | list):
@@ -346,6 +383,6 @@ def build(node: DictConfig, where: str, **arguments):
         cause = error.__cause__
         if isinstance(cause, ValueError | OSError):
             raise ValueError(str(cause)) from error
-        if isinstance(cause, TypeError):
+        if isinstance(cause, TypeError | AttributeError):
             raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
         raise

@@ -152,7 +152,9 @@ def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
 def alike(ours: RunConfig, theirs: RunConfig) -> bool:
     """Whether two runs have the same roles, spaces, outcomes and stages, and tasks of the same shapes."""
     first, second = (run.curriculum(run.env) for run in (ours, theirs))
-    shapes = config_lib.same_shapes(first.init(), second.init())
+    shapes = config_lib.same_shapes(
+        *((course.init(), course.tickets(ours.num_envs)) for course in (first, second))
+    )
     return shapes and ours.env.spec == theirs.env.spec and first.stages == second.stages
 
 

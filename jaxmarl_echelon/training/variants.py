@@ -68,7 +68,8 @@ def read_seeds(config: DictConfig) -> list[int]:
         return [config.seed]
     if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
         return [config.seed + index for index in range(seeds)]
-    whole = OmegaConf.is_list(seeds) and seeds and all(isinstance(s, int) and s >= 0 for s in seeds)
+    listed = OmegaConf.is_list(seeds) and seeds
+    whole = listed and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds)
     if whole and len(set(seeds)) == len(seeds):
         return list(seeds)
     raise ValueError(f"seeds={seeds}: must be a whole number of at least 1, or a list of different seeds")
@@ -77,8 +78,12 @@ def read_seeds(config: DictConfig) -> list[int]:
 def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
     """Variant names to the values they change, the baseline first."""
     result: dict[str, dict[str, Any]] = {BASELINE: {}}
-    for name, changes in (config.get("variants") or {}).items():
-        if not re.fullmatch(r"[\w.-]+", str(name)) or name == BASELINE or not OmegaConf.is_dict(changes):
+    given = config.get("variants") or {}
+    if not OmegaConf.is_dict(given) and given != {}:
+        raise ValueError(f"variants={given}: must map names to mappings of keys to values")
+    for name, changes in given.items():
+        named = re.fullmatch(r"[\w.-]+", str(name)) and str(name) not in (".", "..", BASELINE)
+        if not named or not OmegaConf.is_dict(changes):
             raise ValueError(f"variants.{name}={changes}: must be a name and a mapping of keys to values")
         for key in changes:
             if OmegaConf.select(config, str(key)) is None:
@@ -95,6 +100,8 @@ def read_ablations(value) -> list[str]:
     """Names out of `reward.a,reward.b`, in a string or a list."""
     if value is None:
         return []
+    if not isinstance(value, str) and not OmegaConf.is_list(value):
+        raise ValueError(f"ablate={value}: must be reward.COMPONENT, or several separated by commas")
     names = [str(name).strip() for name in (value.split(",") if isinstance(value, str) else value)]
     for name in names:
         if not name.startswith("reward.") or name.count(".") != 1:

@@ -385,7 +385,7 @@ def make(
         simulation,
         maps,
         reward,
-        spawn_table(maps, points, size, base_poses or {}),
+        spawn_table(maps, points, size, settings.read_base_poses(base_poses)),
         limits,
         params,
         scales=ObservationScales(

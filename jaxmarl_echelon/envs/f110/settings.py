@@ -26,8 +26,8 @@ from physics.single_track import CarParams, ControlGains
 
 __all__ = [
     "CARS", "GAINS", "change_ftg", "choice", "choices", "interval", "map_weights", "mapping", "number",
-    "numbers", "read_car", "read_finish_lines", "read_ftg", "read_gains", "read_lidar", "read_maps",
-    "spawns", "switch", "whole",
+    "numbers", "read_base_poses", "read_car", "read_finish_lines", "read_ftg", "read_gains", "read_lidar",
+    "read_maps", "spawns", "switch", "whole",
 ]  # fmt: skip
 
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
@@ -163,13 +163,26 @@ def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None)
 def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
     """Reads map name to `[[x, y], [x, y]]`; returns finish lines `[M, 2, 2]`, NaN where a map has none."""
     table = np.full((len(maps), 2, 2), np.nan)
+    given = mapping("finish_lines", lines)
     for index, grid in enumerate(maps):
-        if lines and grid.name in lines:
-            ends = np.asarray(lines[grid.name], np.float64)
-            if ends.shape != (2, 2) or not np.isfinite(ends).all():
-                raise ValueError(f"env.finish_lines.{grid.name}={lines[grid.name]}: needs [[x, y], [x, y]]")
-            table[index] = ends
+        if grid.name in given:
+            key, ends = f"finish_lines.{grid.name}", given[grid.name]
+            if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
+                raise ValueError(f"env.{key}={ends}: needs [[x, y], [x, y]]")
+            table[index] = [numbers(key, end, 2) for end in ends]
     return table
+
+
+def read_base_poses(poses: Mapping | None) -> dict[str, list[tuple[float, ...]]]:
+    """Reads map name to base poses `[[x, y, psi], ...]`; raises ValueError in one line for anything else."""
+    found = {}
+    for name, listed in mapping("base_poses", poses).items():
+        if listed is None:
+            continue
+        if isinstance(listed, str | Mapping) or not isinstance(listed, Sequence) or not listed:
+            raise ValueError(f"env.base_poses.{name}={listed}: needs [[x, y, psi], ...]")
+        found[name] = [numbers(f"base_poses.{name}", pose, 3) for pose in listed]
+    return found
 
 
 def _gains(params: FTGParams, changes: Mapping) -> FTGParams:
@@ -192,7 +205,7 @@ def _as_arrays(params: FTGParams) -> FTGParams:
 
 
 def _modelled(key: str, settings: str | Mapping, models: Mapping):
-    given = {"model": settings} if isinstance(settings, str) else dict(settings)
+    given = {"model": settings} if isinstance(settings, str) else dict(mapping(key, settings))
     made = models[choice(f"{key}.model", given.pop("model", next(iter(models))), tuple(models))]()
     known = [field.name for field in dataclasses.fields(made)]
     changes = {}

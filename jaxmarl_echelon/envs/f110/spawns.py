@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
+from jaxmarl_echelon.envs.settings import mapping, numbers
 from physics.boxes import overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
@@ -94,7 +95,7 @@ def read_points(extra: Mapping | None) -> tuple[SpawnPoint, ...]:
       ValueError: an entry has other keys, or a pose without three finite numbers.
     """
     points = {name: SpawnPoint(name, offset=offset) for name, offset in BUILT_IN.items()}
-    for name, entry in (extra or {}).items():
+    for name, entry in mapping("spawn_points", extra).items():
         points[name] = _read_point(str(name), entry)
     return tuple(points.values())
 
@@ -225,10 +226,7 @@ def _read_point(name: str, entry: Mapping) -> SpawnPoint:
         raise ValueError(f"env.spawn_points.{name}={entry}: allowed keys: {allowed}")
     poses = {}
     for key, value in entry.items():
-        numbers = np.asarray(list(value), np.float64)
-        if numbers.shape != (3,) or not np.isfinite(numbers).all():
-            raise ValueError(f"env.spawn_points.{name}.{key}={value}: needs three finite numbers")
-        poses[key] = tuple(float(v) for v in numbers)
+        poses[key] = numbers(f"spawn_points.{name}.{key}", value, 3)
     return SpawnPoint(name, poses.get("offset"), poses.get("pose"), poses.get("defender"))
 
 
