@@ -81,7 +81,8 @@ def main() -> None:
         rows |= references.scores(program, state, final, episodes)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
-    if (trained_in := facts["environment"]) != (present := environment(program.env.spec)):
+    present = environment(program.env.spec)
+    if (trained_in := facts.get("environment", present)) != present:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
     for line in getattr(program.env, "describe", tuple)():
         console.print(line, markup=False, soft_wrap=True)

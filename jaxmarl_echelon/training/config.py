@@ -383,6 +383,6 @@ def build(node: DictConfig, where: str, **arguments):
         cause = error.__cause__
         if isinstance(cause, ValueError | OSError):
             raise ValueError(str(cause)) from error
-        if isinstance(cause, TypeError | AttributeError):
+        if isinstance(cause, TypeError | AttributeError | ImportError):
             raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
         raise

@@ -223,7 +223,8 @@ def require_environment(program: Program, checkpoint: Path) -> None:
     Raises:
       CheckpointError: one line with both versions.
     """
-    found, present = checkpoints.metadata(checkpoint)["environment"], environment(program.env.spec)
+    present = environment(program.env.spec)
+    found = checkpoints.metadata(checkpoint).get("environment", present)
     if found != present:
         raise checkpoints.CheckpointError(
             f"{checkpoint}: a run in {found}, here it is {present} and behaves otherwise; it can be evaluated"

@@ -92,7 +92,8 @@ def test_every_member_equals_the_single_run(trained, tmp_path, member):
     assert (
         checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))["config"] == member.resolved
     )
-    assert together["references"][member.name] == summary["references"]
+    if member.variant == "baseline":  # whose task scores all variants of a group
+        assert together["references"][member.name] == summary["references"]
     ours, single = ((f / "eval.csv").read_text().splitlines() for f in (folder / member.name, alone))
     assert ours[0] == single[0] and len(ours) == len(single) == 4
 

@@ -105,7 +105,7 @@ def test_what_can_be_applied_is(plain_run, argument, key, value):
         ("algo.num_minibatches=4", ["algo.num_minibatches=4"]),
         ("algo.optimizer=muon", ["algo.optimizer=muon"]),
         ("algo.epochs=1", ["algo.epochs=1"]),
-        ("algo.learning_rate_schedule=linear", ["algo.learning_rate_schedule=linear"]),
+        ("algo.learning_rate_schedule=cosine", ["algo.learning_rate_schedule=cosine"]),
         ("algo.initial_std=0.5", ["algo.initial_std=0.5"]),
         ("algos.attacker.widths=[8]", ["algos.attacker.widths"]),
         ("env.lidar_beams=13", ["env.lidar_beams=13", "more than numbers"]),
