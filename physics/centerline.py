@@ -204,7 +204,7 @@ def read_centerline(path: str | Path) -> Centerline:
     Three layouts of the F1TENTH world are known: `x,y,theta,velocity` under a header row;
     comma-separated `# x_m, y_m, w_tr_right_m, w_tr_left_m`; and the semicolon-separated raceline
     `# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2`. Columns are found by name; without
-    names a line of seven or more semicolon-separated fields is a raceline, and otherwise the
+    names a line of seven or more fields is a raceline, whatever separates them, and otherwise the
     first two fields are x and y. Headings in the file are ignored; rows without finite x and y
     are skipped; widths are kept only if the whole column is finite and positive.
 
@@ -224,7 +224,7 @@ def read_centerline(path: str | Path) -> Centerline:
         if "x" in known and "y" in known:
             names = known
         elif line.strip() and not line.lstrip().startswith("#"):
-            rows.append(_row(path, number, fields, names or _guess_columns(line, fields)))
+            rows.append(_row(path, number, fields, names or _guess_columns(fields)))
     table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
     if len(table) < 2:
         raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
@@ -232,8 +232,8 @@ def read_centerline(path: str | Path) -> Centerline:
     return replace(centerline_from_points(table[:, :2], left=left, right=right), source=str(path))
 
 
-def _guess_columns(line: str, fields: list[str]) -> dict[str, int]:
-    return {"x": 1, "y": 2} if ";" in line and len(fields) >= 7 else {"x": 0, "y": 1}
+def _guess_columns(fields: list[str]) -> dict[str, int]:
+    return {"x": 1, "y": 2} if len(fields) >= 7 else {"x": 0, "y": 1}
 
 
 def _row(path: Path, number: int, fields: list[str], columns: dict[str, int]) -> list[float]:

@@ -63,10 +63,11 @@ def test_width_layout_tells_right_from_left(tmp_path):
 RACELINE = ["# abc", "# def", "# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2"]
 
 
+@pytest.mark.parametrize("separator", ["; ", ", "])
 @pytest.mark.parametrize("header", [RACELINE, []])
-def test_raceline_layout_with_and_without_names(tmp_path, header):
+def test_raceline_layout_with_and_without_names(tmp_path, header, separator):
     rows = header + [f"{i}; {x}; {y}; 3; 0.1; 8.0; 0.0" for i, (x, y) in enumerate(circle(clockwise=True))]
-    (tmp_path / "a.csv").write_text("\n".join(rows))
+    (tmp_path / "a.csv").write_text("\n".join(rows).replace("; ", separator))
     line = read_centerline(tmp_path / "a.csv")
     np.testing.assert_allclose(line.points, circle(clockwise=True))
     assert line.closed and wrapped(line.heading[0]) == pytest.approx(-np.pi / 2)
