@@ -58,7 +58,7 @@ def learn(replay, trace=None):
         ({"priority_exponent": 1.5}, "replay.priority_exponent=1.5: must be a number from 0 to 1"),
         ({"importance_samples": 0}, "replay.importance_samples=0: "),
         ({"priority_epsilon": 0.0}, "replay.priority_epsilon=0.0: "),
-        ({"prioritized": "yes"}, "replay.prioritized=yes: unknown; allowed: False, True"),
+        ({"prioritized": "yes"}, "replay.prioritized=yes: must be true or false"),
         ({"success_capacity": 2.5}, "replay.success_capacity=2.5: "),
         ({"success_ratio": 0.5}, "replay.success_capacity=0: "),
         (
