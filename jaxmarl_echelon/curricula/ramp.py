@@ -69,10 +69,10 @@ def ramp(
         first, last = (jax.tree.map(jnp.asarray, params) for params in ends)
         return Ramp(first, last, jnp.float32(warmup), jnp.float32(length), jnp.int32(0))
 
-    def update(state, finished):
-        more = 1 if episodes is None else jnp.sum(finished.mask)
+    def update(state, tickets, flow):
+        more = 1 if episodes is None else jnp.sum(flow.finished.mask)
         ended = (state.warmup + state.length).astype(jnp.int32)
-        return state.replace(count=jnp.minimum(state.count + more, ended))
+        return state.replace(count=jnp.minimum(state.count + more, ended)), tickets
 
     return Curriculum(
         init=init,

@@ -16,8 +16,8 @@ from jaxmarl_echelon.envs.echelon.env import make
 from jaxmarl_echelon.envs.echelon.rewards import make_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
-NOTHING = runs.finished([[False, False]], [[0, 0]], [[0, 0]], [[0, 0]])
-THREE = runs.finished([[True, False], [True, True]], [[0, 0]] * 2, [[1, 0]] * 2, [[0, 0]] * 2)
+NOTHING = runs.rollout([[False, False]], [[0, 0]], [[0, 0]], [[0, 0]])
+THREE = runs.rollout([[True, False], [True, True]], [[0, 0]] * 2, [[1, 0]] * 2, [[0, 0]] * 2)
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,9 @@ def battles():
 
 def levels(curriculum, rollouts):
     """The level that is drawn at first and after each rollout."""
-    state, found = curriculum.init(), []
+    state, found, update = curriculum.init(), [], runs.updater(curriculum)
     for rollout in (None, *rollouts):
-        state = state if rollout is None else jax.jit(curriculum.update)(state, rollout)
+        state = state if rollout is None else update(state, rollout)
         found.append(float(curriculum.draw(jax.random.key(0), state).params["level"]))
     return found
 
@@ -46,7 +46,8 @@ def test_episodes_count_from_the_end_of_the_warm_up():
     curriculum = ramp(runs.Settings(), {"level": 8.0}, {"level": 2.0}, episodes=6, warmup=3)
     expected = [8.0, 8.0, 8.0, 5.0, 2.0, 2.0]
     assert levels(curriculum, [THREE, NOTHING, THREE, THREE, THREE]) == pytest.approx(expected)
-    state = curriculum.update(curriculum.update(curriculum.init(), THREE), THREE)
+    update = runs.updater(curriculum)
+    state = update(update(curriculum.init(), THREE), THREE)
     assert curriculum.metrics(state)["curriculum/progress"] == pytest.approx(0.5)
 
 

@@ -12,6 +12,7 @@ import pytest
 from algos.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.curricula.ramp import ramp
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program, make_train
@@ -228,3 +229,21 @@ def test_a_curriculum_is_not_climbed_by_the_half_of_episodes_that_is_fast():
     assert int(run.curriculum.course.stage) == 0
     assert int(run.curriculum.course.episodes) > 1500
     assert float(reports.metrics["train/success_rate"][-1]) == pytest.approx(0.5, abs=0.2)
+
+
+class Gained(probes.ConstantReward):
+    """One step, paid what the curriculum says."""
+
+    def task_params(self, settings):
+        return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+
+def test_a_ramp_changes_what_a_run_is_paid():
+    def course(env):
+        return ramp(env, {"gain": 0.0}, {"gain": 1.0}, updates=2)
+
+    config = configure(Gained(), updates=3, num_envs=4, epochs=1, num_minibatches=1)
+    config = replace(config, curriculum=course, window=1, stagger=False)
+    _, _, reports = trained(config)
+    np.testing.assert_allclose(reports.metrics["train/return"], [0.0, 0.5, 1.0])
+    np.testing.assert_allclose(reports.metrics["curriculum/progress"], [0.5, 1.0, 1.0])
