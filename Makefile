@@ -9,12 +9,6 @@ WORKERS ?= 2
 MARKS ?=
 TESTS ?=
 
-# Each worker has a core to itself: threads inside XLA and BLAS would only take turns on it. Tests compile
-# far more than they run, so less is spent on optimizing what they compile.
-TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=1 $(XLA_FLAGS)" \
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	JAX_COMPILATION_CACHE_DIR="$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/.cache/jax}"
-
 .PHONY: help install train test learn
 
 help:
@@ -33,7 +27,7 @@ train: install
 	$(RUN) -m jaxmarl_echelon.train $(TRAIN)
 
 test: install
-	$(TEST_ENV) $(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
 
 learn: install
 	$(RUN) benchmarks/learn.py $(LEARN)

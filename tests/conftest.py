@@ -1,16 +1,47 @@
 """Settings and fixtures shared by all tests."""
 
+import importlib.util
+import mmap
 import os
 from pathlib import Path
 
-import jax
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Tests compile far more than they run, and each worker has a core to itself: without optimisation and
+# without the newer emitters of fusions compiling takes a third of the time, running two to three times.
+QUICK = {
+    "xla_cpu_multi_thread_eigen": "false",
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": "false",
+}
+
+
+def known_flags(flags: dict[str, str]) -> list[str]:
+    """Those of the flags that the installed XLA knows; it ends a process that gives it others."""
+    folder = Path(importlib.util.find_spec("jaxlib").submodule_search_locations[0])
+    known = set()
+    for library in folder.glob("*.so"):
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            known |= {name for name in flags if text.find(name.encode()) >= 0}
+    return [f"--{name}={value}" for name, value in flags.items() if name in known]
+
+
+# Before jax starts its backend, here and in the processes that tests start.
+os.environ["XLA_FLAGS"] = " ".join([*known_flags(QUICK), os.environ.get("XLA_FLAGS", "")])
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax  # noqa: E402
+
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+# Without a lower bound: most programs of tests compile in less, and workers and files share thousands.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+# Each compiled program holds memory maps, of which Linux grants a process 65,530.
+MOST_MAPS = 40_000
 
 
 def pytest_collection_modifyitems(items):
@@ -20,9 +51,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def release_compiled_programs():
-    """Lets go of a file's programs: each holds memory maps, of which Linux grants a process 65,530."""
+    """Lets go of earlier files' programs where the process nears its limit of memory maps."""
     yield
-    jax.clear_caches()
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

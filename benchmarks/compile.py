@@ -1,0 +1,311 @@
+"""What a run compiles: seconds of tracing, lowering and compiling, and the functions that the code comes from.
+
+    python benchmarks/compile.py [JOB ...] [--list] [--maps FOLDER] [--against CHECKOUT] [--turns N]
+                                 [--functions N] [--lower-only]
+
+Every job is measured in a process of its own, cold (an empty compilation cache) and warm (the cache that the
+cold one left), in wall-clock seconds and in seconds of the processor. Lines are those of the StableHLO text.
+Each belongs to the innermost function of the project that it was traced in ("own") and to all that called
+that one ("with callees"). With `--against` the same jobs of another checkout are measured in turns with
+these, and ratios of medians are printed: this checkout's over the other's.
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent.parent
+SPIELBERG = "env.map=MAPS/spielberg/Spielberg.yaml"
+JOBS = {
+    "f110": ("env=f110", "algo=ppo"),
+    "f110_54": ("env=f110", "algo=ppo", "env.lidar_beams=54"),
+    "f110_1080": ("env=f110", "algo=ppo", "env.lidar_beams=1080"),
+    "spielberg": ("env=f110", "algo=ppo", SPIELBERG),
+    "phased26": ("env=f110", "algo=ppo", "curriculum=phased26"),
+    "tqc": ("env=f110", "algo=tqc"),
+    "ppo_rnn": ("env=f110", "algo=ppo_rnn"),
+    "echelon": ("env=echelon", "algo=ppo"),
+    "echelon_10v10": ("env=echelon_10v10", "algo=ppo"),
+    "cartpole": ("env=gymnax/CartPole-v1", "algo=ppo"),
+    "baselines": ("env=f110", "algo=ppo"),
+}
+PHASES = ("tracing", "lowering", "compiling")
+EVENTS = {
+    "/jax/core/compile/jaxpr_trace_duration": "tracing",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
+    "/jax/core/compile/backend_compile_duration": "compiling",
+}
+
+
+class Seconds(NamedTuple):
+    """Of one phase: wall clock, and processor time of all threads (None where it is not known)."""
+
+    wall: float
+    cpu: float | None
+
+
+@contextmanager
+def clock(found: dict[str, Seconds], phase: str) -> Iterator[None]:
+    """Notes the seconds that its body takes as those of a phase."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield
+    found[phase] = Seconds(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def functions(text: str, roots: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
+    """Lines of a StableHLO text by the functions that they were traced in.
+
+    Args:
+      text: with debug information.
+      roots: beginnings of the paths of files that count; others are looked through.
+
+    Returns:
+      lines by `module.function`: those of the innermost function, and of any that called it.
+    """
+    places: dict[str, tuple[str, ...]] = {}
+    definitions = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+
+    def frames(name: str) -> tuple[str, ...]:
+        if name not in places:
+            body = definitions.get(name, "")
+            if found := re.fullmatch(r"callsite\((#loc\d*) at (#loc\d*)\)", body):
+                places[name] = frames(found[1]) + frames(found[2])
+            elif found := re.fullmatch(r'"(.*)"\((#loc\d*)\)', body):
+                inner = definitions.get(found[2], "")
+                file = re.match(r'"(/[^"]*)":\d+', inner)
+                own = file and next((root for root in roots if file[1].startswith(root)), None)
+                if file:
+                    module = file[1].removeprefix(own).removesuffix(".py").split("/")[-1] if own else ""
+                    places[name] = (f"{module}.{found[1]}",) if own else ()
+                else:
+                    places[name] = frames(found[2])
+            else:
+                places[name] = ()
+        return places[name]
+
+    own, total = collections.Counter(), collections.Counter()
+    for line in text.splitlines():
+        found = re.search(r" loc\((#loc\d*)\)$", line)
+        if not found or not line.startswith("    "):
+            continue
+        chain = frames(found[1])
+        own[chain[0] if chain else "(none)"] += 1
+        total.update(set(chain))
+    return dict(own), dict(total)
+
+
+def lowered_part(
+    fn: Callable, arguments: tuple, roots: tuple[str, ...], options: dict | None, donate: bool, compiles: bool
+) -> dict:
+    """Traces, lowers and compiles one function; seconds by phase, lines, and lines by function."""
+    import jax
+
+    seconds: dict[str, Seconds] = {}
+    jitted = jax.jit(fn, donate_argnums=0) if donate else jax.jit(fn)
+    with clock(seconds, "tracing"):
+        traced = jitted.trace(*arguments)
+    with clock(seconds, "lowering"):
+        lowered = traced.lower()
+    if compiles:
+        with clock(seconds, "compiling"):
+            lowered.compile(compiler_options=options)
+    own, total = functions(lowered.as_text(debug_info=True), roots)
+    return {
+        "seconds": seconds,
+        "lines": lowered.as_text().count("\n"),
+        "own": own,
+        "total": total,
+    }
+
+
+def measure(overrides: list[str], compiles: bool) -> dict:
+    """The three programs of a run, one after the other, in this process and with the package it imports."""
+    import jax
+
+    import jaxmarl_echelon
+    from jaxmarl_echelon import command_line
+    from jaxmarl_echelon.training import config as config_lib
+    from jaxmarl_echelon.training.program import make_program
+
+    command_line.use_compilation_cache()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    root = str(Path(jaxmarl_echelon.__file__).parent.parent)
+    roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
+    config, _ = command_line.compose_config(command_line.plain(overrides))
+    run = config_lib.read(config)
+    program = make_program(run)
+
+    def chunk(state):
+        return jax.lax.scan(lambda s, _: program.update(s), state, None, run.updates_per_chunk)
+
+    key = jax.random.key(0)
+    state = jax.eval_shape(program.init, key)
+    options = program.compiler_options
+    return {
+        "init": lowered_part(program.init, (key,), roots, None, False, compiles),
+        "update": lowered_part(chunk, (state,), roots, options, True, compiles),
+        "evaluate": lowered_part(lambda s: program.assess(s, key), (state,), roots, None, False, compiles),
+    }
+
+
+def measure_baselines(overrides: list[str]) -> dict:
+    """`evaluate RUN --baselines` of a run of one update, as a user types it: seconds over all it compiles."""
+    import jax
+
+    from jaxmarl_echelon import evaluate
+
+    total = dict.fromkeys(PHASES, 0.0)
+
+    def note(event, duration, **_):
+        if event in EVENTS:
+            total[EVENTS[event]] += duration
+
+    with tempfile.TemporaryDirectory() as folder:
+        train = ["-m", "jaxmarl_echelon.train", *overrides, "tracking=quiet", "num_envs=16"]
+        train += ["total_env_steps=1", f"output_dir={folder}", "run_name=run", "algo.horizon=16"]
+        subprocess.run([sys.executable, *train, "eval_episodes=8"], check=True, stdout=subprocess.DEVNULL)
+        (run,) = Path(folder).glob("*/*/run")
+        jax.monitoring.register_event_duration_secs_listener(note)
+        sys.argv = ["evaluate", str(run), "--baselines"]
+        before, cpu = sys.stdout, time.process_time()
+        with open(os.devnull, "w") as sys.stdout:
+            evaluate.main()
+        sys.stdout, cpu = before, time.process_time() - cpu
+    seconds = {phase: Seconds(wall, None) for phase, wall in total.items()}
+    return {"evaluate --baselines": {"seconds": seconds, "cpu": cpu, "lines": 0, "own": {}, "total": {}}}
+
+
+def child(name: str, overrides: tuple[str, ...], checkout: Path, cache: str, compiles: bool) -> dict:
+    """Measures a job of a checkout in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(checkout), "JAX_COMPILATION_CACHE_DIR": cache}
+    command = [sys.executable, __file__, "--measure", name, *overrides]
+    command += [] if compiles else ["--lower-only"]
+    done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise SystemExit(f"{name} in {checkout}: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def seconds_of(parts: dict, phase: str, which: int) -> float:
+    """Seconds of a phase over all parts, wall clock (0) or processor (1)."""
+    found = [part["seconds"][phase][which] for part in parts.values() if phase in part["seconds"]]
+    return sum(x for x in found if x is not None)
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; without any all")
+    parser.add_argument("--list", action="store_true", help="say what each job is, and stop")
+    parser.add_argument("--maps", help="folder of real maps, for the jobs that need one")
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turns")
+    parser.add_argument("--turns", type=int, default=1, help="how often each job is measured")
+    parser.add_argument("--functions", type=int, default=12, help="how many functions are shown")
+    parser.add_argument("--lower-only", action="store_true", help="lines only; nothing is compiled")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def chosen(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """The jobs that were asked for, with the folder of maps put in."""
+    for name in given.jobs:
+        if name not in JOBS:
+            raise SystemExit(f"{name}: unknown job; allowed: {', '.join(JOBS)}")
+    jobs = {name: JOBS[name] for name in given.jobs or JOBS}
+    needing = [name for name, job in jobs.items() if SPIELBERG in job]
+    if given.maps is None and needing and given.jobs and not given.list:
+        raise SystemExit(f"{needing[0]}: needs --maps FOLDER")
+    if given.maps is None and not given.list:
+        jobs = {name: job for name, job in jobs.items() if name not in needing}
+    folder = str(Path(given.maps).resolve()) if given.maps else "MAPS"
+    return {name: tuple(part.replace("MAPS", folder) for part in job) for name, job in jobs.items()}
+
+
+def show(console, name: str, runs: dict[str, list[tuple[dict, dict | None]]], number: int) -> None:
+    """Prints the tables of one job: seconds and lines of each checkout, ratios, and the largest functions."""
+    from rich.table import Table
+
+    table = Table(title=name)
+    for column in ("checkout", "part", "lines", *PHASES, "CPU", "warm, in all"):
+        table.add_column(column, justify="left" if column in ("checkout", "part") else "right")
+    sums: dict[str, dict[str, float]] = {}
+    for checkout, measured in runs.items():
+        for part, example in measured[0][0].items():
+
+            def median(phase, which=0, part=part, measured=measured):
+                found = [run[part]["seconds"].get(phase, (0, 0))[which] for run, _ in measured]
+                return statistics.median(x or 0.0 for x in found)
+
+            cpu = example.get("cpu") or sum(median(phase, 1) for phase in PHASES)
+            warm = [sum(w for w, _ in run[part]["seconds"].values()) for _, run in measured if run]
+            cells = [f"{median(phase):.2f}" for phase in PHASES] + [f"{cpu:.1f}"]
+            shown = f"{statistics.median(warm):.2f}" if warm else "-"
+            table.add_row(checkout, part, f"{example['lines']:,}", *cells, shown)
+            into = sums.setdefault(checkout, collections.Counter())
+            into["lines"] += example["lines"]
+            into["wall"] += sum(median(phase) for phase in PHASES)
+            into["CPU"] += cpu
+            into["warm"] += statistics.median(warm) if warm else 0.0
+    console.print(table)
+    for checkout, total in sums.items():
+        parts = [f"{key} {value:,.0f}" if key == "lines" else f"{key} {value:.1f} s" for key, value in total.items()]
+        console.print(f"{name}, {checkout}, in all: {', '.join(parts)}")
+    if len(sums) == 2:
+        ours, other = sums.values()
+        ratios = [f"{key} {ours[key] / other[key]:.2f}" for key in ours if other[key]]
+        console.print(f"{name}, this over the other: {', '.join(ratios)}")
+    for part, example in next(iter(runs.values()))[0][0].items():
+        for kind, title in (("own", "own"), ("total", "with callees")):
+            largest = sorted(example[kind].items(), key=lambda item: -item[1])[:number]
+            if largest:
+                console.print(f"{part}, {title}: {', '.join(f'{f} {n}' for f, n in largest)}", soft_wrap=True)
+
+
+def main() -> None:
+    """Measures the jobs and prints their tables."""
+    given = arguments()
+    if given.measure:
+        name, *overrides = given.jobs
+        if name == "baselines":
+            print(json.dumps(measure_baselines(overrides)))
+        else:
+            print(json.dumps(measure(overrides, not given.lower_only)))
+        return
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    jobs = chosen(given)
+    if given.list:
+        for name, job in jobs.items():
+            console.print(f"{name}: {' '.join(job)}", soft_wrap=True)
+        return
+    checkouts = {"this": HERE} | ({"other": given.against.resolve()} if given.against else {})
+    for name, job in jobs.items():
+        if given.lower_only and name == "baselines":
+            continue
+        runs = {checkout: [] for checkout in checkouts}
+        for turn in range(given.turns):
+            for checkout in list(checkouts)[:: 1 if turn % 2 == 0 else -1]:
+                with tempfile.TemporaryDirectory() as cache:
+                    measured = [child(name, job, checkouts[checkout], cache, not given.lower_only)]
+                    again = None if given.lower_only else child(name, job, checkouts[checkout], cache, True)
+                runs[checkout].append((measured[0], again))
+        show(console, name, runs, given.functions)
+
+
+if __name__ == "__main__":
+    main()
