@@ -1,8 +1,8 @@
 """Products of few rows with a wide matrix, whose gradients XLA's CPU backend computes fast."""
 
-from functools import cache
-
 import jax
+
+from algos import compiler
 
 # Up to how many rows, and from which size of a matrix's shorter axis, this pays; see `product`.
 FEW_ROWS = 128
@@ -70,18 +70,9 @@ def compiler_options(rows: int | None) -> dict[str, str]:
     Nothing for many rows or an unknown number, on other devices than CPUs, and where XLA does not know
     the setting.
     """
-    return dict(_SPREAD) if rows is not None and is_short(rows) and _is_known() else {}
+    return compiler.known(_SPREAD) if rows is not None and is_short(rows) else {}
 
 
 def is_short(rows: int) -> bool:
     """Whether learning from so many rows at a time is as short as to be worth care on this device."""
     return rows <= FEW_ROWS and jax.default_backend() == "cpu"
-
-
-@cache
-def _is_known() -> bool:
-    try:
-        jax.jit(lambda x: x + 1).lower(0.0).compile(compiler_options=_SPREAD)
-    except (jax.errors.JaxRuntimeError, ValueError):
-        return False
-    return True

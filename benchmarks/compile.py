@@ -1,4 +1,4 @@
-"""What a run compiles: seconds of tracing, lowering and compiling, and the functions that the code comes from.
+"""What a run compiles: seconds of tracing, lowering and compiling, and whose functions the code comes from.
 
     python benchmarks/compile.py [JOB ...] [--list] [--maps FOLDER] [--against CHECKOUT] [--turns N]
                                  [--functions N] [--lower-only]
@@ -262,7 +262,10 @@ def show(console, name: str, runs: dict[str, list[tuple[dict, dict | None]]], nu
             into["warm"] += statistics.median(warm) if warm else 0.0
     console.print(table)
     for checkout, total in sums.items():
-        parts = [f"{key} {value:,.0f}" if key == "lines" else f"{key} {value:.1f} s" for key, value in total.items()]
+        parts = [
+            f"{key} {value:,.0f}" if key == "lines" else f"{key} {value:.1f} s"
+            for key, value in total.items()
+        ]
         console.print(f"{name}, {checkout}, in all: {', '.join(parts)}")
     if len(sums) == 2:
         ours, other = sums.values()

@@ -19,7 +19,7 @@ PyTree = Any
 
 METADATA = "metadata.json"
 # Raised whenever older checkpoints could no longer be read for what they are.
-FORMAT = 2
+FORMAT = 3
 KINDS = ("step", "policy")
 FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
 

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from algos import compiler
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
-from jaxmarl_echelon.training.program import Program, make_actors, make_program
+from jaxmarl_echelon.training.program import Program, make_actors, make_program, scored_assessment
 from jaxmarl_echelon.training.record import environment, evaluation_values
 
 
@@ -73,12 +74,7 @@ def main() -> None:
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     viewer = getattr(program.env, "viewer", None)
-    final = stream_key(config.seed, Stream.FINAL)
-    rows = {"trained policy": score(program, state, final, episodes)}
-    if arguments.baselines:
-        rows |= score_baselines(program, config, state, episodes)
-    else:
-        rows |= references.scores(program, state, final, episodes)
+    rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     present = environment(program.env.spec)
@@ -101,15 +97,36 @@ def main() -> None:
         show(program, config, state, viewer, episodes, output, arguments.episode, console)
 
 
-def score(program, state, key, episodes: int) -> dict[str, float]:
-    """Scores of the policy in `episodes` episodes of the task that scores the run."""
-    return scores(program, jax.jit(lambda run: program.evaluate(run, key, episodes=episodes))(state))
+def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
+    """Scores of the policy and of others in its place, on the same final episodes, in one program.
+
+    Others are the environment's reference scripts; with `baselines` the untrained policy and all scripts
+    that the environment names for comparison.
+    """
+    key, role = stream_key(config.seed, Stream.FINAL), program.role
+    names = getattr(program.env, "baselines", ()) if baselines else references.names(program)
+    scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
+    options = [program.controllers[role], *scripts]
+
+    @jax.jit
+    def play(number, policies, state):
+        acting = program.controllers | {role: controllers.one_of(options, number)}
+        return program.evaluate_as(acting, policies, state, key, episodes=episodes)
+
+    actors = {"trained policy": (0, state.policies)}
+    if baselines:
+        untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)
+        start = run_key(config.seed)
+        actors["untrained policy"] = (
+            0, untrained.lower(start).compile(compiler_options=compiler.quick())(start)
+        )  # fmt: skip
+    actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
+    return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
     """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
-    key = stream_key(config.seed, Stream.EVALUATION)
-    _, assessment = jax.device_get(jax.jit(program.assess)(state, key))
+    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
     if "eval_agg/success_rate" in values:
@@ -120,24 +137,6 @@ def reproduction(program, config, state, recorded: dict[str, float]) -> str:
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
         f"the score recorded there is {same}"
     )
-
-
-def score_baselines(program, config, state, episodes: int) -> dict[str, dict[str, float]]:
-    """Scores of the untrained policy and of the environment's scripts on the policy's final episodes."""
-    key, role = stream_key(config.seed, Stream.FINAL), program.role
-    names = getattr(program.env, "baselines", ())
-    scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
-    options = [program.controllers[role], *scripts]
-
-    @jax.jit
-    def play(number, policies, state):
-        acting = program.controllers | {role: controllers.one_of(options, number)}
-        return program.evaluate_as(acting, policies, state, key, episodes=episodes)
-
-    untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)(run_key(config.seed))
-    actors = {"untrained policy": (0, untrained)}
-    actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:

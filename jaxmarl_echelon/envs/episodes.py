@@ -15,9 +15,10 @@ from flax import struct
 from jax import lax
 
 from jaxmarl_echelon.envs.base import Environment, PyTree, TimeStep
+from jaxmarl_echelon.envs.rows import Rows, row, rows
 
 COMPONENT = "reward/"
-START_SLICE = 64
+SLICE = 8
 
 
 class Drawn(NamedTuple):
@@ -57,17 +58,38 @@ class Episodes:
     """E environments in the middle of their episodes.
 
     Attributes:
-      env: environment states `[E]`.
-      params: parameters `[E]` of the episodes under way.
-      stage: `[E]` int32, the curriculum's stages that they belong to.
-      time: time steps `[E]` to act on next. `over` is set only where a reset failed: that
-        environment's next step is thrown away.
-      sums: totals of the episodes under way.
+      drawn: rows of a `Drawn`, what the episodes began with.
+      running: rows of a `Running`, what changes with every step.
     """
 
+    drawn: Rows
+    running: Rows
+
+    @property
+    def env(self) -> PyTree:
+        """Environment states `[E]`."""
+        return self.running.tree.env
+
+    @property
+    def params(self) -> PyTree:
+        """Parameters `[E]` of the episodes under way."""
+        return self.drawn.tree.params
+
+    @property
+    def stage(self) -> jax.Array:
+        """`[E]` int32, the curriculum's stages that the episodes belong to."""
+        return self.drawn.tree.stage
+
+    @property
+    def time(self) -> TimeStep:
+        """Time steps `[E]` to act on next; `over` only where a reset failed: the next step is thrown away."""
+        return self.running.tree.time
+
+
+class Running(NamedTuple):
+    """Environment states, time steps to act on next, and totals of the episodes under way, `[E]` each."""
+
     env: PyTree
-    params: PyTree
-    stage: jax.Array
     time: TimeStep
     sums: EpisodeSums
 
@@ -155,15 +177,12 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    # In slices, because a program for a few environments compiles much faster than one for all.
-    slices = jnp.arange(num_envs).reshape(-1, math.gcd(num_envs, START_SLICE))
-    begun = lax.map(lambda numbers: _begin(env, key, draw, numbers), slices)
-    state, drawn, time = jax.tree.map(lambda x: x.reshape((num_envs, *x.shape[2:])), begun)
+    begun = in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
+    time = jax.eval_shape(lambda episodes: episodes.time, begun)
     missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
     if missing:
         raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
-    sums = _nothing_yet(time, env.spec.components)
-    return Episodes(env=state, params=drawn.params, stage=drawn.stage, time=time, sums=sums)
+    return begun
 
 
 def step(
@@ -200,38 +219,43 @@ def step(
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
     """
     key_step, key_reset = jax.random.split(key)
-    previous = episodes.time
+    before, drawn = episodes.running.tree, episodes.drawn.tree
+    previous = before.time
     num_envs = previous.over.shape[0]
-    state, time = _strong(
-        jax.vmap(env.step)(jax.random.split(key_step, num_envs), episodes.env, actions, episodes.params)
-    )
-    _require_same_layout((episodes.env, previous), (state, time))
+    keys = jax.random.split(key_step, num_envs)
+    state, time = strong(jax.vmap(env.step)(keys, before.env, actions, drawn.params))
+    _require_same_layout((before.env, previous), (state, time))
 
-    quarantined = previous.over | ~finite((state, time))
-    time = select(quarantined, _thrown_away(previous), time)
+    quarantined = previous.over | ~finite(rows((state, time)))
+    time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
     acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
     time = time.replace(
         reward={role: jnp.where(acted[role], reward, 0) for role, reward in time.reward.items()}
     )
-    sums = _add(episodes.sums, time)
-    finished = _finish(sums, time, episodes.stage, time.over & ~quarantined)
+    sums = _add(before.sums, time)
+    finished = _finish(sums, time, drawn.stage, time.over & ~quarantined)
     if cut is not None:
         time = _break_off(time, cut & ~time.over)
 
-    chunk = reset_chunk or max(8, -(-num_envs // 64))
-    env_state, drawn, shown = where_chunked(
+    following = where_chunked(
         time.over,
         lambda numbers: _begin(env, key_reset, draw, numbers),
         jnp.arange(num_envs),
-        (state, Drawn(episodes.params, episodes.stage), time),
-        chunk,
+        Episodes(episodes.drawn, rows(Running(state, time, sums))),
+        reset_chunk or max(8, -(-num_envs // 64)),
     )
-    sums = select(time.over, _nothing_yet(shown, env.spec.components), sums)
     transition = Transition(
         time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
     )
-    following = Episodes(env=env_state, params=drawn.params, stage=drawn.stage, time=shown, sums=sums)
     return following, transition
+
+
+def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
+    """`fn` of a few of the rows `[N, ...]` after the other: it compiles much faster for few than for all."""
+    number = jax.tree.leaves(inputs)[0].shape[0]
+    size = math.gcd(number, SLICE)
+    sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
+    return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
 
 
 def where_chunked(
@@ -314,20 +338,21 @@ def layout_difference(expected: PyTree, got: PyTree) -> str | None:
     return None
 
 
-def _begin(
-    env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array
-) -> tuple[PyTree, Drawn, TimeStep]:
+def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
+    """Episodes that begin in the environments `numbers [N]`."""
+
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
         drawn = draw(key_draw)
         state, time = env.reset(key_reset, drawn.params)
-        return state, drawn, time
+        return row(strong(drawn)), row(strong((state, time)))
 
-    state, drawn, time = _strong(jax.vmap(begin_one)(numbers))
-    sound = finite((state, time))
-    time = select(sound, time, finite_part(time))
+    drawn, begun = jax.vmap(begin_one)(numbers)
+    sound = finite(begun)
+    state, time = select(sound, begun, finite_part(begun)).tree
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
-    return state, drawn, time.replace(alive=alive, over=time.over | ~sound)
+    time = time.replace(alive=alive, over=time.over | ~sound)
+    return Episodes(drawn, rows(Running(state, time, _nothing_yet(time, env.spec.components))))
 
 
 def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
@@ -385,7 +410,8 @@ def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
 
 
 def _finish(sums: EpisodeSums, time: TimeStep, stage: jax.Array, mask: jax.Array) -> Finished:
-    totals = select(mask, sums, jax.tree.map(jnp.zeros_like, sums))
+    totals = rows(sums)
+    totals = select(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree
     none = jnp.full(mask.shape, -1, jnp.int32)
     outcome, task = (
         jnp.where(mask, time.info.get(name, none).astype(jnp.int32), -1) for name in ("outcome", "task")
@@ -421,12 +447,14 @@ def finite_part(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
 
 
-def _strong(tree: PyTree) -> PyTree:
+def strong(tree: PyTree) -> PyTree:
     """Strips weak types, which would make a second trace of whatever carries the tree."""
-    return jax.tree.map(
-        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype),
-        tree,
-    )
+
+    def one(x):
+        x = jnp.asarray(x)
+        return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(one, tree)
 
 
 def _require_same_layout(expected: PyTree, got: PyTree) -> None:

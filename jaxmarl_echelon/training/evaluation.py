@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.episodes import finite, finite_part, masked_mean, select
+from jaxmarl_echelon.envs.episodes import finite, finite_part, in_slices, masked_mean, select, strong
+from jaxmarl_echelon.envs.rows import Rows, row, rows
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import View
 
@@ -62,15 +63,19 @@ def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree
     return jax.vmap(choose, in_axes=(None, 0))(params, index)
 
 
-def start(env: Environment, key: jax.Array, params: PyTree):
-    """Begins episodes with parameters `[N]`: environment states, time steps, which are sound, `[N]` each.
+def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.Array]:
+    """Begins episodes with parameters `[N]`: rows of (environment state, time step), and which are sound.
 
     What is not finite is shown as 0.
     """
     number = jax.tree.leaves(params)[0].shape[0]
-    begun = jax.vmap(env.reset)(jax.random.split(key, number), params)
+
+    def begin(given):
+        return jax.vmap(lambda key, params: row(strong(env.reset(key, params))))(*given)
+
+    begun = in_slices(begin, (jax.random.split(key, number), params))
     sound = finite(begun)
-    return *select(sound, begun, finite_part(begun)), sound
+    return select(sound, begun, finite_part(begun)), sound
 
 
 def play(
@@ -96,29 +101,33 @@ def play(
     """
     number = jax.tree.leaves(params)[0].shape[0]
     key_start, key_steps = jax.random.split(key)
-    state, time, sound = start(env, key_start, params)
+    begun, sound = start(env, key_start, params)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     reset = jnp.ones(number, bool)
     frame = jax.vmap(record) if record else lambda *_: None
 
     def step(carry, step_key):
-        state, time, memories, reset, result = carry
+        running, memories, reset, result = carry
+        state, time = running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
         actions, moved = {}, {}
         for role_key, (role, controller) in zip(keys[1:], sorted(controllers.items()), strict=True):
             moved[role], actions[role], _ = controller.act(
                 role_key, learners.get(controller.policy), memories[role], View(state, params, time), reset
             )
-        running = ~time.over & ~result.quarantined
+        playing = ~time.over & ~result.quarantined
         after = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
-        counts = running & finite(after)
+        following = rows(strong(after))
+        counts = playing & finite(following)
         result = _accumulate(result, time, after[1], counts)
-        result = result.replace(quarantined=result.quarantined | (running & ~counts))
-        state, time, memories = select(counts, (*after, moved), (state, time, memories))
-        return (state, time, memories, jnp.zeros_like(reset), result), frame(state, params, time)
+        result = result.replace(quarantined=result.quarantined | (playing & ~counts))
+        running, memories = select(counts, (following, moved), (running, memories))
+        state, time = running.tree
+        return (running, memories, jnp.zeros_like(reset), result), frame(state, params, time)
 
+    state, time = begun.tree
     first = frame(state, params, time)
-    carry = (state, time, memories, reset, _empty(env.spec, time, ~sound))
+    carry = (begun, memories, reset, _empty(env.spec, time, ~sound))
     carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
     return carry[-1].replace(frames=frames)

@@ -17,6 +17,7 @@ from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics
 from jaxmarl_echelon.training.config import FROZEN, SHARED, RunConfig
+from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -153,6 +154,18 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         curriculum=curriculum,
         steps_per_update=config.steps_per_update,
     )
+
+
+def scored_assessment(program: Program, seed: int) -> Callable:
+    """The evaluation `(RunState) -> (curriculum state, Assessment)` of a run with this seed, as in training.
+
+    Whoever compiles it finds what the run compiled in the cache of compiled programs.
+    """
+
+    def assess(run):
+        return program.assess(run, stream_key(seed, Stream.EVALUATION))
+
+    return assess
 
 
 def make_train(config: RunConfig) -> Callable:

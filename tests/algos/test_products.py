@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos import products
+from algos import compiler, products
 from algos.networks import MLP
 from algos.ppo import PPOConfig
 from algos.sac import SACConfig
@@ -80,10 +80,17 @@ def test_settings_are_for_few_rows_on_a_cpu_that_knows_them(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert products.compiler_options(64) == {}
     monkeypatch.undo()
-    products._is_known.cache_clear()
     monkeypatch.setattr(products, "_SPREAD", {"xla_cpu_no_such_setting": "1"})
     assert products.compiler_options(64) == {}
-    products._is_known.cache_clear()
+
+
+def test_a_program_that_runs_once_is_told_what_this_xla_knows_only_on_a_cpu(monkeypatch):
+    assert compiler.known(compiler.quick()) == compiler.quick()
+    assert compiler.known({"xla_cpu_no_such_setting": True, "xla_backend_optimization_level": 0}) == {
+        "xla_backend_optimization_level": 0
+    }
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert compiler.quick() == {}
 
 
 def test_settings_leave_the_numbers_alone():

@@ -10,6 +10,7 @@ from probes import ROLE
 
 from jaxmarl_echelon.envs.checks import random_actions
 from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step, where_chunked
+from jaxmarl_echelon.envs.rows import rows
 
 
 def fixed(env, **changes):
@@ -136,7 +137,8 @@ def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
     def play(poison):
         episodes = start(env, jax.random.key(0), draw, 3)
         poisons = jnp.full(3, -1).at[sick].set(poison)
-        episodes = episodes.replace(params=episodes.params | {"poison": poisons})
+        drawn = Drawn(episodes.params | {"poison": poisons}, episodes.stage)
+        episodes = episodes.replace(drawn=rows(drawn))
         return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
 
     (healthy_end, healthy), (end, transition) = jax.tree.map(np.asarray, (play(-1), play(2)))
@@ -284,8 +286,8 @@ def test_where_chunked_equals_where_for_every_pattern(chunk):
     inputs = {"x": jnp.arange(5.0), "y": jnp.arange(10).reshape(5, 2)}
     default = (-jnp.arange(5.0), -jnp.ones((5, 2), jnp.int32))
 
-    def fn(rows):
-        return rows["x"] ** 2 + 1, rows["y"] * 3
+    def fn(inputs):
+        return inputs["x"] ** 2 + 1, inputs["y"] * 3
 
     got = jax.jit(jax.vmap(lambda mask: where_chunked(mask, fn, inputs, default, chunk)))(masks)
     new = fn(inputs)
@@ -346,5 +348,5 @@ def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
     np.testing.assert_array_equal(transition.reset_next, cut)
     assert not transition.finished.mask.any() and not transition.quarantined.any()
     assert transition.acted[probes.ROLE].all()
-    np.testing.assert_array_equal(after.sums.length, jnp.where(cut, 0, 1))
+    np.testing.assert_array_equal(after.running.tree.sums.length, jnp.where(cut, 0, 1))
     np.testing.assert_array_equal(after.env.clock, jnp.where(cut, 0, 1))

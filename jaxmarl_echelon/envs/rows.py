@@ -1,0 +1,75 @@
+"""Trees of many small arrays as a few large ones: what is done to whole rows is then done once per dtype.
+
+An environment's parameters and state are a hundred arrays of one to eight numbers per environment. Each
+select, scatter or test of every array would be a kernel of its own, to compile and to start.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+PyTree = Any
+
+NARROW = 16
+
+
+class Layout(NamedTuple):
+    """How a tree is laid out in `Rows`: its structure, and per leaf the shape of a row and the dtype."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+
+@struct.dataclass
+class Rows:
+    """A tree of arrays whose leaves of at most `NARROW` numbers lie end to end; or a batch of such.
+
+    Attributes:
+      wide: the other leaves, `[..., *shape]`, and random keys.
+      narrow: dtype to `[..., F]`, all narrow leaves of that dtype.
+      layout: what goes where.
+    """
+
+    wide: tuple[jax.Array, ...]
+    narrow: dict[str, jax.Array]
+    layout: Layout = struct.field(pytree_node=False)
+
+    @property
+    def tree(self) -> PyTree:
+        """The tree as it was."""
+        wide, places, leaves = iter(self.wide), dict.fromkeys(self.narrow, 0), []
+        for shape, dtype in self.layout.leaves:
+            if not _is_narrow(shape, dtype):
+                leaves.append(next(wide))
+                continue
+            name, width = str(dtype), math.prod(shape)
+            rows = self.narrow[name]
+            part = jax.lax.slice_in_dim(rows, places[name], places[name] + width, axis=-1)
+            leaves.append(part.reshape(*rows.shape[:-1], *shape))
+            places[name] += width
+        return self.layout.structure.unflatten(leaves)
+
+
+def row(tree: PyTree) -> Rows:
+    """Lays one tree out; under `vmap` what does not depend on the batch is laid out once."""
+    leaves, structure = jax.tree.flatten(tree)
+    layout = Layout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
+    wide, parts = [], {}
+    for leaf, (shape, dtype) in zip(leaves, layout.leaves, strict=True):
+        if _is_narrow(shape, dtype):
+            parts.setdefault(str(dtype), []).append(jnp.ravel(leaf))
+        else:
+            wide.append(leaf)
+    return Rows(tuple(wide), {name: jnp.concatenate(part) for name, part in parts.items()}, layout)
+
+
+def rows(tree: PyTree) -> Rows:
+    """Lays a tree of arrays `[E, ...]` out, as E rows."""
+    return jax.vmap(row)(tree)
+
+
+def _is_narrow(shape: tuple[int, ...], dtype: Any) -> bool:
+    return math.prod(shape) <= NARROW and not jnp.issubdtype(dtype, jax.dtypes.extended)
