@@ -215,6 +215,12 @@ def test_faults_are_named(fault):
     assert "\n" not in str(error.value)
 
 
+def test_without_plain_runs_a_hidden_state_is_seen_in_the_traces():
+    with pytest.raises(AssertionError, match="step gives another program when it is traced again"):
+        check_env(Broken(step=counter_step()), steps=8, plain=False)
+    check_env(probes.TimeLimit(9), steps=4, plain=False)
+
+
 def test_a_reset_without_chance_only_warns():
     class Fixed(Broken):
         def reset(self, key, params):

@@ -80,7 +80,7 @@ def blocks(game, time, role):
 @pytest.mark.slow
 def test_keeps_the_contract():
     env = built(flat_bank(ZONES), blue=["scout", "light"], red=["medium"], time_limit=3.0, zone_seconds=1.5)
-    check_env(env, steps=16)
+    check_env(env, steps=16, plain=False)
 
 
 def test_roles_share_spaces_for_teams_of_one_size(game):

@@ -13,7 +13,7 @@ import pytest
 
 from jaxmarl_echelon import checkpoints
 
-SCRIPT = """
+RUN = """
 import sys
 from pathlib import Path
 
@@ -48,14 +48,34 @@ loop.train(config, make_program(config), {"seed": 0}, folder, Tracker({}), resum
 """
 
 
-@pytest.mark.slow
-def test_ten_kills_at_random_moments(tmp_path, repository):
+# The same protocol without a run: checkpoints of a few arrays, as fast as they can be written.
+WRITER = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from jaxmarl_echelon import checkpoints
+
+folder = Path(sys.argv[1])
+begun = (folder / "checkpoints" / "latest").exists()
+step = checkpoints.metadata(checkpoints.find(folder, "latest"))["step"] if begun else 0
+print("ready", flush=True)
+while True:
+    step += 32
+    state = {"updates": np.int32(step // 32), "weights": np.full((200, 1000), step, np.float32)}
+    checkpoints.save(folder / "checkpoints", ("latest", "best_eval"), state, {"step": step, "updates": step // 32})
+"""
+
+
+@pytest.mark.parametrize(("script", "prefix", "kills"), [(RUN, ".updates", 2), (WRITER, "['updates']", 8)])
+def test_kills_at_random_moments(script, prefix, kills, tmp_path, repository):
     moments = random.Random(0)
     environment = os.environ | {"PYTHONPATH": str(repository / "tests")}
     steps = [0]
-    for _ in range(10):
+    for _ in range(kills):
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path)],
+            [sys.executable, "-c", script, str(tmp_path)],
             cwd=repository,
             env=environment,
             stdout=subprocess.PIPE,
@@ -68,8 +88,11 @@ def test_ten_kills_at_random_moments(tmp_path, repository):
         process.wait()
         found = checkpoints.find(tmp_path, "latest")
         facts = checkpoints.metadata(found)
-        saved = checkpoints.restore(found, jax.ShapeDtypeStruct((), "int32"), prefix=".updates")
+        saved = checkpoints.restore(found, jax.ShapeDtypeStruct((), "int32"), prefix=prefix)
         assert int(saved) == facts["updates"]
+        if script is WRITER:
+            like = jax.ShapeDtypeStruct((200, 1000), "float32")
+            assert (checkpoints.restore(found, like, prefix="['weights']") == facts["step"]).all()
         steps.append(facts["step"])
     assert all(later > earlier for earlier, later in zip(steps, steps[1:], strict=False))
 
