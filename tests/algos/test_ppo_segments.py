@@ -227,9 +227,20 @@ def test_centred_rewards_are_those_above_the_agents_own_mean():
 
 @pytest.mark.parametrize("optimizer", ["muon", "schedule_free"])
 def test_other_optimisers_take_the_step(optimizer):
-    agent, state = make(optimizer=optimizer, weight_decay=0.01)
-    after, metrics = learn(agent, state, play(agent, state))
-    assert all(np.isfinite(float(x)) for x in metrics.values())
+    """Every array moves, by no more than a few learning rates per gradient step, and less where it is half."""
+    moves = {}
+    for rate in (1e-3, 5e-4):
+        agent, _ = make(optimizer=optimizer, weight_decay=0.01, learning_rate=rate)
+        state = agent.init(jax.random.key(0))
+        after, metrics = learn(agent, state, play(agent, state))
+        moves[rate] = [
+            float(jnp.abs(b - a).max())
+            for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(after.params), strict=True)
+        ]
+        assert all(np.isfinite(float(x)) for x in metrics.values())
+    assert min(moves[1e-3]) > 0
+    assert max(moves[1e-3]) < 3e-3
+    assert sum(moves[5e-4]) < 0.8 * sum(moves[1e-3])
     kept = agent.policy_state(after)
     obs, carry = jnp.ones((E, A, F)), agent.initial_carry((E, A))
     reset = jnp.zeros((E, A), bool)

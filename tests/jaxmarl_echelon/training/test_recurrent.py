@@ -93,7 +93,7 @@ def cue_followed(kind):
     )
     program = make_program(config)
     run, _ = jax.jit(make_train(config))(jax.random.key(0))
-    result = program.evaluate(run, jax.random.key(1))
+    result = program.evaluate(run, jax.random.key(1), episodes=256)
     return float(jnp.mean(result.episode_return[ROLE]))
 
 
@@ -103,7 +103,8 @@ def test_a_core_remembers_the_cue(kind):
 
 
 def test_nothing_is_remembered_without_a_core():
-    assert abs(cue_followed("none")) < 0.9
+    """Whatever is answered, one cue of two is the right one: 256 episodes average 1 / 16 either way."""
+    assert abs(cue_followed("none")) < 0.25
 
 
 @pytest.mark.parametrize(
