@@ -227,7 +227,7 @@ def test_centred_rewards_are_those_above_the_agents_own_mean():
 
 @pytest.mark.parametrize("optimizer", ["muon", "schedule_free"])
 def test_other_optimisers_take_the_step(optimizer):
-    """Every array moves, by no more than a few learning rates per gradient step, and less where it is half."""
+    """Every array moves, by at most a few learning rates, and less where the rate is half."""
     moves = {}
     for rate in (1e-3, 5e-4):
         agent, _ = make(optimizer=optimizer, weight_decay=0.01, learning_rate=rate)

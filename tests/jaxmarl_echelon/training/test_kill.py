@@ -64,7 +64,8 @@ print("ready", flush=True)
 while True:
     step += 32
     state = {"updates": np.int32(step // 32), "weights": np.full((200, 1000), step, np.float32)}
-    checkpoints.save(folder / "checkpoints", ("latest", "best_eval"), state, {"step": step, "updates": step // 32})
+    facts = {"step": step, "updates": step // 32}
+    checkpoints.save(folder / "checkpoints", ("latest", "best_eval"), state, facts)
 """
 
 
