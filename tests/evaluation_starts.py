@@ -11,7 +11,7 @@ def first_observations(env, params, stream, episodes, seed=0):
     """What the first role sees at the starts of episodes, `[N, A * F]`, begun as `evaluation.play` does."""
     key = jax.random.split(stream_key(seed, stream))[0]
     chosen = evaluation_params(env, params, episodes)
-    time = jax.jit(lambda k, p: start(env, k, p)[1])(key, chosen)
+    time = jax.jit(lambda k, p: start(env, k, p)[0].tree[1])(key, chosen)
     return np.asarray(time.obs[env.spec.roles[0].name]).reshape(episodes, -1)
 
 

@@ -327,6 +327,7 @@ def make(
     spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left"),
     spawn_points: Mapping | None = None,
     spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0),
+    pose_jitter: float | Sequence[float] = (0.0, 0.0, 0.0),
     evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05),
     spawn_speed: float | Sequence[float] = 0.44,
     base_poses: Mapping[str, Sequence] | None = None,
@@ -368,7 +369,7 @@ def make(
     limit = limits.speed
     given = {
         "spawns": spawns, "spawn_jitter": spawn_jitter, "spawn_speed": spawn_speed,
-        "evaluation_jitter": evaluation_jitter,
+        "pose_jitter": pose_jitter, "evaluation_jitter": evaluation_jitter,
         "lock_steps": lock_steps, "locked": locked, "map_weights": map_weights,
         "lidar_noise": lidar_noise, "max_steps": max_steps, "timeout": timeout,
         "idle_speed": idle_speed, "idle_decisions": idle_decisions,
@@ -378,7 +379,6 @@ def make(
         gains=settings.read_gains(gains),
         ftg=ftg_params,
         reward=reward.params(),
-        pose_jitter=jnp.zeros(3),
         **tasks.read(tasks.GAPLOCK, given, limits),
     )
     env = F110(

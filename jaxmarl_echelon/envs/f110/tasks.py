@@ -74,10 +74,15 @@ def _map_weights(value, limits: Limits) -> jax.Array:
     return jnp.asarray(settings.map_weights(value, limits.maps))
 
 
-def _evaluation_jitter(value, _: Limits) -> jax.Array:
-    none = value == 0 and not isinstance(value, bool)
-    numbers = [0.0] * 3 if none else settings.numbers("evaluation_jitter", value, 3, 0.0)
-    return jnp.asarray(numbers, jnp.float32)
+def _jitter(name: str) -> tuple[str, Callable]:
+    """Three numbers, or 0 for none."""
+
+    def read(value, _: Limits) -> jax.Array:
+        none = value == 0 and not isinstance(value, bool)
+        numbers = [0.0] * 3 if none else settings.numbers(name, value, 3, 0.0)
+        return jnp.asarray(numbers, jnp.float32)
+
+    return name, read
 
 
 def _max_steps(value, limits: Limits) -> jax.Array:
@@ -99,7 +104,8 @@ GAPLOCK: Readers = _SHARED | {
         "spawn_jitter",
         lambda value, _: jnp.asarray(settings.numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
     ),
-    "evaluation_jitter": ("evaluation_jitter", _evaluation_jitter),
+    "pose_jitter": _jitter("pose_jitter"),
+    "evaluation_jitter": _jitter("evaluation_jitter"),
     "spawn_speed": _speeds("spawn_speed"),
     "lock_steps": _whole("lock_steps", 0),
     "locked": ("locked", _locked),

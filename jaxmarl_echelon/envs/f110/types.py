@@ -24,7 +24,7 @@ class F110Params:
       spawn_weights: `[S]`, how often each spawn point is drawn; need not sum to 1.
       spawn_jitter: `[3]`, largest random shift of the attacker: m along x, m along y, rad.
       pose_jitter: `[3]`, largest random shift of each car, as far as there is room: m along x, m along
-        y, rad. Evaluation episodes have one, see `evaluation_jitter`; others have zeros.
+        y, rad. Evaluation episodes have their own, see `evaluation_jitter`.
       evaluation_jitter: `[3]`, how far the starts of evaluation episodes lie apart: m along x and along
         y, rad, and a share of the spawn speed.
       speed_range: `[2]`, both cars start at one speed drawn from this range, m/s.

@@ -29,7 +29,8 @@ X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
 def start_states(env, params, episodes):
     """The cars' states `[N, 2, 7]` at the starts of an evaluation's episodes."""
     chosen = evaluation_params(env, params, episodes)
-    return np.asarray(jax.jit(partial(start, env))(jax.random.key(3), chosen)[0].cars.state)
+    begun, _ = jax.jit(partial(start, env))(jax.random.key(3), chosen)
+    return np.asarray(begun.tree[0].cars.state)
 
 
 def build(reward="gaplock_full", **changes):
@@ -420,11 +421,16 @@ def test_however_large_the_jitter_no_evaluation_starts_in_a_wall_or_in_a_car(env
     assert len(np.unique(poses[:, ATTACKER], axis=0)) > 100
 
 
-def test_training_starts_are_not_jittered(env):
-    params = env.default_params()
+@pytest.mark.parametrize("jitter", [0, [0.02, 0.03, 0.04]])
+def test_training_starts_apart_only_if_asked_to(env, jitter):
+    params = env.task_params({"pose_jitter": jitter, "evaluation_jitter": 0})
     state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), BATCH), params)
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
-    np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)])
+    shift = np.abs(poses - np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)])
+    largest = shift.max(axis=(0, 1))
+    assert (largest <= np.multiply(jitter, 1.001) + 1e-6).all() and (largest >= np.multiply(jitter, 0.5)).all()
+    plain = evaluation_params(env, params, 4).pose_jitter
+    np.testing.assert_array_equal(plain, 0.0)
 
 
 @pytest.mark.parametrize(

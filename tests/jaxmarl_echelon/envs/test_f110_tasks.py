@@ -42,6 +42,7 @@ CHANGES = {
     "spawns": "all",
     "spawn_speed": [0.0, 0.1],
     "spawn_jitter": [0.1, 0.2, 0.3],
+    "pose_jitter": [0.3, 0.2, 0.1],
     "evaluation_jitter": [0.1, 0.2, 0.3],
     "lock_steps": 300,
     "locked": ["attacker", "defender"],
