@@ -78,7 +78,7 @@ QUICK = {
     "memory_none": Training((*MEMORY, "algo.core.kind=none"), most=0.3),
     "positions_lstm": Training((*POSITIONS, "algo.core.kind=lstm"), least=475.0),
     "positions_none": Training((*POSITIONS, "algo.core.kind=none"), most=100.0),
-    "f110": Training(("env=f110", "algo=ppo"), least=0.5),
+    "f110": Training(("env=f110", "algo=ppo"), least=0.95),
     "kickstart": Training((*SMALL, "algo.teacher=TEACHER"), seeds=3, least=0.9),
     "kickstart_alone": Training(SMALL, seeds=3, most=0.5),
 }
@@ -89,10 +89,12 @@ LONG = {
     "phased26_tqc": Training((*PHASED, "algo=tqc", "total_env_steps=6000000"), seeds=3),
     "spielberg": Training(
         ("env=f110", "algo=ppo", "env.map=MAPS/spielberg/Spielberg.yaml", "total_env_steps=2000000"),
+        seeds=3,
         maps=True,
     ),
     "race": Training(
         ("env=f110_race", "algo=ppo", "env.map=MAPS/spielberg/Spielberg.yaml", "env.max_steps=6000"),
+        seeds=3,
         episodes=64,
         maps=True,
     ),
@@ -223,10 +225,7 @@ def main() -> None:
         middle = interval(rows[name].last)[0]
         if not training.least <= middle <= training.most:
             failed.append(name)
-        bar = (
-            f"at least {training.least:g}" if math.isfinite(training.least) else f"at most {training.most:g}"
-        )
-        cells = [measure, shown(rows[name].last), shown(rows[name].best), bar, f"{seconds:.0f}"]
+        cells = [measure, shown(rows[name].last), shown(rows[name].best), bar(training), f"{seconds:.0f}"]
         console.print(name, *cells, sep="  ")
         table.add_row(name, *cells)
         (given.output / f"{name}.json").write_text(json.dumps(rows[name]._asdict(), indent=2) + "\n")

@@ -210,9 +210,7 @@ class _Compiled:
         return step(*arguments)
 
 
-def _check_purity(
-    env: Environment, compiled: _Compiled, key: jax.Array, params: PyTree, plain: bool
-) -> None:
+def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params: PyTree, plain: bool) -> None:
     keys = jax.random.split(key, BATCH)
     singles = []
     for one in keys:
