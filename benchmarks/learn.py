@@ -84,7 +84,7 @@ QUICK = {
 }
 LONG = {
     "phased26_ppo": Training(
-        (*PHASED, "algo=ppo", "total_env_steps=10000000", "eval_every=4", "checkpoint_every=4"), seeds=3
+        (*PHASED, "algo=ppo", "total_env_steps=10000000", "eval_every=8", "checkpoint_every=8"), seeds=3
     ),
     "phased26_tqc": Training((*PHASED, "algo=tqc", "total_env_steps=6000000"), seeds=3),
     "spielberg": Training(

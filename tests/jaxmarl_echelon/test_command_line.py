@@ -3,9 +3,11 @@
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 
 from jaxmarl_echelon import command_line, evaluate, train
+from jaxmarl_echelon.config_path import config_directory
 
 TINY = [
     "num_envs=8",
@@ -193,11 +195,10 @@ def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tm
         assert min(picture.size) > 300
 
 
-def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, tmp_path):
+def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, finished_run, tmp_path):
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, train.main, "run_name=both", "controllers.defender=learner", *TINY)
-    folder = tmp_path / "outputs" / "f110" / "ppo" / "both"
-    run(monkeypatch, train.main, "run_name=one", f"controllers.defender=frozen:{folder}", *TINY)
+    frozen = f"controllers.defender=frozen:{finished_run}@attacker"
+    run(monkeypatch, train.main, "run_name=one", frozen, *TINY)
     assert (tmp_path / "outputs" / "f110" / "ppo" / "one" / "summary.json").is_file()
 
 
@@ -233,5 +234,11 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     plain, choices = command_line.compose_config(["env=f110", "algo=ppo", "tuning=none"])
     tuned, _ = command_line.compose_config(["env=f110", "algo=ppo"])
     assert command_line.tuning_lines(plain, choices) == []
-    assert plain.algo.gamma == 0.99 and tuned.algo.gamma == 0.999
-    assert plain.num_envs == 1024 and tuned.num_envs == 512
+    told = command_line.leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
+    values = command_line.leaves(OmegaConf.load(config_directory() / "algo" / "ppo.yaml"))
+    assert told and {key: OmegaConf.select(tuned, key) for key in told} == told
+    untold = {key for key in told if OmegaConf.select(plain, key) != told[key]}
+    assert {"num_envs", "algo.gamma", "env.pose_jitter"} <= untold
+    assert {key: OmegaConf.select(plain, f"algo.{key}") for key in values if key != "compute_dtype"} == {
+        key: value for key, value in values.items() if key != "compute_dtype"
+    }
