@@ -1,4 +1,4 @@
-"""A known task is learnt, over two seeds in one program; `make learn` holds every algorithm to its marks, over five."""
+"""A known task is learnt, over two seeds in one program; `make learn` holds all to marks over five."""
 
 import jax
 import numpy as np
