@@ -233,6 +233,8 @@ def chosen(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     if given.maps is None and needing and given.jobs and not given.list:
         raise SystemExit(f"{needing[0]}: needs --maps FOLDER")
     if given.maps is None and not given.list:
+        if needing:
+            print(f"left out without --maps FOLDER: {', '.join(needing)}", file=sys.stderr)
         jobs = {name: job for name, job in jobs.items() if name not in needing}
     folder = str(Path(given.maps).resolve()) if given.maps else "MAPS"
     return {name: tuple(part.replace("MAPS", folder) for part in job) for name, job in jobs.items()}

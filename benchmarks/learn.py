@@ -84,7 +84,15 @@ QUICK = {
 }
 LONG = {
     "phased26_ppo": Training(
-        (*PHASED, "algo=ppo", "total_env_steps=10000000", "eval_every=8", "checkpoint_every=8"), seeds=3
+        (
+            *PHASED,
+            "algo=ppo",
+            "algo.gamma=0.9998",
+            "total_env_steps=10000000",
+            "eval_every=8",
+            "checkpoint_every=8",
+        ),
+        seeds=3,
     ),
     "phased26_tqc": Training((*PHASED, "algo=tqc", "total_env_steps=6000000"), seeds=3),
     "spielberg": Training(

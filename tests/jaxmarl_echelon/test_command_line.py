@@ -195,10 +195,12 @@ def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tm
         assert min(picture.size) > 300
 
 
-def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, finished_run, tmp_path):
+def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, tmp_path):
+    """Longer than 20 s: two programs, one of two learners, one of a learner and what the other run learnt."""
     monkeypatch.chdir(tmp_path)
-    frozen = f"controllers.defender=frozen:{finished_run}@attacker"
-    run(monkeypatch, train.main, "run_name=one", frozen, *TINY)
+    run(monkeypatch, train.main, "run_name=both", "controllers.defender=learner", *TINY)
+    folder = tmp_path / "outputs" / "f110" / "ppo" / "both"
+    run(monkeypatch, train.main, "run_name=one", f"controllers.defender=frozen:{folder}", *TINY)
     assert (tmp_path / "outputs" / "f110" / "ppo" / "one" / "summary.json").is_file()
 
 
@@ -236,6 +238,7 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     assert command_line.tuning_lines(plain, choices) == []
     told = command_line.leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
     own = OmegaConf.load(config_directory() / "algo" / "ppo.yaml")
+    assert plain.num_envs == 1024 and plain.algo.gamma == 0.99
     assert told and {key: OmegaConf.select(tuned, key) for key in told} == told
     untold = {key for key in told if OmegaConf.select(plain, key) != told[key]}
     assert {"num_envs", "algo.gamma", "env.pose_jitter"} <= untold
