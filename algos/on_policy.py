@@ -296,7 +296,7 @@ def learn_from(
         state, rollout = state.replace(centre=centre), rollout.replace(reward=reward)
     if state.rewards is not None:
         rewards = update_reward_scale(
-            state.rewards, rollout.reward, rollout.boundary, rollout.alive, hyper["gamma"]
+            state.rewards, rollout.reward, rollout.boundary, rollout.paid, hyper["gamma"]
         )
         state = state.replace(rewards=rewards)
     batch = method.prepare(config, state, rollout, hyper)
@@ -338,6 +338,8 @@ def prepare(config: OnPolicyConfig, state: OnPolicyState, rollout: Rollout, hype
         hyper["gamma"],
         hyper["gae_lambda"],
         alive=alive,
+        skip=rollout.skip,
+        last_skip=rollout.last_skip,
     )
     if config.normalize_advantage == "batch":
         advantage = standardize(advantage, alive)

@@ -34,6 +34,7 @@ class Segments(NamedTuple):
       advantage, target: as after the rollout.
       learning: bool, alive and past the burn-in.
       lesson: what the teacher makes of it, or None.
+      skip, last_skip: as in `Rollout`, the latter for each row.
     """
 
     obs: jax.Array | Entities
@@ -53,12 +54,15 @@ class Segments(NamedTuple):
     target: jax.Array
     learning: jax.Array
     lesson: Lesson | None = None
+    skip: jax.Array | None = None
+    last_skip: jax.Array | None = None
 
     def take(self, rows: jax.Array) -> "Segments":
         """The segments `rows`."""
-        picked = jax.tree.map(lambda x: x[:, rows], self._replace(carry=(), last_value=None))
-        carry, last_value = jax.tree.map(lambda x: x[rows], (self.carry, self.last_value))
-        return picked._replace(carry=carry, last_value=last_value)
+        picked = jax.tree.map(lambda x: x[:, rows], self._replace(carry=(), last_value=None, last_skip=None))
+        of_rows = self.carry, self.last_value, self.last_skip
+        carry, last_value, last_skip = jax.tree.map(lambda x: x[rows], of_rows)
+        return picked._replace(carry=carry, last_value=last_value, last_skip=last_skip)
 
 
 class Memory(NamedTuple):
@@ -97,16 +101,20 @@ def prepare(
         "action": keep(alive, rollout.action),
         "log_prob": keep(alive, rollout.log_prob),
         "value": jnp.where(alive | jnp.isfinite(rollout.value), rollout.value, 0.0),
-        "reward": keep(alive, learning_rewards(state, rollout, hyper)),
+        "reward": keep(rollout.paid, learning_rewards(state, rollout, hyper)),
         "reset": rollout.reset,
         "discount": rollout.discount,
         "boundary": rollout.boundary,
-        "bootstrap": keep(alive, rollout.bootstrap),
+        "bootstrap": keep(rollout.paid, rollout.bootstrap),
         "alive": alive,
+        "skip": rollout.skip,
         "mask": None if rollout.mask is None else keep(alive, rollout.mask, True),
     }
     fields = jax.tree.map(rows, fields)
     following = jnp.concatenate([rollout.value[length::length], rollout.last_value[None]])
+    waits = None
+    if rollout.skip is not None:
+        waits = jnp.concatenate([rollout.skip[length::length], rollout.last_skip[None]]).reshape(-1)
     past_burn_in = (jnp.arange(length) >= config.burn_in)[:, None]
     # An agent that is dead as its row begins may have seen, and remember, anything.
     carry = jax.tree.map(
@@ -122,6 +130,7 @@ def prepare(
         **fields,
         carry=carry,
         last_value=following.reshape(-1),
+        last_skip=waits,
         advantage=None,
         target=None,
         learning=fields["alive"] & past_burn_in,
@@ -147,6 +156,8 @@ def trace(config: "PPOConfig", segments: Segments, value: jax.Array, ratio: jax.
         hyper["vtrace_c"],
         segments.alive,
         config.bootstrap_last,
+        skip=segments.skip,
+        last_skip=segments.last_skip,
     )
 
 

@@ -54,6 +54,10 @@ class Rollout:
       bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
+      skip: `[T, E, A]` bool; the agent did not act, but its story goes on: what it is paid belongs to its
+        last decision. None where nobody is paid without acting.
+      last_skip: `[E, A]` bool; it will not act on the observation after the last step, though its story goes
+        on. None as for `skip`.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
       last_value: `[E, A]` value of the observation after the last step.
@@ -72,6 +76,13 @@ class Rollout:
     mask: jax.Array | None
     carry: PyTree
     last_value: jax.Array
+    skip: jax.Array | None = None
+    last_skip: jax.Array | None = None
+
+    @property
+    def paid(self) -> jax.Array:
+        """`[T, E, A]` bool; rows whose rewards count: of agents that act, and of those that wait."""
+        return self.alive if self.skip is None else self.alive | self.skip
 
 
 @struct.dataclass

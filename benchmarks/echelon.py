@@ -60,7 +60,7 @@ def battles(env, num_envs: int, steps: int, devices: int):
     begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
 
     def draw(key):
-        return episodes.Drawn(params, jnp.int32(0))
+        return episodes.Drawn(params)
 
     def advance(carry, key):
         running, memory = carry

@@ -54,7 +54,7 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     actions = {"attacker": action, "defender": action}
 
     def draw(key):
-        return episodes.Drawn(params, jnp.int32(0))
+        return episodes.Drawn(params)
 
     def advance(running, key):
         return episodes.step(env, key, running, actions, draw)[0], None
@@ -287,9 +287,9 @@ def measure_peers(console, where: str, name: str, python: str) -> None:
 
 def rollout(config: RunConfig, program):
     """A compiled function that only plays: acting, simulating and recording of one update."""
-    acting = make_controllers(config, program.agents, {}, greedy=False)
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon)
-    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    drawn = episodes.Drawn(config.env.default_params())
     return jax.jit(lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn))
 
 

@@ -152,12 +152,12 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
     """What is measured, and by checkpoint the members' scores on their own final episodes."""
     _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
-    rated = program.env.spec.success is not None
+    rated = program.env.spec.score is not None
 
     @jax.jit
     def play(state, key):
         result = program.evaluate(state, key, episodes=training.episodes)
-        return result.success_rate(program.env.spec) if rated else result.mean_return(program.role).mean()
+        return result.score(program.env.spec) if rated else result.mean_return(program.role).mean()
 
     scores = {name: [] for name in CHECKPOINTS}
     for member in members:

@@ -64,9 +64,9 @@ def compile_call(call, *arguments):
 
 def make_collect(config: config_lib.RunConfig, program):
     """A function that only plays: acting, simulating and recording of one update."""
-    acting = make_controllers(config, program.agents, {}, greedy=False)
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon, config.segments)
-    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    drawn = episodes.Drawn(config.env.default_params())
     return lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn)
 
 
@@ -87,7 +87,7 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
     run = jax.jit(program.init)(jax.random.key(0))
     update, compiling = compile_call(program.update, run)
     collect, _ = compile_call(make_collect(config, program), run)
-    learner, rollout = run.learners[program.role], collect(run)[1].rollouts[program.role]
+    learner, rollout = run.policies[program.role], collect(run)[1].rollouts[program.role]
 
     def advantages(state, rollout):
         return prepare(algo, state, rollout, annealed(algo, state.hyper, state.updates))

@@ -19,7 +19,7 @@ PyTree = Any
 
 METADATA = "metadata.json"
 # Raised whenever older checkpoints could no longer be read for what they are.
-FORMAT = 3
+FORMAT = 4
 KINDS = ("step", "policy")
 FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
 
@@ -155,7 +155,7 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
       folder: as returned by `find`.
       like: the state's structure, shapes and dtypes, from `jax.eval_shape`; a part of what was saved
         is enough.
-      prefix: where that part lies in the state, as in `.learners['attacker']`.
+      prefix: where that part lies in the state, as in `.policies['attacker']`.
 
     Raises:
       CheckpointError: one line, where the checkpoint is damaged or belongs to another configuration.

@@ -73,17 +73,17 @@ def main() -> None:
     episodes = arguments.episodes or config.eval_episodes
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    viewer = getattr(program.env, "viewer", None)
+    viewer = program.env.viewer
     rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     present = environment(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
-    for line in getattr(program.env, "describe", tuple)():
+    for line in program.env.describe():
         console.print(line, markup=False, soft_wrap=True)
-    console.print(tables.actors(rows, episodes))
-    if (by_task := tables.tasks(rows["trained policy"])) is not None:
+    console.print(tables.actors(rows, episodes, program.env.spec))
+    if (by_task := tables.tasks(rows["trained policy"], program.env.spec)) is not None:
         console.print(by_task)
     if not arguments.overrides:
         console.print(reproduction(program, config, state, facts["scores"]))
@@ -104,33 +104,35 @@ def score_actors(program, config, state, episodes: int, *, baselines: bool) -> d
     that the environment names for comparison.
     """
     key, role = stream_key(config.seed, Stream.FINAL), program.role
-    names = getattr(program.env, "baselines", ()) if baselines else references.names(program)
-    scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
-    options = [program.controllers[role], *scripts]
+    names = program.env.baselines if baselines else references.names(program)
 
     @jax.jit
-    def play(number, policies, state):
-        acting = program.controllers | {role: controllers.one_of(options, number)}
-        return program.evaluate_as(acting, policies, state, key, episodes=episodes)
+    def play(number, policies, state, world):
+        def seats(env):
+            scripts = [controllers.script(controllers.find_script(env, role, name)) for name in names]
+            acting = program.controllers(env)
+            return acting | {role: controllers.one_of([acting[role], *scripts], number)}
+
+        return program.evaluate_as(seats, policies, state, key, episodes=episodes, world=world)
 
     actors = {"trained policy": (0, state.policies)}
     if baselines:
-        untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)
-        start = run_key(config.seed)
-        actors["untrained policy"] = (
-            0, untrained.lower(start).compile(compiler_options=compiler.quick())(start)
-        )  # fmt: skip
+        untrained = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies)
+        start = run_key(config.seed), program.env.world
+        compiled = untrained.lower(*start).compile(compiler_options=compiler.quick())
+        actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
+    world = program.env.world
+    return {name: scores(program, play(*actor, state, world)) for name, actor in actors.items()}
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
     """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
-    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state))
+    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.env.world))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
-    if "eval_agg/success_rate" in values:
-        parts.insert(0, f"success {formats.fixed(values['eval_agg/success_rate'], 2)}")
+    if (column := program.env.spec.score_column) is not None:
+        parts.insert(0, f"{program.env.spec.score} {formats.fixed(values[f'eval_agg/{column}'], 2)}")
     # As text, because not a number is not equal to itself.
     same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
     return (
@@ -156,25 +158,31 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     curriculum = program.curriculum
     course = state.curriculum
     if not curriculum.stages:
-        composed, _ = command_line.compose_config(["curriculum=phased26"])
+        if program.env.ladder is None:
+            raise command_line.UsageError(
+                f"--ladder: the run has no stages, and {program.env.spec.name} names no curriculum for it"
+            )
+        composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
         curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
     key = stream_key(config.seed, Stream.FINAL)
 
     @jax.jit
-    def play(state, index):
-        return program.evaluate(state, key, curriculum.stage_params(course, index), episodes=episodes)
+    def play(state, index, world):
+        params = curriculum.stage_params(course, index)
+        return program.evaluate(state, key, params, episodes=episodes, world=world)
 
     rows = []
     for index, name in enumerate(curriculum.stages):
-        values = scores(program, play(state, index))
+        values = scores(program, play(state, index, program.env.world))
+        spec = program.env.spec
         rows.append(
             {
                 "name": f"{index} {name}",
-                "success": values["eval_agg/success_rate"],
-                "low": values["eval_agg/success_low"],
-                "high": values["eval_agg/success_high"],
-                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in program.env.spec.outcomes},
+                "success": values[f"eval_agg/{spec.score_column}"],
+                "low": values[f"eval_agg/{spec.score}_low"],
+                "high": values[f"eval_agg/{spec.score}_high"],
+                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in spec.outcomes},
             }
         )
     return rows
@@ -185,10 +193,10 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
     key = stream_key(config.seed, Stream.PICTURES)
 
     @jax.jit
-    def play(run):
-        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes)
+    def play(run, world):
+        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
-    recorded = jax.device_get(play(state))
+    recorded = jax.device_get(play(state, program.env.world))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
@@ -199,12 +207,13 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
 
 
 def interesting(program: Program, result) -> int:
-    """The episode to look at: the first success, else the one with the highest return."""
+    """The episode to look at: the first with the highest score above 0, else that with the highest return."""
     spec = program.env.spec
-    if spec.success is not None:
-        wins = np.flatnonzero(spec.succeeded(np.asarray(result.outcome)))
-        if wins.size:
-            return int(wins[0])
+    if spec.score is not None:
+        value, weight = (np.asarray(x) for x in result.scores(spec))
+        score = np.where(weight != 0, value / np.where(weight != 0, weight, 1.0), 0.0)
+        if score.max() > 0:
+            return int(np.argmax(score))
     returns = np.asarray(result.mean_return(program.role))
     return int(np.argmax(np.where(np.isnan(returns), -np.inf, returns)))
 

@@ -95,6 +95,7 @@ class Job(NamedTuple):
       restore: `(checkpoint) -> state`, to see whether a run can continue from it.
       replay_bytes: memory of the replay buffers.
       group: whether it is several runs in one program.
+      score: name of the result that is the score, or None.
       plans: role name to the sizes of its updates, of the roles that learn from segments.
     """
 
@@ -103,6 +104,7 @@ class Job(NamedTuple):
     restore: Callable
     replay_bytes: int
     group: bool
+    score: str | None
     plans: dict[str, Plan]
 
 
@@ -115,13 +117,14 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
         program = make_program(members[0].config)
         together = partial(group.train_group, members, resolved)
         restore = partial(group.read_checkpoint, members, program)
-        return Job(resolved, together, restore, needed, True, config_lib.plans(members[0].config))
+        score = program.env.spec.score
+        return Job(resolved, together, restore, needed, True, score, config_lib.plans(members[0].config))
     run = config_lib.read(config)
     needed = memory.check_replay(run)
     program = make_program(run)
     alone = partial(loop.train, run, program, resolved)
     restore = partial(resuming.read_checkpoint, run, program)
-    return Job(resolved, alone, restore, needed, False, config_lib.plans(run))
+    return Job(resolved, alone, restore, needed, False, program.env.spec.score, config_lib.plans(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
@@ -142,7 +145,8 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     except loop.DivergedError as error:
         print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    learning_curve(folder / "learning_curve.png", folder / "metrics.csv", folder / "eval.csv")
+    tables_read = (folder / "metrics.csv", folder / "eval.csv")
+    learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
     if job.group:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))

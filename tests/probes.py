@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 
 ROLE = "player"
@@ -36,7 +37,7 @@ class ProbeState:
     alive: jax.Array
 
 
-class Probe:
+class Probe(Environment):
     """Base of the probes: constant observation 0, reward 1, terminated after `horizon` steps.
 
     Parameters are `gain` (multiplies rewards) and `task` (reported in `info`). `info` also has
@@ -57,10 +58,10 @@ class Probe:
             roles=(Role(ROLE, self.agents, self.observation, self.action),),
             decision_period=0.0,
             episode_limit=self.horizon,
-            outcomes=("done", "timeout"),
-            success="done",
-            tasks=("first", "second", "third"),
-            components=("main", "count"),
+            results=results.standard(
+                ("done", "timeout"), ("done",), ("first", "second", "third"), ("main", "count")
+            ),
+            score="success",
         )
 
     def default_params(self):
@@ -347,9 +348,13 @@ class Rivals(Probe):
     @property
     def spec(self) -> EnvSpec:
         player = super().spec.roles[0]
-        wins = zip(self.ROLES, (("done",), ("escaped",)), strict=True)
-        roles = tuple(replace(player, name=name, size=1, success=success) for name, success in wins)
-        return replace(super().spec, roles=roles, outcomes=("done", "escaped"))
+        scores = zip(self.ROLES, ("success", "escape"), strict=True)
+        roles = tuple(replace(player, name=name, size=1, score=score) for name, score in scores)
+        reported = results.standard(
+            ("done", "escaped"), ("done",), ("first", "second", "third"), ("main", "count")
+        )
+        escape = results.Result("escape", kind="rate", source="outcome", among=("escaped",))
+        return replace(super().spec, roles=roles, results=(*reported, escape))
 
     def observe(self, state, params):
         return jnp.stack([jnp.full(2, state.cue[0]), jnp.arange(2.0)], axis=-1)

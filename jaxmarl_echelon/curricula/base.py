@@ -1,6 +1,7 @@
 """The curriculum contract: which parameters the next episode gets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +28,12 @@ class Curriculum(NamedTuple):
       retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
       tickets: `(num_envs) -> tickets`, what it keeps of the episodes under way from one rollout to
         the next; the run holds it beside the state, none of whose shapes depend on E.
+      tags: names of the tags of what it draws, with the labels that their numbers stand for.
       stages: names of the stages; empty for a curriculum without any.
       stage: `(state) -> int32`, the present stage.
       stage_params: `(state, index) -> params` of one stage's task, as itself.
-      evaluated: `(state, rate) -> state`, after an evaluation of the present stage: float32, the
-        share of successes among the episodes that count, NaN where none does.
+      evaluated: `(state, score) -> state`, after an evaluation of the present stage: float32, the
+        mean score of the episodes that count, NaN where none does.
     """
 
     init: Callable
@@ -41,6 +43,7 @@ class Curriculum(NamedTuple):
     evaluation: Callable
     retasked: Callable
     tickets: Callable = lambda num_envs: ()
+    tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
@@ -63,7 +66,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(state, jnp.int32(0)),
+        draw=lambda key, state: Drawn(state),
         update=lambda state, tickets, flow: (state, tickets),
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
@@ -79,8 +82,6 @@ def task(env, settings: dict | None, where: str) -> PyTree:
     """
     if not settings:
         return env.default_params()
-    if not hasattr(env, "task_params"):
-        raise ValueError(f"{where}={settings}: {env.spec.name} has no settings that a curriculum can change")
     try:
         return env.task_params(settings)
     except ValueError as error:

@@ -107,7 +107,9 @@ def _read(name: str, key: str, value) -> int | float:
 
 def _max_rates(name: str, value, spec: EnvSpec) -> list[float]:
     given = stages.mapping(name, value)
-    stages.known(f"{name}.", given, [outcome for outcome in spec.outcomes if outcome != spec.success])
+    stages.known(
+        f"{name}.", given, [outcome for outcome in spec.outcomes if outcome not in spec.good_outcomes]
+    )
     caps = {outcome: stages.number(f"{name}.{outcome}", cap, 0.0, 1.0) for outcome, cap in given.items()}
     return [caps.get(outcome, 1.0) for outcome in spec.outcomes]
 

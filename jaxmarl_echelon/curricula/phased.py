@@ -208,7 +208,9 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax
         "regressions": course.regressions,
     }
     rates = _outcome_rates(course, lately, len(spec.outcomes))
-    values |= {f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name != spec.success}
+    values |= {
+        f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name not in spec.good_outcomes
+    }
     return {f"curriculum/{name}": value for name, value in values.items()}
 
 

@@ -76,7 +76,7 @@ def ramp(
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(_between(state), jnp.int32(0)),
+        draw=lambda key, state: Drawn(_between(state)),
         update=update,
         metrics=lambda state: {"curriculum/progress": progress(state)},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),

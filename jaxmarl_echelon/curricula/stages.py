@@ -17,6 +17,7 @@ from jax import lax
 
 from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
 
@@ -41,7 +42,7 @@ class Episode(NamedTuple):
     """A finished episode, or many with leading axes.
 
     Attributes:
-      success: bool.
+      success: float32, its score in [0, 1].
       reward: float32, return of the role whose progress the curriculum follows, mean over its agents
         that took part; NaN where none did.
       outcome: int32 outcome code.
@@ -52,7 +53,7 @@ class Episode(NamedTuple):
     outcome: jax.Array
 
 
-NO_EPISODE = Episode(np.bool_(False), np.float32(0.0), np.int32(-1))
+NO_EPISODE = Episode(np.float32(0.0), np.float32(0.0), np.int32(-1))
 
 
 class Rules(NamedTuple):
@@ -134,23 +135,25 @@ def staged(
     many as there are places in line (see `tickets`) count as they begin.
 
     Args:
-      env: the environment; its spec must name an outcome that counts as success.
+      env: the environment; its spec must name a score.
       table: the stages.
       rules: see `Rules`.
       evaluation: settings of the task that the run is scored by, on top of the environment's own.
       role: the role whose returns count; None for the first that is learnt by default.
 
     Raises:
-      ValueError: one line, if nothing counts as success, or for an unknown role or evaluation setting.
+      ValueError: one line, if there is no score, or for an unknown role or evaluation setting.
     """
     spec = env.spec
-    if spec.success is None:
-        raise ValueError(f"curriculum: {spec.name} reports no success, so that no stage could be passed")
+    if spec.score is None:
+        raise ValueError(f"curriculum: {spec.name} reports no score, so that no stage could be passed")
     role = _followed(env, role)
     scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
     stacked = jax.tree.map(
         lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *(s.params for s in table)
     )
+
+    names = tuple(stage.name for stage in table)
 
     def init():
         return Staged(jax.tree.map(jnp.asarray, stacked), rules.init())
@@ -158,14 +161,14 @@ def staged(
     def draw(key, state):
         logits = jnp.log(rules.probabilities(state.course))
         stage = jax.random.categorical(key, logits).astype(jnp.int32)
-        return Drawn(at_stage(state.params, stage), stage)
+        return Drawn(at_stage(state.params, stage), {"stage": stage})
 
     size = max(LINE, 2 * rules.window)
 
     def update(state, tickets, flow):
         course = state.course
         tickets = tickets_lib.follow(
-            tickets, flow, flow.stage == course.stage, read_episodes(flow.finished, spec, role)
+            tickets, flow, flow.tags["stage"] == course.stage, read_episodes(flow.finished, spec, role)
         )
         episodes, number, places = tickets_lib.settled(tickets)
         state = state.replace(course=rules.advance(course, episodes, number))
@@ -179,7 +182,8 @@ def staged(
         metrics=lambda state: rules.metrics(state.course),
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
         tickets=lambda num_envs: tickets_lib.empty(num_envs, size, NO_EPISODE),
-        stages=tuple(stage.name for stage in table),
+        stages=names,
+        tags={"stage": names},
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
         evaluated=lambda state, rate: state.replace(course=rules.evaluated(state.course, rate)),
@@ -194,10 +198,11 @@ def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
 
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """What curricula look at in finished episodes `[T, E]`."""
+    value, weight = results_lib.sums(spec.results, finished.results, finished.present, spec.score)
     return Episode(
-        success=spec.succeeded(finished.outcome),
+        success=jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), 0.0),
         reward=masked_mean(finished.episode_return[role], finished.present[role]),
-        outcome=finished.outcome,
+        outcome=finished.results.get("outcome", jnp.full(finished.mask.shape, -1, jnp.int32)),
     )
 
 
@@ -335,9 +340,8 @@ def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
 
 def _followed(env, role: str | None) -> str:
     names = [one.name for one in env.spec.roles]
-    drivers = getattr(env, "controllers", {})
     if role is None:
-        return next((name for name in names if drivers.get(name) == "learner"), names[0])
+        return next((name for name in names if env.controllers.get(name) == "learner"), names[0])
     if role not in names:
         raise ValueError(f"curriculum.role={role}: no such role; allowed: {', '.join(names)}")
     return role

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
-from jaxmarl_echelon.envs.episodes import COMPONENT, layout_difference
+from jaxmarl_echelon.envs.episodes import layout_difference
+from jaxmarl_echelon.envs.results import COMPONENT, KINDS, REDUCTIONS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 
 TOLERANCE = 1e-4
@@ -37,13 +39,13 @@ def check_env(
 
     * the static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
     * layout: every array has the shape and dtype that the spec promises, reset and step return
-      the same structure with the same `info` keys, rewards are broken down into exactly
-      `spec.components`, and one trace serves every step;
+      the same structure with the same `info` keys, all that `spec.results` are made of is there,
+      rewards are broken down into exactly the components among them, and one trace serves every step;
     * purity: the same key and actions give the same bits; compiled, plain, alone and under
       `jax.vmap` the results agree;
     * play: all numbers are finite, observations are in their space, flags make sense (see
-      `TimeStep`), agents that are out stay out and earn nothing, and every episode ends within
-      `spec.episode_limit` decisions.
+      `TimeStep`), agents whose story is over stay out and earn nothing unless a new one begins, results lie
+      where they may, and every episode ends within `spec.episode_limit` decisions.
 
     A reset that ignores its key is legal and only causes a warning.
 
@@ -99,23 +101,48 @@ def _check_spec(spec: EnvSpec) -> None:
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
             _require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
-        _require(
-            isinstance(role.success, tuple) and set(role.success) <= set(spec.outcomes),
-            f"spec.roles: {role.name!r}.success is {role.success!r}, expected a tuple of some of "
-            f"spec.outcomes {spec.outcomes}",
-        )
+        _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
     _require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
-    _require(
-        spec.success is None or spec.success in spec.outcomes,
-        f"spec.success is {spec.success!r}, expected one of spec.outcomes {spec.outcomes}",
-    )
+    _check_results(spec)
+    _require_score(spec, spec.score, "spec.score")
     first = spec.roles[0]
     _require(
-        spec.success is None or not first.success or spec.success in first.success,
-        f"spec.success is {spec.success!r}, expected a success of the first role {first.name!r}: "
-        f"{first.success}",
+        first.score in (None, spec.score),
+        f"spec.roles: {first.name!r}.score is {first.score!r}, expected spec.score {spec.score!r} or None "
+        "for the first role",
     )
+
+
+def _check_results(spec: EnvSpec) -> None:
+    known = {result.name: result for result in spec.results if isinstance(result, Result)}
+    _require(len(known) == len(spec.results), "spec.results must be Results with distinct names")
+    roles = {role.name for role in spec.roles}
+    for name, result in known.items():
+        label = f"spec.results: {name!r}"
+        _require(result.kind in KINDS, f"{label}.kind is {result.kind!r}, expected one of {KINDS}")
+        known_way = result.reduce in REDUCTIONS
+        _require(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
+        there = result.role is None or result.role in roles
+        _require(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
+        if result.kind == "code":
+            _require(len(result.labels) > 0, f"{label} is a code, expected labels")
+            _require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
+        if result.over is not None:
+            number = result.over in known and known[result.over].kind != "code"
+            _require(number, f"{label}.over is {result.over!r}, expected the name of another number")
+        if result.among:
+            source = known.get(result.entry)
+            labels = source.labels if source is not None else ()
+            wanted = (
+                f"{label}.among is {result.among}, expected labels of the code {result.entry!r}: {labels}"
+            )
+            _require(result.kind == "rate" and set(result.among) <= set(labels), wanted)
+
+
+def _require_score(spec: EnvSpec, name: str | None, label: str) -> None:
+    numbers = [result.name for result in spec.results if result.kind != "code"]
+    _require(name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}")
 
 
 def _check_params(params: PyTree) -> None:
@@ -168,23 +195,38 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
         _require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
         shape = (roles[name].size, roles[name].action.mask_size)
         _require_array(f"action_mask[{name!r}] from {source}", mask, shape, flag)
+    for field in ("present", "begins"):
+        for name, values in getattr(time, field).items():
+            known = name in roles
+            _require(known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}")
+            _require_array(f"{field}[{name!r}] from {source}", values, (roles[name].size,), flag)
+    for name, role in roles.items():
+        space = role.critic_observation
+        wanted = f"critic_obs[{name!r}] from {source}"
+        _require((space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so")
+        if space is not None:
+            _require_array(wanted, time.critic_obs[name], (role.size, *space.shape), space.dtype)
     _require_array(f"over from {source}", time.over, (), flag)
     _check_info_layout(spec, time.info, source)
 
 
 def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -> None:
+    kept = {result.entry: result for result in results_lib.kept(spec.results)}
+    for name, result in kept.items():
+        _require(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
+        shape = () if result.role is None else (spec.role(result.role).size,)
+        found = f"info[{name!r}] from {source} is {list(info[name].shape)}"
+        _require(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
+        if result.kind == "code":
+            _require_array(f"info[{name!r}] from {source}", info[name], shape, np.dtype("int32"))
     for name, value in info.items():
-        _require(value.shape == (), f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
-    for name, needed in (("outcome", spec.outcomes), ("task", spec.tasks)):
-        missing = f"info[{name!r}] from {source} is missing"
-        _require(not needed or name in info, f"{missing}, expected as spec.{name}s is not empty")
-        if name in info:
-            _require_array(f"info[{name!r}] from {source}", info[name], (), np.dtype("int32"))
+        scalar = name in kept or value.shape == ()
+        _require(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
     components = {name.removeprefix(COMPONENT) for name in info if name.startswith(COMPONENT)}
     _require(
         components == set(spec.components),
         f"info from {source} has reward components {sorted(components)}, "
-        f"expected spec.components {sorted(spec.components)} under {COMPONENT}NAME",
+        f"expected those of spec.results, {sorted(spec.components)}, under {COMPONENT}NAME",
     )
     for name in spec.components:
         label = f"info[{COMPONENT + name!r}] from {source}"
@@ -324,7 +366,7 @@ def _check_record(spec: EnvSpec, record: _Record) -> None:
     _check_fresh(spec, record)
     for role in spec.roles:
         _check_spaces(role, record)
-        _check_flags(role.name, record)
+        _check_flags(spec, role.name, record)
     _check_codes(spec, record)
 
 
@@ -341,26 +383,54 @@ def _check_spaces(role: Role, record: _Record) -> None:
         _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
 
 
-def _check_flags(name: str, record: _Record) -> None:
+def _check_flags(spec: EnvSpec, name: str, record: _Record) -> None:
     acted, after = record.before.alive[name], record.after
     terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
+    begins = after.begins.get(name, np.zeros_like(alive))
+    present = np.asarray(after.present.get(name, np.ones_like(alive)))
     over = after.over[:, None]
     ended = terminated | truncated
     _forbid(terminated & truncated, f"terminated[{name!r}] and truncated[{name!r}] are both set")
+    _forbid(alive & ~present, f"alive[{name!r}] is set for a slot that is not present")
+    _forbid(begins & ~present, f"begins[{name!r}] is set for a slot that is not present")
     _forbid(
-        ~over & acted & ended & alive,
+        ~over & begins & acted & ~terminated,
+        f"begins[{name!r}] is set for an agent whose story goes on, expected terminated[{name!r}] as well",
+    )
+    _forbid(
+        ~over & acted & ended & alive & ~begins,
         f"alive[{name!r}] is set for an agent just terminated or truncated, expected False until the reset",
     )
-    _forbid(
-        ~over & acted & ~ended & ~alive,
-        f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
-    )
-    _forbid(~acted & alive, f"alive[{name!r}] is set again for an agent that was out of the game")
+    if not spec.late:
+        _forbid(
+            ~over & acted & ~ended & ~alive,
+            f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
+        )
+        _forbid(
+            ~acted & alive & ~begins, f"alive[{name!r}] is set again for an agent that was out of the game"
+        )
+        unpaid = ~acted
+    else:
+        unpaid = _story_over(record, name)
+        _forbid(unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose story is over")
     _forbid(
         over & acted & ~ended,
         f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
     )
-    _forbid(~acted & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent that is not alive")
+    why = "whose story is over" if spec.late else "that is not alive"
+    _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
+
+
+def _story_over(record: _Record, name: str) -> np.ndarray:
+    """Whether each agent's story was over before each decision, `[steps, A]`."""
+    result, now = np.zeros_like(np.asarray(record.before.alive[name])), None
+    for step, fresh in enumerate(record.fresh):
+        now = np.zeros_like(result[0]) if fresh or now is None else now
+        result[step] = now
+        now = now | np.asarray(record.after.terminated[name][step])
+        if name in record.after.begins:
+            now = now & ~np.asarray(record.after.begins[name][step])
+    return result
 
 
 def _check_fresh(spec: EnvSpec, record: _Record) -> None:
@@ -375,7 +445,7 @@ def _check_fresh(spec: EnvSpec, record: _Record) -> None:
 
 
 def _check_codes(spec: EnvSpec, record: _Record) -> None:
-    if "outcome" in record.after.info:
+    if spec.outcomes:
         codes, over = record.after.info["outcome"], record.after.over
         last = len(spec.outcomes) - 1
         _forbid(~over & (codes != -1), "info['outcome'] is not -1 while the episode runs")
@@ -386,3 +456,13 @@ def _check_codes(spec: EnvSpec, record: _Record) -> None:
         for time in (record.before, record.after):
             task, last = time.info["task"], len(spec.tasks) - 1
             _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
+    over = record.after.over
+    for result in results_lib.kept(spec.results):
+        values = np.asarray(record.after.info[result.entry])[over]
+        if result.kind == "code" and result.name not in ("outcome", "task"):
+            last = len(result.labels) - 1
+            _forbid(
+                (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
+            )
+        if result.kind == "rate" and result.reduce == "last" and result.over is None:
+            _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is no rate in 0..1")

@@ -6,7 +6,7 @@ episode ended, with its true last observation.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from jaxmarl_echelon.envs.base import Environment, PyTree, TimeStep
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
 from jaxmarl_echelon.envs.rows import Rows, row, rows
 
-COMPONENT = "reward/"
 SLICE = 8
 
 
@@ -26,11 +26,11 @@ class Drawn(NamedTuple):
 
     Attributes:
       params: the environment's parameters.
-      stage: int32 scalar, number of the curriculum's stage that the episode belongs to.
+      tags: int32 scalars by name (stage, mission, opponent) that come back with the finished episode.
     """
 
     params: PyTree
-    stage: jax.Array
+    tags: dict[str, jax.Array] = {}
 
 
 Draw = Callable[[jax.Array], Drawn]
@@ -41,16 +41,18 @@ class EpisodeSums:
     """Running totals of the unfinished episodes.
 
     Attributes:
-      present: per role `[E, A]` bool; the agent was alive when the episode began.
-      episode_return: per role `[E, A]` float32, over the steps an agent began alive.
+      present: per role `[E, A]` bool; the slot has been filled so far.
+      episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions taken.
-      components: per reward component `[E]` float32.
+      results: what the episodes report so far, `[E]` or of a role `[E, A]`.
+      ended: per role `[E, A]` bool; the agent's story is over. Empty unless `EnvSpec.late`.
     """
 
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
+    ended: dict[str, jax.Array]
 
 
 @struct.dataclass
@@ -76,9 +78,9 @@ class Episodes:
         return self.drawn.tree.params
 
     @property
-    def stage(self) -> jax.Array:
-        """`[E]` int32, the curriculum's stages that the episodes belong to."""
-        return self.drawn.tree.stage
+    def tags(self) -> dict[str, jax.Array]:
+        """Tags `[E]` that the episodes under way were drawn with."""
+        return self.drawn.tree.tags
 
     @property
     def time(self) -> TimeStep:
@@ -100,24 +102,21 @@ class Finished:
 
     Attributes:
       mask: `[E]` bool; an episode ended here.
-      present: per role `[E, A]` bool; the agent took part: it was alive when the episode began. Means
-        over a role's agents are over these.
+      present: per role `[E, A]` bool; the slot was filled at any time. Averages over a role's agents are
+        over these.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions.
-      outcome: `[E]` int32 code into `EnvSpec.outcomes`; -1 where the environment reports none.
-      task: `[E]` int32 number into `EnvSpec.tasks`; -1 where the environment reports none.
-      stage: `[E]` int32, the curriculum's stage that the episode belonged to.
-      components: per reward component `[E]` float32 sums.
+      results: what `EnvSpec.results` names, but for what follows from other results: `[E]` or, of a role,
+        `[E, A]`; codes int32.
+      tags: `[E]` int32, what the episode was drawn with.
     """
 
     mask: jax.Array
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    outcome: jax.Array
-    task: jax.Array
-    stage: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
+    tags: dict[str, jax.Array]
 
 
 @struct.dataclass
@@ -126,10 +125,13 @@ class Transition:
 
     Attributes:
       time: time steps `[E]` that the actions led to: final observations and true flags where an
-        episode ended. Rewards of agents that did not act are 0. A quarantined environment shows
-        its previous observation, reward 0, and everybody truncated and not alive.
+        episode ended. Rewards of agents whose story is over are 0, and without `EnvSpec.late` those of
+        all that did not act. A quarantined environment shows its previous observation, reward 0, and
+        everybody truncated and not alive.
       acted: per role `[E, A]` bool; the agent was alive before the step and the step is sound,
         so that it may be learnt from.
+      waited: per role `[E, A]` bool; it did not act, but its story goes on: what it is paid belongs to its
+        last decision. Empty unless `EnvSpec.late`.
       reset_next: `[E]` bool; the environment was reset after this step, for whatever reason.
       finished: results of the episodes that ended.
       quarantined: `[E]` bool; thrown away because a value was not finite.
@@ -137,6 +139,7 @@ class Transition:
 
     time: TimeStep
     acted: dict[str, jax.Array]
+    waited: dict[str, jax.Array]
     reset_next: jax.Array
     finished: Finished
     quarantined: jax.Array
@@ -149,13 +152,13 @@ class Flow:
     Attributes:
       begins: bool; the decision is the first of an episode that counts: nothing but the
         environment itself will end it.
-      stage: int32, the curriculum's stage of the episode under way.
+      tags: int32 by name, of the episode under way.
       over: bool; the episode under way ended with the decision, whatever the reason.
       finished: results of the episodes that count and ended by themselves.
     """
 
     begins: jax.Array
-    stage: jax.Array
+    tags: dict[str, jax.Array]
     over: jax.Array
     finished: Finished
 
@@ -173,16 +176,11 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
       The episodes, at their first observations.
 
     Raises:
-      ValueError: if `num_envs` is below 1 or a reward component of the spec is not in `info`.
+      ValueError: if `num_envs` is below 1 or what a result of the spec is made of is not in `info`.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    begun = in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
-    time = jax.eval_shape(lambda episodes: episodes.time, begun)
-    missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
-    if missing:
-        raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
-    return begun
+    return in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
 
 
 def step(
@@ -229,11 +227,13 @@ def step(
     quarantined = previous.over | ~finite(rows((state, time)))
     time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
     acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
+    waited = {role: flag & ~quarantined[:, None] for role, flag in waiting(env.spec, before).items()}
+    owed = {role: acted[role] | waited[role] if waited else acted[role] for role in acted}
     time = time.replace(
-        reward={role: jnp.where(acted[role], reward, 0) for role, reward in time.reward.items()}
+        reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
     )
-    sums = _add(before.sums, time)
-    finished = _finish(sums, time, drawn.stage, time.over & ~quarantined)
+    sums = _add(env.spec, before.sums, time)
+    finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
         time = _break_off(time, cut & ~time.over)
 
@@ -245,7 +245,12 @@ def step(
         reset_chunk or max(8, -(-num_envs // 64)),
     )
     transition = Transition(
-        time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
+        time=time,
+        acted=acted,
+        waited=waited,
+        reset_next=time.over,
+        finished=finished,
+        quarantined=quarantined,
     )
     return following, transition
 
@@ -352,7 +357,7 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
     state, time = select(sound, begun, finite_part(begun)).tree
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     time = time.replace(alive=alive, over=time.over | ~sound)
-    return Episodes(drawn, rows(Running(state, time, _nothing_yet(time, env.spec.components))))
+    return Episodes(drawn, rows(Running(state, time, _nothing_yet(env.spec, time))))
 
 
 def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
@@ -371,7 +376,7 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
     )
     info = {
-        name: jnp.zeros_like(value) if name.startswith(COMPONENT) else value
+        name: jnp.zeros_like(value) if name.startswith(results_lib.COMPONENT) else value
         for name, value in previous.info.items()
     }
     return previous.replace(
@@ -384,47 +389,60 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
     )
 
 
-def _nothing_yet(time: TimeStep, components: tuple[str, ...]) -> EpisodeSums:
+def _nothing_yet(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
     """The totals of episodes `[E]` that begin with the time steps `time`."""
-    number = time.over.shape[0]
     return EpisodeSums(
-        present=time.alive,
+        present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
-        length=jnp.zeros(number, jnp.int32),
-        components={name: jnp.zeros(number, jnp.float32) for name in components},
+        length=jnp.zeros(time.over.shape[0], jnp.int32),
+        results=results_lib.begin(spec.results, time.info),
+        ended={role: jnp.zeros_like(alive) for role, alive in time.alive.items()} if spec.late else {},
     )
 
 
-def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
+def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
+    """Per role the agents `[E, A]` that do not act next and may yet be paid; empty unless `EnvSpec.late`."""
+    if not spec.late:
+        return {}
+    time, sums = running.time, running.sums
+    return {role: sums.present[role] & ~alive & ~sums.ended[role] for role, alive in time.alive.items()}
+
+
+def _add(spec: EnvSpec, sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
+    length = sums.length + 1
+    there = {role: time.filled(role) for role in time.alive}
+    present = {role: before | there[role] for role, before in sums.present.items()}
+    ended = {
+        role: jnp.where(time.begins.get(role, False), False, before | time.terminated[role])
+        for role, before in sums.ended.items()
+    }
     return EpisodeSums(
-        present=sums.present,
+        present=present,
         episode_return={
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
-        length=sums.length + 1,
-        components={
-            name: total + time.info[COMPONENT + name].astype(jnp.float32)
-            for name, total in sums.components.items()
-        },
+        length=length,
+        results=results_lib.advance(spec.results, sums.results, time.info, length, present),
+        ended=ended,
     )
 
 
-def _finish(sums: EpisodeSums, time: TimeStep, stage: jax.Array, mask: jax.Array) -> Finished:
+def _finish(
+    spec: EnvSpec, sums: EpisodeSums, time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
+) -> Finished:
     totals = rows(sums)
     totals = select(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree
-    none = jnp.full(mask.shape, -1, jnp.int32)
-    outcome, task = (
-        jnp.where(mask, time.info.get(name, none).astype(jnp.int32), -1) for name in ("outcome", "task")
-    )
+    codes = {result.name for result in spec.results if result.kind == "code"}
     return Finished(
         mask=mask,
         present=totals.present,
         episode_return=totals.episode_return,
         length=totals.length,
-        outcome=outcome,
-        task=task,
-        stage=jnp.where(mask, stage, -1),
-        components=totals.components,
+        results={
+            name: select(mask, values, jnp.full_like(values, results_lib.NONE)) if name in codes else values
+            for name, values in totals.results.items()
+        },
+        tags={name: jnp.where(mask, tag, results_lib.NONE) for name, tag in tags.items()},
     )
 
 

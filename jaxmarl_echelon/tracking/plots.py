@@ -24,17 +24,20 @@ Columns = dict[str, np.ndarray]
 Rows = Sequence[Mapping[str, Any]]
 
 
-def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str = "") -> None:
-    """Draws success and return against environment steps, and the losses below.
+def learning_curve(
+    path: Path, metrics_csv: Path, eval_csv: Path, *, score: str | None = "success", title: str = ""
+) -> None:
+    """Draws the score and the return against environment steps, and the losses below.
 
     Training is drawn as a faint line per update and a strong moving mean, evaluations as points
-    with the interval of their success rate. A thin line with the new phase's number stands where
+    with the interval of their score. A thin line with the new phase's number stands where
     a curriculum went to another phase, red where it went back. Panels without data are left empty.
 
     Args:
       path: the PNG file to write.
       metrics_csv: a run's `metrics.csv`; may be missing.
       eval_csv: a run's `eval.csv`; may be missing.
+      score: name of the result that is the score; None for none.
       title: text above the figure.
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
@@ -42,8 +45,10 @@ def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str 
     figure = _figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
     success, reward = upper.subplots(1, 2)
-    _curve(success, metrics, "train/success_rate", "success rate")
-    _evaluations(success, evaluations, "success_rate", ("success_low", "success_high"))
+    rate = f"{score}_rate"
+    column = rate if f"train/{rate}" in metrics or rate in evaluations else str(score)
+    _curve(success, metrics, f"train/{column}", column.replace("_", " ") if score else "no score")
+    _evaluations(success, evaluations, column, (f"{score}_low", f"{score}_high"))
     success.set_ylim(-0.02, 1.02)
     success.yaxis.set_major_formatter(PercentFormatter(1.0))
     _curve(reward, metrics, "train/return", "return")

@@ -33,7 +33,7 @@ class RunView:
       trends: courses of the `train/` and `eval_agg/` keys.
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest episodes of training, newest last.
-      best: (step, success rate) of the best evaluation, if there is one; of equal ones that with the
+      best: (step, mean score) of the best evaluation, if there is one; of equal ones that with the
         highest reward, as for best checkpoints.
       events: newest events as (step, text).
     """
@@ -82,13 +82,20 @@ class RunView:
         return sorted(self.section("losses/"), key=lambda item: prominence(item[0]))
 
     def outcomes(self) -> list[tuple[str, float]]:
-        """Outcome names and their fractions in training; success first, then in the task's order."""
+        """Outcome names and their fractions in training; successes first, then in the task's order."""
         return self.ordered(self.section("train/outcome/"))
 
     def ordered(self, outcomes: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        """Outcomes with the success first and the others in the task's order."""
-        order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)} | {self.success: -1}
+        """Outcomes with the successes first and the others in the task's order."""
+        order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)}
+        order |= dict.fromkeys(self.run.spec.good_outcomes, -1)
         return sorted(outcomes, key=lambda item: order.get(item[0], len(order)))
+
+    def results(self) -> list[tuple[str, float]]:
+        """What else the environment reports of training's episodes: neither score, codes nor rewards."""
+        shown = [one for one in self.run.spec.results if one.kind != "code" and one.name != self.score]
+        columns = [one.column for one in shown if not one.column.startswith("reward_components/")]
+        return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
 
     @property
     def phases(self) -> float:
@@ -107,9 +114,24 @@ class RunView:
         return number, name if isinstance(name, str) else ""
 
     @property
-    def success(self) -> str | None:
-        """Name of the outcome that counts as success, if there is one."""
-        return self.run.spec.success
+    def score(self) -> str | None:
+        """Name of the result that is the score; None where there is none."""
+        return self.run.spec.score
+
+    @property
+    def score_column(self) -> str:
+        """Name of its mean, without a namespace; of no value where there is none."""
+        return self.run.spec.score_column or ""
+
+    def interval(self, values: Values) -> tuple[float, float, float]:
+        """The mean score of an evaluation with the ends of its interval; NaN where unknown."""
+        names = (self.score_column, f"{self.score}_low", f"{self.score}_high")
+        return tuple(float(values.get(name, math.nan)) for name in names)
+
+    @property
+    def good_outcomes(self) -> tuple[str, ...]:
+        """Names of the outcomes that are a success."""
+        return self.run.spec.good_outcomes
 
     @property
     def speed(self) -> float:
@@ -131,7 +153,7 @@ class RunView:
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))
-        success, reward = (float(values.get(key, math.nan)) for key in ("success_rate", "avg_reward"))
-        score = (success, reward if math.isfinite(reward) else -math.inf)
-        if math.isfinite(success) and score > self._best_score:
-            self.best, self._best_score = (step, success), score
+        mean, reward = self.interval(values)[0], float(values.get("avg_reward", math.nan))
+        score = (mean, reward if math.isfinite(reward) else -math.inf)
+        if math.isfinite(mean) and score > self._best_score:
+            self.best, self._best_score = (step, mean), score

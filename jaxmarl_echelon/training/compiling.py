@@ -34,6 +34,7 @@ def compile_program(
     update: Callable,
     assess: Callable,
     arguments: tuple,
+    world: Any,
     updates_per_chunk: int,
     options: dict[str, str] | None = None,
 ) -> Compiled:
@@ -44,31 +45,34 @@ def compile_program(
     The start, which runs once, is compiled with `compiler.quick`.
 
     Args:
-      init: `(*arguments) -> state`.
-      update: `(state) -> (state, report)`; the state of a chunk is donated.
-      assess: `(state) -> (curriculum state, assessment)`; of the state only what that needs is passed on.
+      init: `(*arguments, world) -> state`.
+      update: `(state, world) -> (state, report)`; the state of a chunk is donated.
+      assess: `(state, world) -> (curriculum state, assessment)`; of the state only what that needs is
+        passed on.
       arguments: arrays to start from.
+      world: arrays that all functions share; on the device once, never donated.
       updates_per_chunk: updates in one call.
       options: what XLA is told of the updates, see `Program.compiler_options`.
     """
     begin = time.perf_counter()
+    world = jax.device_put(world)
 
-    def chunk(state):
-        return jax.lax.scan(lambda s, _: update(s), state, None, updates_per_chunk)
+    def chunk(state, world):
+        return jax.lax.scan(lambda s, _: update(s, world), state, None, updates_per_chunk)
 
     def compiled(lowered, options=None):
         return lowered.compile(compiler_options=options), time.perf_counter()
 
     pool = ThreadPoolExecutor(max_workers=3)
     start = jax.jit(init)
-    parts = [pool.submit(compiled, start.lower(*arguments), compiler.quick())]
-    state = jax.eval_shape(start, *arguments)
-    parts.append(pool.submit(compiled, jax.jit(assess).lower(state)))
-    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state), options))
+    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick())]
+    state = jax.eval_shape(start, *arguments, world)
+    parts.append(pool.submit(compiled, jax.jit(assess).lower(state, world)))
+    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state, world), options))
     pool.shutdown(wait=False)
 
     def call(part, *given):
-        return part.result()[0](*given)
+        return part.result()[0](*given, world)
 
     return Compiled(
         init=partial(call, parts[0], *arguments),

@@ -166,12 +166,12 @@ class RunConfig:
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
         """What a role asks of its learner: arguments, by place and by name, of `make` and `memory`."""
         role = self.env.spec.role(name)
-        goal = getattr(self.env, "goals", {}).get(name)
+        goal = self.env.goals.get(name)
         sizes = {
             "samples": self.num_envs * self.agents(name),
             "episode_limit": self.env.spec.episode_limit,
             "goal": None if goal is None else Goal(*goal),
-            "blocks": tuple(Block(*block) for block in getattr(self.env, "blocks", {}).get(name, ())),
+            "blocks": tuple(Block(*block) for block in self.env.blocks.get(name, ())),
         }
         return (role.observation.shape, action_spec(role.action)), sizes
 
@@ -203,8 +203,7 @@ class RunConfig:
 
 def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
     """Who acts for each role of an environment, where only some are chosen."""
-    defaults = getattr(env, "controllers", {})
-    return {r.name: chosen.get(r.name) or defaults.get(r.name, LEARNER) for r in env.spec.roles}
+    return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
 def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:

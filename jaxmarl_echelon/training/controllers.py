@@ -59,7 +59,7 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
     def act(key, state, carry, view, reset):
         obs = view.time.obs[role.name]
         mask = view.time.action_mask.get(role.name)
-        reset = jnp.broadcast_to(reset[:, None], (reset.shape[0], role.size))
+        reset = view.time.restarts(role.name, reset)
         if greedy:
             action, carry = agent.greedy(state, obs, carry, reset, mask)
             extras = {}
@@ -112,7 +112,7 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
     Raises:
       ValueError: no such script; one line says which there are.
     """
-    scripts = getattr(env, "scripts", {})
+    scripts = env.scripts
     suffix = f"_{role}"
     for key in (name + suffix, name):
         if key in scripts:

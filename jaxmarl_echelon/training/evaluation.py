@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.episodes import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.envs.rows import Rows, row, rows
 from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
@@ -26,12 +28,10 @@ class Evaluation:
 
     Attributes:
       quarantined: `[N]` bool; a number was not finite, so that the episode does not count.
-      present: role name to `[N, A]` bool; the agent took part: it was alive at the start.
+      present: role name to `[N, A]` bool; the slot was filled at any time.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
-      outcome: `[N]` int32 outcome codes; -1 where there are none or the limit came first.
-      task: `[N]` int32 task numbers.
-      components: reward component to `[N]` sums.
+      results: what `EnvSpec.results` names, `[N]` or, of a role, `[N, A]`; codes are -1 for none.
       frames: what `record` returned, `[steps, N, ...]`, or None; a finished episode's last
         frame is repeated.
     """
@@ -40,27 +40,37 @@ class Evaluation:
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    outcome: jax.Array
-    task: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
     frames: PyTree
 
     def mean_return(self, role: str) -> jax.Array:
         """Returns `[N]`, means over the agents of a role that took part; NaN where there is none."""
         return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
 
-    def success_rate(self, spec: EnvSpec) -> jax.Array:
-        """Share of successes among the episodes that count; NaN where none does."""
-        return masked_mean(spec.succeeded(self.outcome), ~self.quarantined)
+    def score(self, spec: EnvSpec) -> jax.Array:
+        """Mean score of the episodes that count; NaN where none does."""
+        return weighted_mean(*self.scores(spec))
+
+    def scores(self, spec: EnvSpec) -> tuple[jax.Array, jax.Array]:
+        """Each episode's share `[N]` in the numerator and in the denominator of the mean score."""
+        return self.sums(spec, spec.score)
+
+    def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
+        """Each episode's share `[N]` in numerator and denominator of a result's average; 0 if quarantined."""
+        value, weight = results_lib.sums(spec.results, self.results, self.present, name)
+        return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
+
+
+def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
+    """Sum over sum; NaN where the weights are 0."""
+    total, weight = jnp.sum(value), jnp.sum(weight)
+    return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
     """Parameters `[N]` of the evaluation's episodes: the environment's fixed sequence, if it has one."""
     index = jnp.arange(episodes)
-    choose = getattr(env, "evaluation_params", None)
-    if choose is None:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (episodes, *jnp.shape(x))), params)
-    return jax.vmap(choose, in_axes=(None, 0))(params, index)
+    return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
 def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.Array]:
@@ -81,7 +91,7 @@ def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.A
 def play(
     env: Environment,
     controllers: dict[str, Controller],
-    learners: dict[str, PyTree],
+    policies: dict[str, PyTree],
     key: jax.Array,
     params: PyTree,
     record: Callable | None = None,
@@ -90,7 +100,7 @@ def play(
 
     Args:
       controllers: who acts for each role.
-      learners: states of the roles that are learnt; nothing in them changes.
+      policies: states of the policies that they act with, by name; nothing in them changes.
       key: typed random key.
       params: environment parameters `[N]`.
       record: `(env_state, params, time) -> frame` for one environment, called after the
@@ -110,16 +120,14 @@ def play(
         running, memories, reset, result = carry
         state, time = running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
-        actions, moved = {}, {}
-        for role_key, (role, controller) in zip(keys[1:], sorted(controllers.items()), strict=True):
-            moved[role], actions[role], _ = controller.act(
-                role_key, learners.get(controller.policy), memories[role], View(state, params, time), reset
-            )
+        moved, actions, _ = decide(
+            controllers, policies, keys[1:], memories, View(state, params, time), reset
+        )
         playing = ~time.over & ~result.quarantined
         after = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
         following = rows(strong(after))
         counts = playing & finite(following)
-        result = _accumulate(result, time, after[1], counts)
+        result = _accumulate(env.spec, result, time, after[1], counts)
         result = result.replace(quarantined=result.quarantined | (playing & ~counts))
         running, memories = select(counts, (following, moved), (running, memories))
         state, time = running.tree
@@ -134,56 +142,60 @@ def play(
 
 
 def _empty(spec: EnvSpec, time: TimeStep, quarantined: jax.Array) -> Evaluation:
-    number = time.over.shape[0]
     return Evaluation(
         quarantined=quarantined,
-        present=time.alive,
+        present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros_like(reward) for role, reward in time.reward.items()},
-        length=jnp.zeros(number, jnp.int32),
-        outcome=jnp.full(number, -1, jnp.int32),
-        task=time.info.get("task", jnp.zeros(number, jnp.int32)),
-        components={name: jnp.zeros(number, jnp.float32) for name in spec.components},
+        length=jnp.zeros(time.over.shape[0], jnp.int32),
+        results=results_lib.begin(spec.results, time.info),
         frames=None,
     )
 
 
-def _accumulate(result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array) -> Evaluation:
+def _accumulate(
+    spec: EnvSpec, result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array
+) -> Evaluation:
     """Adds a decision to the episodes `counts [N]` that are under way."""
+    paid = {role: alive if not spec.late else jnp.ones_like(alive) for role, alive in before.alive.items()}
     returns = {
-        role: total + jnp.where(counts[:, None] & before.alive[role], after.reward[role], 0.0)
+        role: total + jnp.where(counts[:, None] & paid[role], after.reward[role], 0.0)
         for role, total in result.episode_return.items()
     }
-    components = {
-        name: total + jnp.where(counts, after.info[f"reward/{name}"], 0.0)
-        for name, total in result.components.items()
-    }
+    length = result.length + counts
+    present = {role: seen | (counts[:, None] & after.filled(role)) for role, seen in result.present.items()}
+    values = results_lib.advance(spec.results, result.results, after.info, length, present)
     return result.replace(
+        present=present,
         episode_return=returns,
-        components=components,
-        length=result.length + counts,
-        outcome=jnp.where(counts, after.info.get("outcome", result.outcome), result.outcome),
+        results=select(counts, values, result.results),
+        length=length,
     )
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
     """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
 
-    They are about the episodes that count: `num_episodes` of them, besides the `quarantined`. Where none
-    does, means are NaN. `eval_agg/task/NAME` is the share of successes in one task (spawn point); NaN
-    where it did not occur.
+    They are about the episodes that count: `num_episodes` of them, besides the `quarantined`. Averages are
+    sums over sums; NaN where nothing counts. A code that groups (spawn points) shows the score by label,
+    NaN where a label did not occur.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))
     metrics |= _moments("episode_length", result.length.astype(jnp.float32), counts)
     metrics["eval_agg/num_episodes"] = jnp.sum(counts, dtype=jnp.int32)
     metrics["eval_agg/quarantined"] = jnp.sum(result.quarantined, dtype=jnp.int32)
-    for index, name in enumerate(spec.outcomes):
-        metrics[f"eval_agg/outcome/{name}"] = masked_mean(result.outcome == index, counts)
-    if spec.success is not None:
-        metrics["eval_agg/success_rate"] = result.success_rate(spec)
-        success = spec.succeeded(result.outcome)
-        for index, name in enumerate(spec.tasks):
-            metrics[f"eval_agg/task/{name}"] = masked_mean(success, counts & (result.task == index))
+    for one in spec.results:
+        if one.kind != "code":
+            metrics[f"eval_agg/{one.column}"] = weighted_mean(*result.sums(spec, one.name))
+            continue
+        codes = result.results[one.name]
+        for index, label in enumerate(one.labels):
+            here = codes == index
+            if not one.groups:
+                metrics[f"eval_agg/{one.name}/{label}"] = masked_mean(here, counts)
+            elif spec.score is not None:
+                value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
+                metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
     return metrics
 
 

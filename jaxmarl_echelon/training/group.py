@@ -25,7 +25,7 @@ from jaxmarl_echelon.training.record import (
     Record,
     by_namespace,
     environment,
-    success_values,
+    rate_values,
     versions,
 )
 
@@ -98,12 +98,12 @@ class Group(Runner):
         keys = jnp.stack([run_key(seed) for seed in seeds])
         scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
-        def assess(runs):
-            return jax.vmap(self.program.assess)(runs, scored)
+        def assess(runs, world):
+            return jax.vmap(self.program.assess, (0, 0, None))(runs, scored, world)
 
         return (
-            jax.vmap(self.program.init),
-            jax.vmap(self.program.update),
+            jax.vmap(self.program.init, (0, 0, None)),
+            jax.vmap(self.program.update, (0, None)),
             assess,
             (keys, courses(self.members)),
         )
@@ -135,8 +135,9 @@ class Group(Runner):
             self._save_member(state, index, names)
             values.append(record.progress.last_eval)
         pooled = mean_values(values)
-        if "eval_agg/success_rate" in values[0]:
-            pooled |= success_values(*successes(values))
+        spec = self.program.env.spec
+        if spec.score is not None:
+            pooled |= rate_values(spec, *successes(values, spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
         return []
@@ -171,8 +172,8 @@ class Group(Runner):
         if not references.names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
-        play = jax.jit(jax.vmap(partial(references.play, self.program)))
-        played, lines = jax.device_get(play(state, keys)), []
+        play = jax.jit(jax.vmap(partial(references.play, self.program), (0, 0, None)))
+        played, lines = jax.device_get(play(state, keys, self.program.env.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
             found = references.values(self.program, take(played, index))
@@ -195,7 +196,7 @@ class Group(Runner):
             "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
-            "variants": variant_rows(self.members, self.records),
+            "variants": variant_rows(self.members, self.records, self.program.env.spec.score_column),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 
@@ -211,31 +212,32 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means
 
 
-def successes(evaluations: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Successes and episodes that count, summed over evaluations."""
+def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[float, float]:
+    """Scores and episodes that count, summed over evaluations; `column` names the mean score."""
     numbers = [values["eval_agg/num_episodes"] for values in evaluations]
-    rates = [values["eval_agg/success_rate"] for values in evaluations]
+    rates = [values[f"eval_agg/{column}"] for values in evaluations]
     return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
 
 
-def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One row per variant: the success (or return) of its last and of its best evaluations.
+def variant_rows(
+    members: Sequence[Member], records: Sequence[Record], column: str | None
+) -> list[dict[str, Any]]:
+    """One row per variant: the score (`column` names it; None: the return) of its last and best evaluations.
 
-    The interval covers Student's over the seeds (where there are several) and, for success rates,
+    The interval covers Student's over the seeds (where there are several) and, for scores,
     Wilson's over all episodes: seeds that all score 0 do not make 0 certain. Seeds without a score,
     all of whose episodes were quarantined, are left out; where all are, everything is NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
         mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
-        rate = "eval_agg/success_rate" in mine[0].progress.last_eval
-        name = "eval_agg/success_rate" if rate else "eval_agg/avg_reward"
+        name = f"eval_agg/{column or 'avg_reward'}"
         last = [record.progress.last_eval[name] for record in mine]
         last = [score for score in last if math.isfinite(score)] or [math.nan]
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
         low, high = student(last) if len(last) > 1 else (last[0], last[0])
-        wins, number = successes([record.progress.last_eval for record in mine]) if rate else (0, 0)
+        wins, number = successes([record.progress.last_eval for record in mine], column) if column else (0, 0)
         if number:
             least, most = wilson(wins, number)
             low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)

@@ -110,11 +110,13 @@ class Runner:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end, or until asked to stop; returns the summary."""
-        for line in getattr(self.program.env, "describe", tuple)():
+        for line in self.program.env.describe():
             self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
-        self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
+        self.compiled = compile_program(
+            *self.functions(), self.program.env.world, self.config.updates_per_chunk, options
+        )
         state = self._start(resume)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
@@ -177,7 +179,11 @@ class SingleRun(Runner):
 
     def functions(self):
         assess = scored_assessment(self.program, self.config.seed)
-        return self.program.init, self.program.update, assess, (run_key(self.config.seed),)
+
+        def init(key, world):
+            return self.program.init(key, world=world)
+
+        return init, self.program.update, assess, (run_key(self.config.seed),)
 
     def reports(self, reports, seconds):
         return self.record.reports(reports, seconds)

@@ -50,25 +50,29 @@ class Assessment(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A run as pure functions of its state.
+    """A run as pure functions of its state, and of the `world` of its environment.
+
+    Where the world is not given it is that of the environment, and its arrays are constants of what is
+    compiled.
 
     Attributes:
-      init: `(key, course=None) -> RunState`; `course` is the curriculum's state to begin with.
-      update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
-      assess: `(RunState, key) -> (curriculum state, Assessment)`: the deterministic evaluation that
+      init: `(key, course=None, world=None) -> RunState`; `course` is the curriculum's state to begin with.
+      update: `(RunState, world=None) -> (RunState, Report)`: one rollout and what is learnt from it.
+      assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation that
         scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
         looks at no more of the run than `policy` leaves and returns none of it, so that neither a
         replay nor anything else is copied.
-      evaluate: `(RunState, key, params=None, record=None, episodes=None) -> Evaluation`, deterministic,
-        of the task that scores the run or of the task `params`, in as many episodes as the
+      evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
+        deterministic, of the task that scores the run or of the task `params`, in as many episodes as the
         configuration says or in `episodes`.
-      evaluate_as: `(controllers, policies, RunState, key, params=None, record=None, episodes=None) ->
-        Evaluation`, the same episodes played by other actors.
+      evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
+        -> Evaluation`, the same episodes played by other actors: `seats` is `(env) -> controllers`.
       policy: `(RunState) -> RunState` with only what acting and evaluating need.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the numbers that the configuration
         asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
         `init`.
-      env, agents, controllers, curriculum: what it was built from.
+      controllers: `(env) -> controllers`, who acts in evaluations.
+      env, agents, curriculum: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
     """
 
@@ -81,7 +85,7 @@ class Program(NamedTuple):
     renewed: Callable
     env: Environment
     agents: dict[str, Agent]
-    controllers: dict[str, controllers_lib.Controller]
+    controllers: Callable[[Environment], dict[str, controllers_lib.Controller]]
     curriculum: Curriculum
     steps_per_update: int
 
@@ -110,39 +114,51 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
     env = config.env
     agents = make_agents(config) if agents is None else agents
     frozen = frozen_policies(config)
-    acting = make_controllers(config, agents, frozen, greedy=False)
-    greedy = make_controllers(config, agents, frozen, greedy=True)
-    collector = rollout.Collector(env, agents, acting, config.horizon, config.segments)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 
-    def init(key, course=None):
+    def placed(world):
+        return env if world is None else env.with_world(world)
+
+    def seats(env, greedy=True):
+        return make_controllers(config, env, agents, frozen, greedy=greedy)
+
+    def collector(world):
+        here = placed(world)
+        return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
+
+    def init(key, course=None, world=None):
         policies = {role: policy.state for role, policy in frozen.items()}
-        return initial_state(config, collector, curriculum, policies, key, course)
+        return initial_state(config, collector(world), curriculum, policies, key, course)
 
-    def evaluate_as(controllers, policies, run, key, params=None, record=None, episodes=None):
+    def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
+        here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        params = evaluation.evaluation_params(env, params, episodes or config.eval_episodes)
-        return evaluation.play(env, controllers, policies, key, params, record)
+        params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
+        return evaluation.play(here, seats(here), policies, key, params, record)
 
-    def evaluate(run, key, params=None, record=None, episodes=None):
-        return evaluate_as(greedy, run.policies, run, key, params, record, episodes)
+    def evaluate(run, key, params=None, record=None, episodes=None, world=None):
+        return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
 
-    def assess(run, key):
+    def assess(run, key, world=None):
         run = policy_only(agents, run)
-        result = evaluate(run, key)
-        scalars = evaluation.summary(result, env.spec, scored)
         course, stage = run.curriculum, curriculum.stage(run.curriculum)
-        if curriculum.stages:
-            own = evaluate(run, key, curriculum.stage_params(course, stage))
-            rate = own.success_rate(env.spec)
-            scalars["eval_agg/phase_success_rate"] = rate
-            course = curriculum.evaluated(course, rate)
-        return course, Assessment(scalars, result, stage)
+        if not curriculum.stages:
+            result = evaluate(run, key, world=world)
+            return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
+        # One copy of the program for both tasks.
+        tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
+        tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
+        both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
+        result, own = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
+        scalars = evaluation.summary(result, env.spec, scored)
+        rate = own.score(env.spec)
+        scalars["eval_agg/phase_success_rate"] = rate
+        return curriculum.evaluated(course, rate), Assessment(scalars, result, stage)
 
     return Program(
         init=init,
-        update=lambda run: update_once(config, collector, curriculum, run),
+        update=lambda run, world=None: update_once(config, collector(world), curriculum, run),
         assess=assess,
         evaluate=evaluate,
         evaluate_as=evaluate_as,
@@ -150,33 +166,35 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
         env=env,
         agents=agents,
-        controllers=greedy,
+        controllers=seats,
         curriculum=curriculum,
         steps_per_update=config.steps_per_update,
     )
 
 
 def scored_assessment(program: Program, seed: int) -> Callable:
-    """The evaluation `(RunState) -> (curriculum state, Assessment)` of a run with this seed, as in training.
+    """The evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
 
     Whoever compiles it finds what the run compiled in the cache of compiled programs.
     """
 
-    def assess(run):
-        return program.assess(run, stream_key(seed, Stream.EVALUATION))
+    def assess(run, world):
+        return program.assess(run, stream_key(seed, Stream.EVALUATION), world)
 
     return assess
 
 
 def make_train(config: RunConfig) -> Callable:
-    """The whole run as one pure function `(key) -> (RunState, Report [updates])`.
+    """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
-    For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks.
+    For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks. Large
+    worlds (`config.env.world`) are given as an argument: else they are constants of what is compiled.
     """
     program = make_program(config)
 
-    def train(key):
-        return jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, config.updates)
+    def train(key, world=None):
+        start = program.init(key, world=world)
+        return jax.lax.scan(lambda run, _: program.update(run, world), start, None, config.updates)
 
     return train
 
@@ -258,49 +276,71 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> Frozen
         )
     agent = make_agent(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".learners[{learnt!r}]"))
+    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
 
 
 def make_controllers(
-    config: RunConfig, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy], *, greedy: bool
-):
-    """Controllers of all roles; networks act greedily or by sampling."""
+    config: RunConfig,
+    env: Environment,
+    agents: dict[str, Agent],
+    frozen: dict[str, FrozenPolicy],
+    *,
+    greedy: bool,
+) -> dict[str, controllers_lib.Controller]:
+    """Controllers of all roles; networks act greedily or by sampling.
+
+    Args:
+      config: who acts for each role.
+      env: its environment, or one with another world, whose scripts act.
+      agents: the learners.
+      frozen: policies that only act.
+      greedy: whether networks act deterministically.
+    """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
-    for role in config.env.spec.roles:
+    for role in env.spec.roles:
         policy = config.controllers[role.name].removeprefix(SHARED)
         policy = policy if policy in acting else role.name
         if policy in acting:
             result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
         else:
-            policy = controllers_lib.find_script(config.env, role.name, config.controllers[role.name])
+            policy = controllers_lib.find_script(env, role.name, config.controllers[role.name])
             result[role.name] = controllers_lib.script(policy)
     return result
 
 
 def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
-    learners = {role: agents[role].policy_state(state) for role, state in run.learners.items()}
+    policies = {
+        name: agents[name].policy_state(state) if name in agents else state
+        for name, state in run.policies.items()
+    }
     return run.replace(
         key=None,
-        learners=learners,
+        policies=policies,
         memories=None,
         reset=None,
         episodes=None,
         stagger=None,
         tickets=None,
         recent=None,
+        pending=None,
     )
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
     """A restored run under the numbers of its configuration; what they leave as it is keeps its bits."""
-    learners = {
-        role: state if agents[role].hyper is None else state.replace(hyper=agents[role].hyper())
-        for role, state in run.learners.items()
+    policies = {
+        name: state.replace(hyper=agents[name].hyper()) if adjustable(agents, name) else state
+        for name, state in run.policies.items()
     }
     fresh = curriculum.init() if course is None else course
-    return run.replace(learners=learners, curriculum=curriculum.retasked(run.curriculum, fresh))
+    return run.replace(policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh))
+
+
+def adjustable(agents: dict[str, Agent], name: str) -> bool:
+    """Whether the state of a policy holds hyper-parameters that its configuration gives."""
+    return name in agents and agents[name].hyper is not None
 
 
 def initial_state(
@@ -320,8 +360,7 @@ def initial_state(
     stagger = jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1)
     return RunState(
         key=key_run,
-        learners=learners,
-        frozen=jax.tree.map(jnp.asarray, frozen),
+        policies=learners | jax.tree.map(jnp.asarray, frozen),
         memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
         reset=jnp.ones(config.num_envs, bool),
         episodes=episodes,
@@ -329,6 +368,7 @@ def initial_state(
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
+        pending=rollout.no_pending(collector, episodes.time),
         updates=jnp.int32(0),
     )
 
@@ -339,19 +379,19 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     run, collected = rollout.collect(
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
     )
-    learners, losses = dict(run.learners), dict(collected.metrics)
+    policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in collected.rollouts:
-            learners[role], losses[role] = agent.update(run.learners[role], k, collected.rollouts[role])
+            policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
     flow = collected.flow
     course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
     run = run.replace(
         key=key,
-        learners=learners,
+        policies=policies,
         curriculum=course,
         tickets=tickets,
-        recent=statistics.recent_add(run.recent, flow.finished),
+        recent=statistics.recent_add(run.recent, flow.finished, collector.env.spec),
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
@@ -362,5 +402,5 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = collected.quarantined
-    rows = statistics.episode_rows(flow.finished, roles, config.episode_rows)
+    rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
     return run, Report(metrics, rows)

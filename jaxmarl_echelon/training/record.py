@@ -9,15 +9,17 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.statistics import wilson
+from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
+from jaxmarl_echelon.training.statistics import shown
 
 
 @dataclass
@@ -120,7 +122,7 @@ class Record:
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
             self.progress.stage = stage
-            success = metrics.get("train/success_rate", math.nan)
+            success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
             self.progress.forced = forced
@@ -146,15 +148,18 @@ class Record:
         for row in range(min(number, len(table["length"]))):
             values = {name: column[row].item() for name, column in table.items()}
             step = begin + (values.pop("step") + 1) * self.config.num_envs
-            values |= self._names(values.pop("outcome"), values.pop("task"))
+            values |= self._names(values)
             self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
         self.progress.episodes += number
 
-    def _names(self, outcome: int, task: int) -> dict[str, str]:
-        spec = self.program.env.spec
+    def _names(self, values: dict[str, float]) -> dict[str, str]:
+        """The labels of the codes and tags among the values of an episode."""
+        spec, curriculum = self.program.env.spec, self.program.curriculum
+        codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
+        labels = codes | {name: known for name, known in curriculum.tags.items()}
+        found = {name: int(values[name]) for name in labels if name in values}
         return {
-            "outcome": spec.outcomes[outcome] if 0 <= outcome < len(spec.outcomes) else "",
-            "task": spec.tasks[task] if 0 <= task < len(spec.tasks) else "",
+            name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()
         }
 
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
@@ -165,22 +170,22 @@ class Record:
         self._log(values)
         self._evaluation_episodes(assessment.result)
         score = [values["eval_agg/avg_reward"]]
-        if "eval_agg/success_rate" in values:
-            score.insert(0, values["eval_agg/success_rate"])
+        if (column := self.program.env.spec.score_column) is not None:
+            score.insert(0, values[f"eval_agg/{column}"])
         names = self.improved("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
             names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
 
-    def _evaluation_episodes(self, result) -> None:
+    def _evaluation_episodes(self, result: Evaluation) -> None:
         returns = np.asarray(result.mean_return(self.program.role))
-        success = self.program.env.spec.succeeded(result.outcome)
+        results = jax.device_get(shown(result.results, result.present, self.program.env.spec))
         for index in np.flatnonzero(~result.quarantined):
-            values = {
+            values = {name: column[index].item() for name, column in results.items()}
+            values |= {
                 "episode": int(index) + 1,
-                **self._names(int(result.outcome[index]), int(result.task[index])),
-                "success": float(success[index]),
+                **self._names(values),
                 "reward": float(returns[index]),
                 "length": int(result.length[index]),
             }
@@ -195,7 +200,8 @@ class Record:
         if metrics["train/episodes"] < self.config.window:
             return []
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
-        for name in ("train/success_rate", "train/return"):
+        score = self.program.env.spec.score_column
+        for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []
@@ -251,24 +257,44 @@ class Record:
 
 
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
-    """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate.
+    """An evaluation's scalars as Python floats, with the 95 % interval of the score.
 
-    Tasks that did not occur are left out. Without an episode that counts there is no rate and no
-    interval: both are NaN.
+    Groups that did not occur are left out. Without an episode that counts there is no score and no interval:
+    both are NaN.
     """
     values = {name: float(value) for name, value in scalars.items()}
-    values = {k: v for k, v in values.items() if not (k.startswith("eval_agg/task/") and math.isnan(v))}
-    if spec.success is not None:
-        success = spec.succeeded(np.asarray(result.outcome)[~np.asarray(result.quarantined)])
-        values |= success_values(int(np.sum(success)), success.size)
+    groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
+    values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
+    if spec.score is not None:
+        value, weight = (np.asarray(x) for x in result.scores(spec))
+        values |= score_values(spec, value[weight != 0], weight[weight != 0])
     return values
 
 
-def success_values(wins: float, number: float) -> dict[str, float]:
-    """The success rate of `wins` in `number` episodes, with its interval; NaN for no episodes."""
-    rate, low, high = (wins / number, *wilson(wins, number)) if number else (math.nan,) * 3
-    ends = {"eval_agg/success_low": low, "eval_agg/success_high": high}
-    return {"eval_agg/success_rate": rate} | ends
+def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+    """The mean score with its 95 % interval, from what each episode that counts adds to both of its sums.
+
+    Wilson's interval where episodes score 0 or 1, else Student's over episodes, of the ratio's linearisation.
+    """
+    if spec.result(spec.score).kind == "rate" and set(np.unique(weight)) <= {1.0}:
+        return rate_values(spec, int(np.sum(value)), value.size)
+    number, total = value.size, float(np.sum(weight))
+    mean = float(np.sum(value)) / total if total else math.nan
+    low, high = (math.nan, math.nan) if not total else (0.0, 1.0)
+    if number > 1 and total:
+        centred = value - mean * weight
+        low, high = student((centred * number / total + mean).tolist())
+    return _interval(spec, mean, max(low, 0.0), min(high, 1.0))
+
+
+def rate_values(spec: EnvSpec, wins: float, number: float) -> dict[str, float]:
+    """The share of `wins` in `number` episodes, with its Wilson interval; NaN for no episodes."""
+    return _interval(spec, *((wins / number, *wilson(wins, number)) if number else (math.nan,) * 3))
+
+
+def _interval(spec: EnvSpec, mean: float, low: float, high: float) -> dict[str, float]:
+    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
+    return {f"eval_agg/{spec.score_column}": mean} | ends
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:

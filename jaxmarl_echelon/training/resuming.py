@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import TASK, RunConfig
-from jaxmarl_echelon.training.program import Program
+from jaxmarl_echelon.training.program import Program, adjustable
 from jaxmarl_echelon.training.record import Progress, environment
 from jaxmarl_echelon.training.types import RunState
 
@@ -238,11 +238,11 @@ def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> Ru
 
 def without_numbers(program: Program, like: RunState) -> RunState:
     """The structure of a state without what `Program.renewed` puts in: a setting may be new in there."""
-    learners = {
-        role: state if program.agents[role].hyper is None else state.replace(hyper={})
-        for role, state in like.learners.items()
+    policies = {
+        name: state.replace(hyper={}) if adjustable(program.agents, name) else state
+        for name, state in like.policies.items()
     }
-    return like.replace(learners=learners)
+    return like.replace(policies=policies)
 
 
 def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> Progress:

@@ -7,14 +7,17 @@ import jax.numpy as jnp
 
 from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
-from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.controllers import Controller, action_spec
+from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import RunState, View
 
 PyTree = Any
 
 BOOTSTRAP_CHUNK = 64
+# From this score on an episode counts as a success where only successes are kept.
+GOOD = 0.5
 
 
 class Collector(NamedTuple):
@@ -61,21 +64,62 @@ class Collected(NamedTuple):
     quarantined: jax.Array
 
 
-def act(collector: Collector, run: RunState, key: jax.Array):
-    """Lets every role decide once.
+class Pending(NamedTuple):
+    """A decision per agent whose consequences are not complete: rewards may still come.
+
+    Attributes:
+      obs: `[E, A, ...]` what it was made on.
+      action: `[E, A, D]` in the learner's own units.
+      reward: `[E, A]` paid for it so far.
+      waits: `[E, A]` bool; there is such a decision.
+    """
+
+    obs: PyTree
+    action: jax.Array
+    reward: jax.Array
+    waits: jax.Array
+
+
+def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
+    """Nothing pending, by role, of the roles for which there may be something."""
+    if not collector.env.spec.late:
+        return {}
+    return {
+        role: Pending(
+            obs=jax.tree.map(jnp.zeros_like, time.obs[role]),
+            action=jnp.zeros((*alive.shape, action_spec(collector.env.spec.role(role).action).dimensions)),
+            reward=jnp.zeros(alive.shape, jnp.float32),
+            waits=jnp.zeros(alive.shape, bool),
+        )
+        for learner in collector.learning("step")
+        for role in collector.seats(learner)
+        for alive in [time.alive[role]]
+    }
+
+
+def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tuple[Pending, Transition]:
+    """Completes transitions whose agents wait before they see what came of them.
+
+    Args:
+      pending: decisions that wait.
+      transition: of this step: `alive` where an agent acted, `reward` whatever it was paid.
+      goes_on: `[E, A]` bool; its story is not over and it does not act next: it waits, or goes on waiting.
 
     Returns:
-      memories, actions in the environment's spaces, and each learner's extras, by role name.
+      what waits now, and this step's complete transitions: an agent has one at most.
     """
-    view = View(run.episodes.env, run.episodes.params, run.episodes.time)
-    memories, actions, extras = {}, {}, {}
-    keys = jax.random.split(key, len(collector.controllers))
-    policies = run.policies
-    for role_key, (role, controller) in zip(keys, sorted(collector.controllers.items()), strict=True):
-        memories[role], actions[role], extras[role] = controller.act(
-            role_key, policies.get(controller.policy), run.memories[role], view, run.reset
+    acted, waited = transition.alive, pending.waits & ~transition.alive
+
+    def older(old, new):
+        return jax.tree.map(
+            lambda a, b: jnp.where(waited.reshape(waited.shape + (1,) * (b.ndim - 2)), a, b), old, new
         )
-    return memories, actions, extras
+
+    reward = transition.reward + jnp.where(waited, pending.reward, 0.0)
+    obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
+    begun = acted | waited
+    complete = transition.replace(obs=obs, action=action, reward=reward, alive=begun & ~goes_on)
+    return Pending(obs, action, reward, begun & goes_on), complete
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
@@ -93,7 +137,11 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
     def step(run, step_key):
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
-        memories, actions, extras = act(collector, run, key_act)
+        view = View(run.episodes.env, run.episodes.params, run.episodes.time)
+        keys = jax.random.split(key_act, len(collector.controllers))
+        memories, actions, extras = decide(
+            collector.controllers, run.policies, keys, run.memories, view, run.reset
+        )
         episodes, transition = episodes_lib.step(
             collector.env, key_env, run.episodes, actions, draw, cut=run.stagger == 1
         )
@@ -104,18 +152,22 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             )
             for role, agent in recorded.items()
         }
-        learners, metrics = dict(run.learners), {}
+        policies, pending, metrics = dict(run.policies), dict(run.pending), {}
         for k, (role, agent) in zip(
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
-            batch = _joined(
-                _transition(collector.env, run, seat, extras[seat]["action"], transition)
+            decided = {
+                seat: _transition(collector.env, run, seat, extras[seat]["action"], transition)
                 for seat in collector.seats(role)
-            )
-            learners[role], metrics[role] = agent.update(run.learners[role], k, batch)
+            }
+            for seat in pending.keys() & decided.keys():
+                goes_on = ~transition.time.alive[seat] & ~decided[seat].boundary
+                pending[seat], decided[seat] = settle(pending[seat], decided[seat], goes_on)
+            policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
         flow = _flow(run, transition)
         run = run.replace(
-            learners=learners,
+            policies=policies,
+            pending=pending,
             episodes=episodes,
             memories=memories,
             reset=transition.reset_next,
@@ -134,7 +186,12 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
     rollouts = {
-        role: Rollout(**record, carry=carries[role], last_value=_values(collector, run, role))
+        role: Rollout(
+            **record,
+            carry=carries[role],
+            last_value=_values(collector, run, role),
+            last_skip=_waiting(collector, run, role),
+        )
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
@@ -151,7 +208,7 @@ def _flow(run: RunState, transition: episodes_lib.Transition) -> Flow:
     finished = transition.finished
     return Flow(
         begins=run.reset & counts,
-        stage=run.episodes.stage,
+        tags=run.episodes.tags,
         over=transition.reset_next,
         finished=finished.replace(mask=finished.mask & counts),
     )
@@ -177,7 +234,8 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
     before, after = run.episodes.time, transition.time
     alive = transition.acted[role]
-    success = env.spec.succeeded(transition.finished.outcome, role)
+    score = env.spec.scores(transition.finished.results, role)
+    success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
     return Transition(
         obs=before.obs[role],
         action=action,
@@ -185,27 +243,30 @@ def _transition(env, run: RunState, role: str, action: jax.Array, transition) ->
         discount=jnp.where(after.terminated[role], 0.0, 1.0),
         next_obs=after.obs[role],
         boundary=after.terminated[role] | after.truncated[role] | transition.reset_next[:, None],
-        success=jnp.broadcast_to(success[:, None], alive.shape),
+        success=jnp.broadcast_to(success if success.ndim == 2 else success[:, None], alive.shape)
+        & transition.finished.mask[:, None],
         alive=alive,
     )
 
 
 def _record(agent: Agent, run: RunState, learner: str, role: str, extras, carry, transition) -> dict:
     before, after = run.episodes.time, transition.time
-    shape = before.alive[role].shape
     over = transition.reset_next[:, None]
-    truncated = after.truncated[role] & transition.acted[role]
+    waited = transition.waited.get(role)
+    concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
+    truncated = after.truncated[role] & concerned
     return {
         "obs": before.obs[role],
         "action": extras["action"],
         "log_prob": extras["log_prob"],
         "value": extras["value"],
         "reward": after.reward[role],
-        "reset": jnp.broadcast_to(run.reset[:, None], shape),
+        "reset": before.restarts(role, run.reset),
         "discount": jnp.where(after.terminated[role], 0.0, 1.0),
         "boundary": after.terminated[role] | after.truncated[role] | over,
-        "bootstrap": _bootstrap(agent, run.learners[learner], truncated, after, role, carry),
+        "bootstrap": _bootstrap(agent, run.policies[learner], truncated, after, role, carry),
         "alive": transition.acted[role],
+        "skip": waited,
         "mask": before.action_mask.get(role),
     }
 
@@ -228,12 +289,18 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
     return jnp.where(truncated, values, 0.0)
 
 
+def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+    """`[E, A]` bool; which of all that act with a learner's policy wait where the rollout ended."""
+    waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
+    return _joined(waits[role] for role in collector.seats(learner)) if waits else None
+
+
 def _values(collector: Collector, run: RunState, learner: str) -> jax.Array:
     """Values `[E, A]` of where the rollout ended, of all that act with a learner's policy."""
-    time, agent, state = run.episodes.time, collector.agents[learner], run.learners[learner]
+    time, agent, state = run.episodes.time, collector.agents[learner], run.policies[learner]
 
     def value(role):
-        reset = jnp.broadcast_to(run.reset[:, None], time.alive[role].shape)
+        reset = time.restarts(role, run.reset)
         return agent.value(state, time.obs[role], run.memories[role], reset, time.action_mask.get(role))
 
     return _joined(value(role) for role in collector.seats(learner))

@@ -30,18 +30,12 @@ class Recent:
     """Ring of the last W finished episodes, for rolling statistics.
 
     Attributes:
-      episode_return: role name to `[W]`, mean over the role's agents that took part; NaN for none.
-      length: `[W]` decisions.
-      outcome: `[W]` int32 outcome codes.
-      components: component name to `[W]` sums over the episode.
+      values: `[W, C]` float32, a row per episode; `statistics.columns` names the columns.
       count: int32, episodes written so far (saturating at a large number).
       cursor: int32, where the next one goes.
     """
 
-    episode_return: dict[str, jax.Array]
-    length: jax.Array
-    outcome: jax.Array
-    components: dict[str, jax.Array]
+    values: jax.Array
     count: jax.Array
     cursor: jax.Array
 
@@ -52,8 +46,7 @@ class RunState:
 
     Attributes:
       key: typed random key of the next update.
-      learners: role name to the state of its agent.
-      frozen: role name to the policy of a role that acts but no longer learns.
+      policies: states of policies by name, those that learn and those that only act.
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
       reset: `[E]` bool; an episode begins with the coming decision.
       episodes: the environments and their running episodes, `[E]`.
@@ -62,12 +55,13 @@ class RunState:
       curriculum: the curriculum's state.
       tickets: what the curriculum keeps of the episodes under way.
       recent: ring of finished episodes.
+      pending: role name to decisions whose consequences are not complete, see `rollout.Pending`; of the
+        replay learners' roles where an environment pays late.
       updates: int32, updates done.
     """
 
     key: jax.Array
-    learners: dict[str, PyTree]
-    frozen: dict[str, PyTree]
+    policies: dict[str, PyTree]
     memories: dict[str, PyTree]
     reset: jax.Array
     episodes: Episodes
@@ -75,9 +69,5 @@ class RunState:
     curriculum: PyTree
     tickets: PyTree
     recent: Recent
+    pending: dict[str, PyTree]
     updates: jax.Array
-
-    @property
-    def policies(self) -> dict[str, PyTree]:
-        """States of all roles that networks act for."""
-        return {**self.frozen, **self.learners}

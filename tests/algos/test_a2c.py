@@ -205,7 +205,7 @@ def test_probes_are_solved(env, obs, expected):
     )
     program = make_program(config)
     run, _ = jax.jit(make_train(config))(jax.random.key(0))
-    agent, learner = program.agents[probes.ROLE], run.learners[probes.ROLE]
+    agent, learner = program.agents[probes.ROLE], run.policies[probes.ROLE]
     obs = jnp.asarray(obs)[:, None]
     value = agent.value(learner, obs, (), jnp.zeros(obs.shape[:2], bool), None)[:, 0]
     np.testing.assert_allclose(value, expected, rtol=0.06)

@@ -232,3 +232,89 @@ def test_ratios_of_dead_rows_stay_there():
         c_clip=1.0,
     )
     np.testing.assert_allclose(advantage, [0.5 * (1.0 + 0.45 - 0.5) + 0.9 * 0.5 * 1.5, 1.5, 0.0], rtol=1e-6)
+
+
+def waiting_game(poison=0.0):
+    """Two seats that move in turn, A first, for five plies; A wins on the last one, which B sees waiting."""
+    acts = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [1, 0]], bool)
+    value = np.where(acts, np.array([0.1, -0.2, 0.3, -0.4, 0.6])[:, None], poison).astype(np.float32)
+    reward = np.zeros((5, 2), np.float32)
+    reward[-1] = 1.0, -1.0
+    last = np.zeros((5, 2), bool)
+    last[-1] = True
+    return dict(
+        reward=reward,
+        value=value,
+        last_value=np.full(2, poison, np.float32),
+        discount=np.where(last, 0.0, 1.0).astype(np.float32),
+        boundary=last,
+        bootstrap=np.zeros((5, 2), np.float32),
+        alive=acts,
+        skip=~acts,
+        last_skip=np.zeros(2, bool),
+    )
+
+
+@pytest.mark.parametrize("poison", [0.0, 1e6, np.nan])
+def test_seats_that_wait_for_their_turn_are_paid_for_their_last_move(poison):
+    """Golden values of a game by turns: gamma counts a seat's own decisions, not plies."""
+    advantage, target = gae(**waiting_game(poison), gamma=0.9, lambda_=0.8)
+    wanted = np.array([[0.55016, 0], [0, -0.592], [0.528, 0], [0, -0.6], [0.4, 0]])
+    np.testing.assert_allclose(advantage, wanted, atol=1e-6)
+    acts = np.asarray(waiting_game()["alive"])
+    np.testing.assert_allclose(target[acts], (wanted + waiting_game()["value"])[acts], atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_waiting_rows_change_nothing_but_where_rewards_lie(seed):
+    """Rows of waiting, inserted anywhere, give what the decisions alone give, their rewards added up."""
+    rng = np.random.default_rng(seed)
+    number, length = 8, 40
+    acts = rng.random(length) < 0.5
+    acts[0] = True
+    acts[-1] = True
+    owner = np.cumsum(acts) - 1
+    decisions = int(acts.sum())
+    value, last_value = rng.normal(size=(decisions, number)), rng.normal(size=number)
+    ends, cut = rng.random((decisions, number)) < 0.2, rng.random((decisions, number)) < 0.5
+    bootstrap = rng.normal(size=(decisions, number)) * (ends & cut)
+    paid = rng.normal(size=(length, number))
+    # An episode ends in the last row before the next decision, in which the agent may be waiting.
+    final = np.append(owner[1:] != owner[:-1], True)
+    own = dict(
+        reward=np.stack([paid[owner == d].sum(0) for d in range(decisions)]),
+        value=value,
+        last_value=last_value,
+        discount=np.where(ends & ~cut, 0.0, 1.0),
+        boundary=ends,
+        bootstrap=bootstrap,
+    )
+    rows = dict(
+        reward=paid,
+        value=np.where(acts[:, None], value[owner], np.nan),
+        last_value=last_value,
+        discount=np.where(final[:, None], own["discount"][owner], 1.0),
+        boundary=ends[owner] & final[:, None],
+        bootstrap=bootstrap[owner] * final[:, None],
+        alive=np.broadcast_to(acts[:, None], (length, number)),
+        skip=np.broadcast_to(~acts[:, None], (length, number)),
+        last_skip=np.zeros(number, bool),
+    )
+    own, rows = ({k: jnp.asarray(v) for k, v in part.items()} for part in (own, rows))
+    wanted = gae(**own, gamma=0.97, lambda_=0.9)
+    found = gae(**rows, gamma=0.97, lambda_=0.9)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(a)[acts], b, rtol=1e-4, atol=1e-5)
+    assert (np.asarray(found[0])[~acts] == 0).all()
+
+
+def test_a_decision_whose_pay_is_still_to_come_only_stands_for_the_value_after_the_one_before():
+    game = waiting_game()
+    first = {k: v[:4] if k not in ("last_value", "last_skip") else v for k, v in game.items()}
+    # After four plies A is to move and B waits: B's move of ply 4 is not paid yet.
+    first |= {"last_skip": np.array([False, True]), "last_value": np.array([0.6, 99.0], np.float32)}
+    advantage, target = gae(**first, gamma=0.9, lambda_=0.8)
+    np.testing.assert_allclose(advantage[3, 1], 0.0)
+    np.testing.assert_allclose(target[3, 1], -0.4)
+    np.testing.assert_allclose(advantage[1, 1], 0.9 * -0.4 + 0.2, atol=1e-6)
+    np.testing.assert_allclose(advantage[2, 0], 0.9 * 0.6 - 0.3, atol=1e-6)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.base import EnvSpec, PyTree, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
 ROLE = "player"
 
 
-class Gymnax:
+class Gymnax(Environment):
     """One environment of gymnax, with its agent as the only one of role `player`.
 
     Observations are gymnax's own as float32; a numbered one (`Discrete(n)`) is shown one-hot, `[n]`.
@@ -24,7 +24,7 @@ class Gymnax:
     them may be lowered, but not raised above `spec.episode_limit`.
 
     Attributes:
-      spec: one role, no outcomes, no reward components.
+      spec: one role, no results.
     """
 
     def __init__(self, name: str, env, params: PyTree, observe: tuple[int, ...] | None = None):

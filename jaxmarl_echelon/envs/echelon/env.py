@@ -1,13 +1,15 @@
 """Squads of mechs that fight for a zone in voxel terrain."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs import settings as readers
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.echelon import assistance, sensors, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
@@ -15,7 +17,7 @@ from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, WINS, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, WINS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
@@ -27,8 +29,10 @@ from jaxmarl_echelon.envs.echelon.types import BLUE, MESSAGE, NOBODY, TEAMS, Ech
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 
+RED_SCORE = "success/red"
 
-class Echelon:
+
+class Echelon(Environment):
     """Blue against red on terrains of one size; see `make` for the settings.
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
@@ -41,12 +45,10 @@ class Echelon:
     Attributes:
       spec: roles, spaces, outcomes.
       simulation: the battle.
-      bank: the terrains.
       teams: mechs of blue and of red.
       layout: what an observation consists of.
       blocks: the same for encoders, per role `(name, start, shape, kind)`.
       endings: names of how an episode can end.
-      scripts: scripted policies, `NAME_blue` and `NAME_red`.
       baselines: scripts to compare a learner with.
       controllers: who plays a role unless the run says otherwise.
       viewer: draws evaluations.
@@ -58,16 +60,33 @@ class Echelon:
         self, simulation: Simulation, reward: Reward, layout: Layout, limits: Limits, params: EchelonParams
     ):
         self.simulation, self.reward, self.layout = simulation, reward, layout
-        self.bank, self.teams = simulation.bank, tuple(simulation.teams)
+        self.teams = tuple(simulation.teams)
         self._params, self._limits = params, limits
         self._team, self._assists = simulation.team, simulation.bank.ways is not None
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
         parts = tuple((block.name, block.start, block.shape, block.kind) for block in layout.blocks)
         self.blocks = dict.fromkeys(TEAMS, parts)
-        self.scripts = scripts_lib.scripts(self)
         self.baselines = scripts_lib.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)
+
+    @property
+    def bank(self) -> TerrainBank:
+        """The terrains."""
+        return self.simulation.bank
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies, `NAME_blue` and `NAME_red`."""
+        return scripts_lib.scripts(self)
+
+    @property
+    def world(self) -> TerrainBank:
+        """The terrains."""
+        return self.bank
+
+    def _place_world(self, world: TerrainBank) -> None:
+        self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> EchelonParams:
         """Returns the parameters that the configuration asks for."""
@@ -313,14 +332,16 @@ def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank
 def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
-    sides = zip(TEAMS, teams, WINS, strict=True)
+    sides = zip(TEAMS, teams, ("success", RED_SCORE), strict=True)
+    reported = results.standard(OUTCOMES, WINS[:1], components=reward.names)
+    won = results.Result(RED_SCORE, kind="rate", source="outcome", among=WINS[1:])
+    ending = results.Result("ending", kind="code", labels=ENDINGS)
     return EnvSpec(
         name="echelon",
         version=4,
-        roles=tuple(Role(team, count, observation, action, (win,)) for team, count, win in sides),
+        roles=tuple(Role(team, count, observation, action, score) for team, count, score in sides),
         decision_period=PERIOD,
         episode_limit=limit,
-        outcomes=OUTCOMES,
-        success=SUCCESS,
-        components=reward.names,
+        results=(*reported, won, ending),
+        score="success",
     )

@@ -8,7 +8,6 @@ ENDINGS = ("zone", "elimination", "time")
 ZONE, ELIMINATION, TIME = range(len(ENDINGS))
 RUNNING = -1
 WINS = OUTCOMES[:2]
-SUCCESS = WINS[0]
 SCORE_TIE = 1e-3
 
 

@@ -1,5 +1,6 @@
 """The adversarial task: an attacker makes a defender crash without crashing itself."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
@@ -35,14 +37,15 @@ from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.spaces import Box
 from physics.boxes import boundary_intervals
-from physics.mapbank import distance_at, map_bank
+from physics.mapbank import MapBank, distance_at, map_bank
 from physics.single_track import INTEGRATORS
 
+DEFENCE = "success/defender"
 _SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.0], np.float32)
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
-class F110:
+class F110(Environment):
     """An attacker and a defender on a map; see `make` for the settings.
 
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
@@ -56,7 +59,6 @@ class F110:
       spec: roles, spaces, outcomes; tasks are the spawn points.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
-      scripts: scripted policies by name.
       baselines: scripts to compare a trained attacker with.
       references: scripts whose success is shown beside a trained attacker's in any case: on maps other
         than `line2` the defender may well crash by itself, which a standing attacker tells.
@@ -94,12 +96,26 @@ class F110:
         )
         names = tuple(point.name for point in limits.points)
         self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
-        self.scripts = controllers.scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = Viewer(maps, OUTCOMES, simulation)
+
+    ladder = "phased26"
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies by name."""
+        return controllers.scripts(self, self._ftg_options)
+
+    @property
+    def world(self) -> MapBank:
+        """The maps."""
+        return self.simulation.bank
+
+    def _place_world(self, world: MapBank) -> None:
+        self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
@@ -412,20 +428,20 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
             size=1,
             observation=Box((len(low),), low, 1.0),
             action=Box((2,), (steer[0], slowest), (steer[1], fastest)),
-            success=success,
+            score=score,
         )
-        for name, success, (slowest, fastest) in zip(ROLES, ((SUCCESS,), DEFENDED), speed_limits, strict=True)
+        for name, score, (slowest, fastest) in zip(ROLES, (None, DEFENCE), speed_limits, strict=True)
     ]
+    reported = results.standard(OUTCOMES, (SUCCESS,), names, reward.names)
+    defended = results.Result(DEFENCE, kind="rate", source="outcome", among=DEFENDED)
     return EnvSpec(
         name="f110",
         version=2,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
-        outcomes=OUTCOMES,
-        success=SUCCESS,
-        tasks=names,
-        components=reward.names,
+        results=(*reported, defended),
+        score="success",
     )
 
 

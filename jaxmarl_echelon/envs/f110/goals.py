@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.base import EnvSpec, TimeStep
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.f110 import settings
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.types import F110Params, F110State
@@ -56,7 +57,7 @@ class GoalState(F110State):
     goal: jax.Array
 
 
-class F110Goals:
+class F110Goals(Environment):
     """The adversarial task in which the attacker is asked for a relative position of the target.
 
     Besides what the plain task does, each episode draws a goal, the attacker's observation ends
@@ -90,9 +91,30 @@ class F110Goals:
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
-        self.scripts, self.baselines, self.controllers = env.scripts, env.baselines, env.controllers
-        self.viewer, self.references, self.describe = env.viewer, env.references, env.describe
-        self.evaluation_params = env.evaluation_params
+        self.baselines, self.controllers, self.ladder = env.baselines, env.controllers, env.ladder
+        self.viewer, self.references = env.viewer, env.references
+
+    @property
+    def scripts(self):
+        """Scripted policies by name, those of the plain task."""
+        return self.plain.scripts
+
+    @property
+    def world(self):
+        """The maps."""
+        return self.plain.world
+
+    def _place_world(self, world) -> None:
+        self.plain = self.plain.with_world(world)
+        self.simulation = self.plain.simulation
+
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map."""
+        return self.plain.describe()
+
+    def evaluation_params(self, params: GoalParams, index: jax.Array) -> GoalParams:
+        """Returns the parameters of evaluation episode `index`, as for the plain task."""
+        return self.plain.evaluation_params(params, index)
 
     def default_params(self) -> GoalParams:
         """Returns the parameters that the configuration asks for."""
@@ -192,7 +214,8 @@ def _with_goal(spec: EnvSpec) -> EnvSpec:
         return dataclasses.replace(role, observation=Box((len(low),), low, role.observation.high))
 
     roles = tuple(widened(role) for role in spec.roles)
-    return dataclasses.replace(spec, roles=roles, components=(*spec.components, COMPONENT))
+    paid = results.standard(components=(COMPONENT,))
+    return dataclasses.replace(spec, roles=roles, results=(*spec.results, *paid))
 
 
 def _extended(kind: type, base, **more):

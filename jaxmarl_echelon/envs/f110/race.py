@@ -1,5 +1,6 @@
 """Racing: any number of cars drive a closed track as far as they can."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
 from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
@@ -16,10 +18,11 @@ from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 from physics.boxes import boundary_intervals
 from physics.frenet import cartesian
-from physics.mapbank import map_bank
+from physics.mapbank import MapBank, map_bank
 from physics.single_track import INTEGRATORS
 
 RACE_OUTCOMES = ("finished", "crashed", "timeout")
@@ -27,7 +30,7 @@ FINISHED, CRASHED, TIMEOUT = range(len(RACE_OUTCOMES))
 _GRID_MARGIN = 0.15
 
 
-class F110Race:
+class F110Race(Environment):
     """N cars on a closed track; see `make` for the settings.
 
     The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
@@ -36,14 +39,13 @@ class F110Race:
     over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
     somebody still drove, else `finished` where somebody finished, else `crashed`.
 
-    `info` also has `progress` (metres since the start, mean over cars), `laps` (whole ones of the
-    leading car, at least 0) and `collisions` (cars that crashed so far).
+    Episodes also report `progress` (metres since the start) per car, `laps` (whole ones of the leading
+    car, at least 0) and `collisions` (cars that crashed).
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the maps.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
-      scripts: scripted policies by name.
       baselines: scripts to compare trained drivers with.
       controllers: who drives unless the run says otherwise.
       viewer: draws evaluations.
@@ -69,10 +71,22 @@ class F110Race:
         distance = simulation.dt * simulation.repeat * float(params.car.v_max)
         self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
-        self.scripts = controllers.race_scripts(self, ftg_options)
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = Viewer(maps, RACE_OUTCOMES, simulation)
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies by name."""
+        return controllers.race_scripts(self, self._ftg_options)
+
+    @property
+    def world(self) -> MapBank:
+        """The maps."""
+        return self.simulation.bank
+
+    def _place_world(self, world: MapBank) -> None:
+        self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> RaceParams:
         """Returns the parameters that the configuration asks for."""
@@ -233,7 +247,7 @@ class F110Race:
             "outcome": jnp.where(over, outcome, RUNNING).astype(jnp.int32),
             "task": state.map_index,
             "reverted": reverted,
-            "progress": jnp.mean(state.track.progress),
+            "progress": state.track.progress,
             "laps": jnp.floor(jnp.maximum(jnp.max(state.track.progress), 0.0) / length),
             "collisions": jnp.sum(state.outcome == CRASHED, dtype=jnp.int32),
         }
@@ -359,14 +373,14 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
             (float(params.car.s_max), speed_limits[1]),
         ),
     )
+    finishing = RACE_OUTCOMES[FINISHED : FINISHED + 1] if int(params.target_laps) > 0 else ()
+    reported = results.standard(RACE_OUTCOMES, finishing, simulation.bank.names, reward.names)
     return EnvSpec(
         name="f110_race",
         version=2,
         roles=(role,),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
-        outcomes=RACE_OUTCOMES,
-        success=RACE_OUTCOMES[FINISHED] if int(params.target_laps) > 0 else None,
-        tasks=simulation.bank.names,
-        components=reward.names,
+        results=(*reported, Result("progress", role="car"), Result("laps"), Result("collisions")),
+        score="success" if finishing else None,
     )

@@ -66,11 +66,16 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
 
 
 def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
-    """Panels of the last row, as many as fit: what is known of curriculum, losses, pool
-    and reward components (largest first), then events."""
+    """Panels of the last row, as many as fit: what is known of curriculum, the environment's own results,
+    losses, pool and reward components (largest first), then events."""
     rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
     room = max(width // PANEL_WIDTH, 1) - 1
-    found = [("losses", view.losses()), ("pool", view.section("pool/")), ("reward", rewards)]
+    found = [
+        ("results", view.results()),
+        ("losses", view.losses()),
+        ("pool", view.section("pool/")),
+        ("reward", rewards),
+    ]
     panels = [panel(title, numbers(values, height)) for title, values in found if values]
     if with_curriculum and view.section("curriculum/") and room:
         panels.insert(0, curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))

@@ -72,11 +72,10 @@ def outcome_colour(name: str) -> str:
     return OUTCOME_COLOURS.get(name, PALETTE[zlib.crc32(name.encode()) % len(PALETTE)])
 
 
-def outcome_bars(outcomes: Sequence[tuple[str, float]], success: str | None, width: int) -> Table:
+def outcome_bars(outcomes: Sequence[tuple[str, float]], good: Sequence[str], width: int) -> Table:
     """One bar per outcome, in its colour."""
     rows = [
-        (name, fraction, outcome_colour(name), None if success is None else name == success)
-        for name, fraction in outcomes
+        (name, fraction, outcome_colour(name), name in good if good else None) for name, fraction in outcomes
     ]
     return _bars(rows, width)
 

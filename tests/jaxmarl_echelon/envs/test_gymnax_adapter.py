@@ -135,7 +135,7 @@ def test_automatic_resets_report_the_true_final_observation():
     actions = {ROLE: jnp.full((4, 1, 1), 0.5)}
 
     def draw(key):
-        return episodes.Drawn(env.default_params(), jnp.int32(0))
+        return episodes.Drawn(env.default_params())
 
     @jax.jit
     def play(key):

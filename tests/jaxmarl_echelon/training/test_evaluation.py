@@ -157,7 +157,9 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
-    some, none = group.variant_rows(members, [record(rate, number) for _, rate, number in named])
+    some, none = group.variant_rows(
+        members, [record(rate, number) for _, rate, number in named], "success_rate"
+    )
     assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
     assert all(math.isnan(none[key]) for key in ("success", "low", "high", "best"))
     assert tables.interval(none["success"], none["low"], none["high"]) == "-"
@@ -166,10 +168,10 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
     env = Sick()
     result = play(env)
-    assert float(result.success_rate(env.spec)) == 0.0
-    won = result.replace(outcome=jnp.zeros_like(result.outcome))
-    assert float(won.success_rate(env.spec)) == 1.0
-    assert math.isnan(float(play(Sick(ALL)).success_rate(env.spec)))
+    assert float(result.score(env.spec)) == 0.0
+    won = result.replace(results=result.results | {"outcome": jnp.zeros_like(result.results["outcome"])})
+    assert float(won.score(env.spec)) == 1.0
+    assert math.isnan(float(play(Sick(ALL)).score(env.spec)))
 
 
 ROSTERS = {(True, True): 2.0, (True, False): 2.0, (False, False): math.nan}
@@ -199,7 +201,7 @@ def played(env, params, number=4):
     """Results `[T, E]` of E episodes, one each."""
 
     def draw(key):
-        return Drawn(jax.tree.map(jnp.asarray, params), jnp.int32(0))
+        return Drawn(jax.tree.map(jnp.asarray, params))
 
     def step(state, key):
         action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}

@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
 def learners(folder, config, name):
     program = make_program(config)
     like = jax.eval_shape(program.init, jax.random.key(0))
-    return checkpoints.restore(checkpoints.find(folder, name), like).learners
+    return checkpoints.restore(checkpoints.find(folder, name), like).policies
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)

@@ -198,14 +198,14 @@ def continued(folder, before, after, updates=4):
     """The state of one configuration after some updates, as a run of another one restores it."""
     program = make_program(before)
     state = jax.jit(program.init)(jax.random.key(0))
-    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.learners.items()}
-    found = checkpoints.save(folder, ("latest",), state.replace(learners=learners), {"step": 1})
+    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.policies.items()}
+    found = checkpoints.save(folder, ("latest",), state.replace(policies=learners), {"step": 1})
     return resuming.read_checkpoint(after, make_program(after), found)
 
 
 def test_a_longer_run_goes_on_learning(tmp_path):
     ended, longer = configure(64), configure(192)
-    state = continued(tmp_path, ended, longer).learners[probes.ROLE]
+    state = continued(tmp_path, ended, longer).policies[probes.ROLE]
     assert float(annealed(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
     rate = float(annealed(longer.algo, state.hyper, state.updates)["learning_rate"])
     assert rate == pytest.approx(1e-2 * 2 / 3)
@@ -222,7 +222,7 @@ def make_hyper(config):
 def test_numbers_of_a_learner_apply(tmp_path, algo, name):
     # The last one is None at first, so that the state has no such number.
     state = continued(tmp_path, configure(algo=algo), configure(algo=algo, **{name: 0.25}))
-    hyper = state.learners[probes.ROLE].hyper
+    hyper = state.policies[probes.ROLE].hyper
     assert float(hyper[name]) == 0.25 and set(hyper) == set(make_hyper(configure(algo=algo, **{name: 0.25})))
 
 
@@ -250,7 +250,7 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
     found = checkpoints.save(tmp_path, ("latest",), state, {"step": 1})
     state = group.read_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
-    assert state.learners[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
+    assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
 def test_scores_of_another_task_do_not_count_any_more():
