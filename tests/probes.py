@@ -263,6 +263,90 @@ class Absent(Probe):
         return jnp.where(state.alive, 1.0, 0.0)
 
 
+class Fallen(Probe):
+    """Two agents in episodes of four steps; the second acts once, and waits for the end from then on. What is
+    paid at the end depends on the first action of each: 1 for action 1, nothing for action 0. V = 1 for the
+    second's only decision, gamma ** 3 for the first's first.
+    """
+
+    agents = 2
+    horizon = 4
+    action = Discrete(2)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return replace(super().spec, late=True)
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return state.replace(cue=jnp.zeros(self.agents)), time
+
+    def step(self, key, state, actions, params):
+        chosen = jnp.where(state.clock == 0, actions[ROLE].astype(jnp.float32), state.cue)
+        after = state.replace(clock=state.clock + 1, cue=chosen, alive=jnp.array([True, False]))
+        last = after.clock >= self.horizon
+        reward = params["gain"] * jnp.where(last, chosen, 0.0)
+        ends = jnp.full(self.agents, last)
+        time = self._show(after.replace(alive=after.alive & ~last), params, reward, ends, jnp.zeros_like(ends))
+        return after, time
+
+    def observe(self, state, params):
+        return jnp.zeros((self.agents, 1))
+
+
+class Comings(Probe):
+    """Three slots in episodes of four steps: the first is filled throughout, the second from the third step
+    on, the last never. Who is there is paid 1 per step: returns are 4 and 2. `travelled` counts an agent's
+    steps, `stood` is how many of them it stood still: none, so that nothing but absence makes it 0.
+    """
+
+    agents = 3
+    horizon = 4
+    comes = 2
+
+    @property
+    def spec(self) -> EnvSpec:
+        own = (
+            results.Result("travelled", role=ROLE, reduce="sum"),
+            results.Result("pace", role=ROLE, reduce="sum", source="paid", over="travelled"),
+            results.Result("share", role=ROLE, kind="rate"),
+        )
+        plain = super().spec
+        return replace(plain, results=(*plain.results, *own), score="share", roles=plain.roles)
+
+    def there(self, clock):
+        return jnp.array([True, clock >= self.comes, False])
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return self._filled(state, time, jnp.zeros(self.agents))
+
+    def step(self, key, state, actions, params):
+        acted = self.there(state.clock)
+        after = state.replace(clock=state.clock + 1)
+        last = after.clock >= self.horizon
+        reward = params["gain"] * jnp.where(acted, 1.0, 0.0)
+        ends = acted & last
+        time = self._show(after, params, reward, ends, jnp.zeros_like(ends))
+        after, time = self._filled(after, time, reward)
+        return after, time
+
+    def _filled(self, state, time, reward):
+        there, over = self.there(state.clock), state.clock >= self.horizon
+        garbage = jnp.array([0.0, 0.0, 1e3])  # what the empty slot shows
+        info = time.info | {
+            "travelled": jnp.where(there | (reward > 0), 1.0, 0.0) * (state.clock > 0) * (reward > 0) + garbage,
+            "paid": 2.0 * reward + garbage,
+            "share": jnp.array([1.0, 0.5, 0.0]),
+        }
+        return state, time.replace(
+            alive={ROLE: there & ~over},
+            present={ROLE: there},
+            begins={ROLE: (state.clock == self.comes) & jnp.array([False, True, False])},
+            info=info,
+        )
+
+
 class Poison(Probe):
     """Becomes not-a-number in the step after which the clock is `params["poison"]` (-1: never;
     0: at reset), in the place that `where` names: state, obs, reward or info.
@@ -386,6 +470,8 @@ CONFORMING = (
     MaskOnly(),
     DeadAgent(),
     Absent(),
+    Fallen(),
+    Comings(),
     Poison(),
     ContinuousTarget(),
     MultiDiscreteTarget(),

@@ -58,8 +58,8 @@ class Program(NamedTuple):
     Attributes:
       init: `(key, course=None, world=None) -> RunState`; `course` is the curriculum's state to begin with.
       update: `(RunState, world=None) -> (RunState, Report)`: one rollout and what is learnt from it.
-      assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation that
-        scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
+      assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
+        that scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
         looks at no more of the run than `policy` leaves and returns none of it, so that neither a
         replay nor anything else is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
