@@ -24,7 +24,7 @@ from rich.table import Table
 from spread import bytes_per_environment, spread
 from updates import PEER
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make

@@ -18,12 +18,12 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos import products
-from algos.a2c import A2CConfig
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.optim import products
 from algos.types import ActionSpec, Rollout, Transition
 
 OBSERVATION, ACTION, BATCH, ROWS = 119, 2, 256, 16

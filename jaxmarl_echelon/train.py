@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from algos.plan import Plan
+from algos.on_policy.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.tracking import plots, tables

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from algos.checks import require_count
-from algos.plan import Plan, plan_horizon
+from algos.on_policy.plan import Plan, plan_horizon
 from algos.types import Block, Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.products import compiler_options
-from algos.teacher import Teacher
+from algos.on_policy.teacher import Teacher
+from algos.optim.products import compiler_options
 from algos.types import Agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum

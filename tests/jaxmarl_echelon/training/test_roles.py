@@ -9,9 +9,9 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.off_policy import as_rows, remember
-from algos.ppo import PPOConfig
-from algos.td3 import TD3Config
+from algos.off_policy.agent import as_rows, remember
+from algos.off_policy.td3 import TD3Config
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.curricula.base import fixed

@@ -1,0 +1,1 @@
+"""Learners of whole rollouts: PPO and A2C."""

@@ -1,0 +1,88 @@
+"""Advantage actor-critic, synchronous (Mnih et al. 2016, section 4): one gradient step per rollout."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice
+from algos.nets.networks import Policy
+from algos.nets.normalize import masked_mean
+from algos.on_policy.agent import Batch, Hyper, Method, Metrics, OnPolicyConfig, OnPolicyState, total_loss
+from algos.optim.optimizers import adam, clip_scale, global_norm, init_adam, init_rmsprop, rmsprop
+
+PyTree = Any
+
+OPTIMIZERS = {"rmsprop": init_rmsprop, "adam": init_adam}
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """Settings of A2C, besides those of `OnPolicyConfig`; `normalize_advantage` is "batch" or "none".
+
+    Attributes:
+      optimizer: "rmsprop" or "adam".
+      rmsprop_decay, rmsprop_eps: of RMSprop.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicyConfig.TRACED | {
+        "rmsprop_decay": (0.0, 1.0 - 1e-7),
+        "rmsprop_eps": (1e-12, 1.0),
+    }
+
+    horizon: int = 5
+    learning_rate: float = 7e-4
+    gae_lambda: float = 1.0
+    optimizer: str = "rmsprop"
+    rmsprop_decay: float = 0.99
+    rmsprop_eps: float = 1e-5
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
+
+    def method(self, policy: Policy) -> Method:
+        """One step along the policy gradient."""
+        return Method(OPTIMIZERS[self.optimizer], partial(learn, self, policy))
+
+
+def learn(
+    config: A2CConfig, policy: Policy, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
+) -> tuple[PyTree, PyTree, Metrics]:
+    """One gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
+    del key
+    grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
+    norm = global_norm(grads)
+    step = {
+        "learning_rate": hyper["learning_rate"],
+        "scale": clip_scale(norm, hyper["max_grad_norm"]),
+        "apply": jnp.any(batch.alive),
+    }
+    if config.optimizer == "adam":
+        step |= {"beta1": hyper["adam_beta1"], "beta2": hyper["adam_beta2"], "eps": hyper["adam_eps"]}
+        params, optimizer = adam(grads, state.optimizer, state.params, **step)
+    else:
+        step |= {"decay": hyper["rmsprop_decay"], "eps": hyper["rmsprop_eps"]}
+        params, optimizer = rmsprop(grads, state.optimizer, state.params, **step)
+    metrics = {name: masked_mean(x, batch.alive) for name, x in samples.items()}
+    return params, optimizer, metrics | {"gradient_norm": norm}
+
+
+def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
+    """The loss whose gradient is the policy gradient, with half the squared error of the values.
+
+    Args:
+      policy: the networks.
+      params: their parameters.
+      batch: samples `[N]`, advantages as they enter the loss.
+      hyper: `value_coefficient`, `entropy_coefficient`.
+
+    Returns:
+      the loss and unreduced `[N]` quantities for metrics.
+    """
+    distribution, value = policy.apply(params, batch.obs, batch.mask)
+    policy_loss = -distribution.log_prob(batch.action) * batch.advantage
+    value_loss = 0.5 * jnp.square(value - batch.target)
+    return total_loss(policy_loss, value_loss, distribution, batch.alive, hyper)
