@@ -181,7 +181,7 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     batch = num_envs * horizon
     algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
     config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
-    return config, make_program(config)
+    return config, make_program(config, tuned=True)
 
 
 def race_of(where: str) -> dict:

@@ -7,7 +7,7 @@ feed-forward policy is the same code.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.nets.initializers import orthogonal
-
-PyTree = Any
+from algos.types import PyTree
 
 KINDS = ("none", "lstm", "gru", "mingru")
 WEIGHT_INITS = ("orthogonal", "uniform")

@@ -7,23 +7,24 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from algos.nets.encoders import make_encoder
-from algos.nets.networks import PRECISIONS, Actor, Network, PolicyHead, policy_bias
-from algos.off_policy.agent import (
+from algos.off_policy.agent import ReplayLearner
+from algos.off_policy.learning import (
     Method,
-    OffPolicyConfig,
     OffPolicyState,
-    bellman,
-    descend,
-    follow,
+    adam_step,
+    bellman_target,
     squared_loss,
+    update_targets,
 )
+from algos.off_policy.networks import make_actor, make_ensemble
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 
 @dataclass(frozen=True)
-class TD3Config(OffPolicyConfig):
-    """Settings of TD3, besides those of `OffPolicyConfig`; noise in units of half the action range.
+class TD3Config(OffPolicySettings, ReplayLearner):
+    """Settings of TD3, besides those of `OffPolicySettings`; noise in units of half the action range.
 
     Attributes:
       policy_delay: steps of the critics per step of the actor and of the targets.
@@ -33,67 +34,53 @@ class TD3Config(OffPolicyConfig):
     """
 
     NAME: ClassVar[str] = "td3"
-    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicyConfig.TRACED | {
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
         "exploration_noise": (0.0, math.inf),
         "target_noise": (0.0, math.inf),
         "target_noise_clip": (0.0, math.inf),
     }
-    COUNTS: ClassVar[tuple[str, ...]] = (*OffPolicyConfig.COUNTS, "policy_delay")
+    COUNTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.COUNTS, "policy_delay")
 
     policy_delay: int = 2
     exploration_noise: float = 0.1
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
 
-    def method(self, observation: ObservationSpec, action: ActionSpec) -> Method:
-        """TD3: the least of the critics' values at a disturbed action of the target actor."""
-        return make_td3_method(self, observation, action)
+    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
+        """TD3: the minimum of the critics' values at a noisy action of the target actor."""
+        return make_td3_method(self, observation, action, how)
 
 
-def make_deterministic_actor(
-    config: OffPolicyConfig, observation: ObservationSpec, action: ActionSpec
-) -> Network:
-    """An actor that maps observations to actions `[..., D]` in (-1, 1).
-
-    Raises:
-      ValueError: if `initial_action` does not fit the action space.
-    """
-    dtype = PRECISIONS[config.compute_dtype]
-    bias = policy_bias(config.initial_action, action, squash=True)
-    encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    head = PolicyHead(action.dimensions, mean_bias=bias)
-    actor = Actor(head, config.widths, config.activation, dtype, encoder)
-    return Network(
-        init=lambda key: actor.init(key, jnp.zeros((observation.size,))),
-        apply=lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]),
-    )
-
-
-def make_td3_method(config: TD3Config, observation: ObservationSpec, action: ActionSpec) -> Method:
+def make_td3_method(
+    config: TD3Config, observation: ObservationSpec, action: ActionSpec, how: Implementation
+) -> Method:
     """The networks and losses of TD3.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_deterministic_actor(config, observation, action)
-    critics = config.critics(observation, action)
+    actor = make_actor(config, observation, action, how)
+    critics = make_ensemble(config, observation, action, how)
+
+    def act(params, obs):
+        return jnp.tanh(actor.apply(params, obs)[0])
 
     def init(key):
         key_actor, key_critic = jax.random.split(key)
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic)}
 
     def greedy(state, obs):
-        return actor.apply(state.params["actor"], obs)
+        return act(state.params["actor"], obs)
 
     def explore(state, key, obs):
         action = greedy(state, obs)
-        return disturb(key, action, state.hyper["exploration_noise"], jnp.inf)
+        return add_noise(key, action, state.hyper["exploration_noise"], jnp.inf)
 
     def target(state, key, batch):
-        action = actor.apply(state.targets["actor"], batch.next_obs)
-        action = disturb(key, action, state.hyper["target_noise"], state.hyper["target_noise_clip"])
+        action = act(state.targets["actor"], batch.next_obs)
+        action = add_noise(key, action, state.hyper["target_noise"], state.hyper["target_noise_clip"])
         next_value = critics.apply(state.targets["critic"], batch.next_obs, action)
-        return bellman(batch, next_value)[..., 0].min(0)
+        return bellman_target(batch, next_value)[..., 0].min(0)
 
     def improve(state, key, batch):
         due = (state.updates + 1) % state.hyper["policy_delay"] == 0
@@ -104,11 +91,11 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
         first = jax.tree.map(lambda x: x[:1], state.params["critic"])
 
         def loss(params):
-            return -critics.apply(first, batch.obs, actor.apply(params, batch.obs)).mean()
+            return -critics.apply(first, batch.obs, act(params, batch.obs)).mean()
 
         value, grads = jax.value_and_grad(loss)(state.params["actor"])
-        state = follow(descend(state, "actor", grads, "actor_learning_rate"))
-        # The steps left out count as 0 in the mean over all steps; this makes up for them.
+        state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
+        # Steps without one count as 0 in the mean over all steps; the factor compensates for them.
         return state, value * state.hyper["policy_delay"]
 
     return Method(
@@ -124,7 +111,7 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
     )
 
 
-def disturb(key: jax.Array, action: jax.Array, std: jax.Array, limit: jax.Array | float) -> jax.Array:
+def add_noise(key: jax.Array, action: jax.Array, std: jax.Array, limit: jax.Array | float) -> jax.Array:
     """Adds Gaussian noise, itself clipped to `[-limit, limit]`, and clips the action to [-1, 1]."""
     noise = jnp.clip(std * jax.random.normal(key, action.shape), -limit, limit)
     return jnp.clip(action + noise, -1.0, 1.0)

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_count
-from algos.off_policy.agent import Method
-from algos.off_policy.sac import SoftConfig, make_soft_method
+from algos.off_policy.agent import ReplayLearner
+from algos.off_policy.learning import Method
+from algos.off_policy.soft import SoftSettings, make_soft_method
+from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 # Target atoms per kernel of the quantile loss: enough for wide arithmetic, few enough to compile fast.
@@ -16,8 +18,8 @@ ATOMS_UNROLL = 8
 
 
 @dataclass(frozen=True)
-class TQCConfig(SoftConfig):
-    """Settings of TQC; see `OffPolicyConfig` and `SoftConfig`.
+class TQCConfig(SoftSettings, ReplayLearner):
+    """Settings of TQC, besides those of `SoftSettings`.
 
     Attributes:
       n_quantiles: quantiles per critic.
@@ -40,13 +42,14 @@ class TQCConfig(SoftConfig):
                 "less than n_quantiles"
             )
 
-    def method(self, observation: ObservationSpec, action: ActionSpec) -> Method:
+    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
         """TQC: pooled quantiles without the largest, quantile regression, the mean for the actor."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
             observation,
             action,
+            how,
             outputs=self.n_quantiles,
             truncate=lambda target: drop_largest(target, dropped),
             critic_loss=quantile_loss,

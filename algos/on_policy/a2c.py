@@ -2,32 +2,35 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice
-from algos.nets.networks import Policy
+from algos.nets.actor_critic import Policy
 from algos.nets.normalize import masked_mean
-from algos.on_policy.agent import Batch, Hyper, Method, Metrics, OnPolicyConfig, OnPolicyState, total_loss
-from algos.optim.optimizers import adam, clip_scale, global_norm, init_adam, init_rmsprop, rmsprop
+from algos.on_policy.agent import Method, RolloutLearner
+from algos.on_policy.losses import total_loss
+from algos.on_policy.samples import Batch
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState
+from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
+from algos.optim.small_batches import Implementation
+from algos.types import Hyper, Metrics, PyTree
 
-PyTree = Any
-
-OPTIMIZERS = {"rmsprop": init_rmsprop, "adam": init_adam}
+OPTIMIZERS = ("rmsprop", "adam")
 
 
 @dataclass(frozen=True)
-class A2CConfig(OnPolicyConfig):
-    """Settings of A2C, besides those of `OnPolicyConfig`; `normalize_advantage` is "batch" or "none".
+class A2CConfig(OnPolicySettings, RolloutLearner):
+    """A2C; `normalize_advantage` is "batch" or "none", other settings are those of `OnPolicySettings`.
 
     Attributes:
       optimizer: "rmsprop" or "adam".
       rmsprop_decay, rmsprop_eps: of RMSprop.
     """
 
-    TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicyConfig.TRACED | {
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
         "rmsprop_decay": (0.0, 1.0 - 1e-7),
         "rmsprop_eps": (1e-12, 1.0),
     }
@@ -41,33 +44,26 @@ class A2CConfig(OnPolicyConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        require_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
 
-    def method(self, policy: Policy) -> Method:
+    def method(self, policy: Policy, how: Implementation, **run) -> Method:
         """One step along the policy gradient."""
-        return Method(OPTIMIZERS[self.optimizer], partial(learn, self, policy))
+        del how, run
+        optimizer = make_optimizer(self.optimizer)
+        return Method(optimizer.init, partial(learn, policy, optimizer))
 
 
 def learn(
-    config: A2CConfig, policy: Policy, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
+    policy: Policy, optimizer: Optimizer, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
 ) -> tuple[PyTree, PyTree, Metrics]:
     """One gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
     del key
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
-    norm = global_norm(grads)
-    step = {
-        "learning_rate": hyper["learning_rate"],
-        "scale": clip_scale(norm, hyper["max_grad_norm"]),
-        "apply": jnp.any(batch.alive),
-    }
-    if config.optimizer == "adam":
-        step |= {"beta1": hyper["adam_beta1"], "beta2": hyper["adam_beta2"], "eps": hyper["adam_eps"]}
-        params, optimizer = adam(grads, state.optimizer, state.params, **step)
-    else:
-        step |= {"decay": hyper["rmsprop_decay"], "eps": hyper["rmsprop_eps"]}
-        params, optimizer = rmsprop(grads, state.optimizer, state.params, **step)
+    norm = optimizer.norm(grads)
+    scale = clip_scale(norm, hyper["max_grad_norm"])
+    params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, jnp.any(batch.alive))
     metrics = {name: masked_mean(x, batch.alive) for name, x in samples.items()}
-    return params, optimizer, metrics | {"gradient_norm": norm}
+    return params, after, metrics | {"gradient_norm": norm}
 
 
 def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:

@@ -1,68 +1,66 @@
-"""PPO on segments: whole rows of consecutive decisions, evaluated from the recurrent state before them."""
+"""Segments of a rollout: rows of consecutive decisions, evaluated from the recurrent state before them.
+
+PPO's epochs over minibatches of whole segments, with advantages that later minibatches may refresh.
+"""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from algos.nets.networks import Policy
+from algos.nets.actor_critic import Policy
 from algos.nets.normalize import masked_mean, standardize
-from algos.nets.observations import Entities, observe
-from algos.on_policy.agent import Hyper, Metrics, OnPolicyState, keep, learning_rewards
-from algos.on_policy.minibatches import Progress, clipped_loss, descend, summed
+from algos.nets.observations import observe
+from algos.on_policy.losses import clipped_loss
+from algos.on_policy.minibatches import Progress, descend, summed
+from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import vtrace_gae
+from algos.on_policy.samples import keep, learning_rewards
 from algos.on_policy.sampling import choose, importance_exponent, partition
+from algos.on_policy.settings import OnPolicyState
 from algos.on_policy.teacher import Lesson, Teacher, imitation_loss, lesson
 from algos.optim.optimizers import Optimizer
-from algos.types import Rollout
-
-if TYPE_CHECKING:
-    from algos.on_policy.ppo import PPOConfig
-
-PyTree = Any
+from algos.types import Hyper, Metrics, PyTree, Rollout
 
 
 class Segments(NamedTuple):
-    """A rollout as S rows of T decisions: axes `[T, S]`, but for `carry` and `last_value` `[S]`.
+    """A rollout as S rows of T decisions, with axes `[T, S]`.
 
     Attributes:
-      obs, action, log_prob, value, reward, reset, discount, boundary, bootstrap, alive, mask: as in
-        `Rollout`; observations are as networks see them, rewards in the units of the values.
-      carry: recurrent state before each row.
-      last_value: value of the observation after each row.
+      rollout: `[T, S]`, but `carry` before and `last_value` after each row, `[S]`. Observations are as
+        networks see them, rewards in the units of the values; rows that are not alive hold zeros.
       advantage, target: as after the rollout.
       learning: bool, alive and past the burn-in.
-      lesson: what the teacher makes of it, or None.
+      lesson: the teacher's distributions and values, or None.
     """
 
-    obs: jax.Array | Entities
-    action: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
-    reward: jax.Array
-    reset: jax.Array
-    discount: jax.Array
-    boundary: jax.Array
-    bootstrap: jax.Array
-    alive: jax.Array
-    mask: jax.Array | None
-    carry: PyTree
-    last_value: jax.Array
+    rollout: Rollout
     advantage: jax.Array
     target: jax.Array
     learning: jax.Array
     lesson: Lesson | None = None
 
+    @property
+    def value(self) -> jax.Array:
+        """The critic's estimates during the rollout."""
+        return self.rollout.value
+
+    @property
+    def alive(self) -> jax.Array:
+        """Where the agent acted."""
+        return self.rollout.alive
+
     def take(self, rows: jax.Array) -> "Segments":
         """The segments `rows`."""
-        picked = jax.tree.map(lambda x: x[:, rows], self._replace(carry=(), last_value=None))
-        carry, last_value = jax.tree.map(lambda x: x[rows], (self.carry, self.last_value))
-        return picked._replace(carry=carry, last_value=last_value)
+        inside = self._replace(rollout=self.rollout.replace(carry=(), last_value=None))
+        picked = jax.tree.map(lambda x: x[:, rows], inside)
+        carry, last_value = jax.tree.map(lambda x: x[rows], (self.rollout.carry, self.rollout.last_value))
+        return picked._replace(rollout=picked.rollout.replace(carry=carry, last_value=last_value))
 
 
 class Memory(NamedTuple):
-    """What the minibatches so far found out, `[T, S]`: values, importance ratios, advantages, targets."""
+    """Latest values, importance ratios, advantages and targets of all segments, `[T, S]` each."""
 
     value: jax.Array
     ratio: jax.Array
@@ -71,93 +69,92 @@ class Memory(NamedTuple):
 
 
 def prepare(
-    config: "PPOConfig",
+    config: PPOSettings,
     state: OnPolicyState,
     rollout: Rollout,
     hyper: Hyper,
     teacher: Teacher | None = None,
 ) -> Segments:
-    """Cuts a rollout `[k * T, E, A]` with flat observations into segments, and has the teacher look at them.
+    """Cuts a rollout `[k * T, E, A]` with flat observations into segments, and evaluates the teacher on them.
 
-    The k * E * A rows are ordered by segment, environment and agent. What is not alive is replaced before
-    any arithmetic of the losses.
+    The k * E * A rows are ordered by segment, environment and agent. Rows that are not alive are replaced
+    before any arithmetic of the losses.
     """
     if config.teacher is not None and teacher is None:
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
-    number, alive = config.segments_per_agent, rollout.alive
-    agents = alive.shape[1] * alive.shape[2]
-    length = alive.shape[0] // number
-
-    def rows(x):
-        x = x.reshape((number, length, agents) + x.shape[3:])
-        return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
-
-    fields = {
-        "obs": jax.tree.map(partial(keep, alive), observe(state.observations, rollout.obs)),
-        "action": keep(alive, rollout.action),
-        "log_prob": keep(alive, rollout.log_prob),
-        "value": jnp.where(alive | jnp.isfinite(rollout.value), rollout.value, 0.0),
-        "reward": keep(alive, learning_rewards(state, rollout, hyper)),
-        "reset": rollout.reset,
-        "discount": rollout.discount,
-        "boundary": rollout.boundary,
-        "bootstrap": keep(alive, rollout.bootstrap),
-        "alive": alive,
-        "mask": None if rollout.mask is None else keep(alive, rollout.mask, True),
-    }
-    fields = jax.tree.map(rows, fields)
-    following = jnp.concatenate([rollout.value[length::length], rollout.last_value[None]])
-    past_burn_in = (jnp.arange(length) >= config.burn_in)[:, None]
-    # An agent that is dead as its row begins may have seen, and remember, anything.
-    carry = jax.tree.map(
-        lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((number * agents,) + x.shape[3:]),
-        rollout.carry,
-    )
+    number = config.segments_per_agent
+    rows = as_segments(state, rollout, hyper, number)
     taught = None
     if teacher is not None:
-        carry, watched = carry
-        seen = rows(keep(alive, rollout.obs))
-        taught = lesson(teacher, state.teacher, seen, watched, fields["reset"], fields["mask"])
-    segments = Segments(
-        **fields,
-        carry=carry,
-        last_value=following.reshape(-1),
-        advantage=None,
-        target=None,
-        learning=fields["alive"] & past_burn_in,
-        lesson=taught,
+        own, watched = rows.carry
+        rows = rows.replace(carry=own)
+        seen = as_rows(keep(rollout.alive, rollout.obs), number)
+        taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
+    past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
+    advantage, target = trace(config, rows, rows.value, jnp.ones_like(rows.value), hyper)
+    return Segments(rows, advantage, target, rows.alive & past_burn_in, taught)
+
+
+def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
+    """The same rollout with axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
+    alive = rollout.alive
+    within = rollout.replace(
+        obs=jax.tree.map(partial(keep, alive), observe(state.observations, rollout.obs)),
+        action=keep(alive, rollout.action),
+        log_prob=keep(alive, rollout.log_prob),
+        value=jnp.where(alive | jnp.isfinite(rollout.value), rollout.value, 0.0),
+        reward=keep(alive, learning_rewards(state, rollout, hyper)),
+        bootstrap=keep(alive, rollout.bootstrap),
+        mask=None if rollout.mask is None else keep(alive, rollout.mask, True),
+        carry=(),
+        last_value=None,
     )
-    advantage, target = trace(config, segments, segments.value, jnp.ones_like(segments.value), hyper)
-    return segments._replace(advantage=advantage, target=target)
+    within = jax.tree.map(lambda x: as_rows(x, number), within)
+    length, segments = within.alive.shape
+    following = jnp.concatenate([rollout.value[length::length], rollout.last_value[None]])
+    # The observations, and with them the state, of an agent that is dead as its row begins may be non-finite.
+    carry = jax.tree.map(
+        lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((segments,) + x.shape[3:]), rollout.carry
+    )
+    return within.replace(carry=carry, last_value=following.reshape(-1))
 
 
-def trace(config: "PPOConfig", segments: Segments, value: jax.Array, ratio: jax.Array, hyper: Hyper):
+def as_rows(x: jax.Array, number: int) -> jax.Array:
+    """Cuts the time axis of `[k * T, E, A, ...]` into k = `number` parts: `[T, k * E * A, ...]`."""
+    length, agents = x.shape[0] // number, x.shape[1] * x.shape[2]
+    x = x.reshape((number, length, agents) + x.shape[3:])
+    return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
+
+
+def trace(
+    config: PPOSettings, rows: Rollout, value: jax.Array, ratio: jax.Array, hyper: Hyper
+) -> tuple[jax.Array, jax.Array]:
     """Advantages and targets `[T, S]` of rows, given values and importance ratios; see `vtrace_gae`."""
     return vtrace_gae(
-        segments.reward,
+        rows.reward,
         value,
-        segments.last_value,
-        segments.discount,
-        segments.boundary,
-        segments.bootstrap,
+        rows.last_value,
+        rows.discount,
+        rows.boundary,
+        rows.bootstrap,
         ratio,
         hyper["gamma"],
         hyper["gae_lambda"],
         hyper["vtrace_rho"],
         hyper["vtrace_c"],
-        segments.alive,
+        rows.alive,
         config.bootstrap_last,
     )
 
 
-def refresh(config: "PPOConfig", segments: Segments, memory: Memory, hyper: Hyper) -> Memory:
+def refresh(config: PPOSettings, segments: Segments, memory: Memory, hyper: Hyper) -> Memory:
     """Advantages and targets from the latest values and ratios."""
-    advantage, target = trace(config, segments, memory.value, memory.ratio, hyper)
+    advantage, target = trace(config, segments.rollout, memory.value, memory.ratio, hyper)
     return memory._replace(advantage=advantage, target=target)
 
 
 def learn_segments(
-    config: "PPOConfig",
+    config: PPOSettings,
     policy: Policy,
     optimizer: Optimizer,
     state: OnPolicyState,
@@ -192,7 +189,7 @@ def learn_segments(
 
 
 def segment_gradient(
-    config: "PPOConfig",
+    config: PPOSettings,
     policy: Policy,
     segments: Segments,
     params: PyTree,
@@ -200,12 +197,12 @@ def segment_gradient(
     choice: tuple[jax.Array, jax.Array],
     hyper: Hyper,
 ) -> tuple[PyTree, Metrics, jax.Array, Memory]:
-    """Chooses a minibatch of segments; see `descend` for the results.
+    """The gradient of a minibatch of segments, which it chooses; see `descend` for the results.
 
     Args:
       config, policy, segments, hyper: as for `learn_segments`, with `beta` of the importance weights.
       params: parameters of the networks.
-      memory: what the minibatches so far found out.
+      memory: refreshed by the minibatches so far.
       choice: a key and this minibatch's part of the partition.
     """
     if config.recompute_advantage == "minibatch":
@@ -226,25 +223,7 @@ def segment_gradient(
         known = known._replace(advantage=standardize(memory.advantage, segments.learning)[:, chosen])
 
     def loss(params):
-        distribution, value = policy.sequence(
-            params, minibatch.obs, minibatch.carry, minibatch.reset, minibatch.mask
-        )
-        log_ratio = distribution.log_prob(minibatch.action) - minibatch.log_prob
-        ratio = jnp.exp(jax.lax.stop_gradient(log_ratio))
-        advantage = known.advantage
-        if config.policy_advantage == "vtrace":
-            advantage, _ = trace(config, minibatch, known.value, ratio, hyper)
-        if config.normalize_advantage == "minibatch":
-            advantage = standardize(advantage, minibatch.learning)
-        centre = known.value if config.value_clip_center == "refreshed" else minibatch.value
-        batch = minibatch._replace(value=centre, target=known.target, alive=minibatch.learning)
-        total, samples = clipped_loss(distribution, value, log_ratio, advantage * weight, batch, hyper)
-        if config.teacher is not None:
-            values = hyper["teacher_value_weight"]
-            loss = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
-            total += hyper["teacher_coefficient"] * masked_mean(loss, minibatch.learning)
-            samples["imitation_loss"] = loss
-        return total, (samples, ratio, jax.lax.stop_gradient(value))
+        return segment_loss(config, policy, params, minibatch, known, weight, hyper)
 
     grads, (samples, ratio, value) = jax.grad(loss, has_aux=True)(params)
     if config.refreshes:
@@ -252,3 +231,51 @@ def segment_gradient(
             value=memory.value.at[:, chosen].set(value), ratio=memory.ratio.at[:, chosen].set(ratio)
         )
     return grads, *summed(samples, minibatch.learning), memory
+
+
+def segment_loss(
+    config: PPOSettings,
+    policy: Policy,
+    params: PyTree,
+    minibatch: Segments,
+    known: Memory,
+    weight: jax.Array,
+    hyper: Hyper,
+) -> tuple[jax.Array, tuple[Metrics, jax.Array, jax.Array]]:
+    """The loss of m segments, that of imitation included.
+
+    Args:
+      config, policy, hyper: as for `learn_segments`.
+      params: parameters of the networks.
+      minibatch: m segments.
+      known: latest values, advantages and targets of these.
+      weight: `[m]` importance weights of their advantages.
+
+    Returns:
+      the loss, and `(quantities for metrics, ratios, values)`, `[T, m]` each.
+    """
+    rows = minibatch.rollout
+    distribution, value = policy.sequence(params, rows.obs, rows.carry, rows.reset, rows.mask)
+    log_ratio = distribution.log_prob(rows.action) - rows.log_prob
+    ratio = jnp.exp(jax.lax.stop_gradient(log_ratio))
+    advantage = known.advantage
+    if config.policy_advantage == "vtrace":
+        advantage, _ = trace(config, rows, known.value, ratio, hyper)
+    if config.normalize_advantage == "minibatch":
+        advantage = standardize(advantage, minibatch.learning)
+    total, samples = clipped_loss(
+        distribution,
+        value,
+        log_ratio,
+        advantage=advantage * weight,
+        old_value=known.value if config.value_clip_center == "refreshed" else rows.value,
+        target=known.target,
+        alive=minibatch.learning,
+        hyper=hyper,
+    )
+    if config.teacher is not None:
+        values = hyper["teacher_value_weight"]
+        imitation = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
+        total += hyper["teacher_coefficient"] * masked_mean(imitation, minibatch.learning)
+        samples["imitation_loss"] = imitation
+    return total, (samples, ratio, jax.lax.stop_gradient(value))

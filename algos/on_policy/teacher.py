@@ -1,15 +1,13 @@
 """Kickstarting: a learner that imitates a trained policy while it learns (Schmitt et al. 2018)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from algos.nets.distributions import Distribution, divergence, full
-from algos.types import Agent
-
-PyTree = Any
+from algos.types import Agent, PyTree
 
 LOSSES: dict[str, Callable] = {
     # Less the teacher's entropy, which no gradient sees: 0 where both agree.

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
-PyTree = Any
+from algos.types import PyTree
 
 # Each row maps singular values x to a x + b x^3 + c x^5; together they bring all but the smallest to 1.
 COEFFICIENTS = (

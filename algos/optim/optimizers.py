@@ -1,7 +1,7 @@
 """Optimisers with traced hyper-parameters behind one interface, gradient clipping and annealing."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,7 @@ from flax import struct
 
 from algos.checks import require_choice
 from algos.optim.muon import combine, descend, find_matrices, muon, nesterov, separate
-
-PyTree = Any
+from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
 

@@ -1,19 +1,16 @@
-"""Steps of an optimiser over all small arrays at once: in short steps, each array costs a share of them."""
-
-from typing import Any
+"""Steps of an optimiser over all small arrays as one array, because each array has a fixed cost per step."""
 
 import jax
 
 from algos.optim.optimizers import Optimizer, global_norm
+from algos.types import PyTree
 
-PyTree = Any
-
-# Arrays of at most so many numbers are laid end to end.
+# Arrays of at most so many elements are concatenated.
 SMALL = 4096
 
 
 def pack(tree: PyTree) -> list[jax.Array]:
-    """The large arrays of a tree, then one `[N]` of all small ones end to end, if there are any.
+    """The large arrays of a tree, then the concatenation `[N]` of all small ones, if there are any.
 
     Raises:
       TypeError: for small arrays of several types.
@@ -39,9 +36,9 @@ def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
 
 
 def packed(optimizer: Optimizer) -> Optimizer:
-    """The optimiser with its norm and its steps taken over packed arrays; itself where that changes a step.
+    """The optimiser with its norm and its steps over packed arrays; unchanged if it is not elementwise.
 
-    Parameters, gradients and states keep their shapes outside. Numbers differ by rounding.
+    Parameters, gradients and states keep their shapes outside. Results differ by rounding.
     """
     if not optimizer.elementwise:
         return optimizer
@@ -56,7 +53,7 @@ def packed(optimizer: Optimizer) -> Optimizer:
 
 
 def _replace(state: PyTree, like: PyTree, change) -> PyTree:
-    """The state with `change` applied to every part that is built like the parameters."""
+    """The state with `change` applied to every part that has the structure and shapes of the parameters."""
     structure, shapes = jax.tree.structure(like), [x.shape for x in jax.tree.leaves(like)]
 
     def matches(part):

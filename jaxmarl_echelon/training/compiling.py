@@ -49,7 +49,7 @@ def compile_program(
       assess: `(state) -> (curriculum state, assessment)`; of the state only what that needs is passed on.
       arguments: arrays to start from.
       updates_per_chunk: updates in one call.
-      options: what XLA is told of the updates, see `Program.compiler_options`.
+      options: options of XLA for the updates, see `Program.compiler_options`.
     """
     begin = time.perf_counter()
 

@@ -1,14 +1,12 @@
 """Rings of transitions, one per row, and the n-step windows that are read from them."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos.types import Transition
-
-PyTree = Any
+from algos.types import PyTree, Transition
 
 
 @struct.dataclass

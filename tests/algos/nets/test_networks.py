@@ -3,14 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.nets.networks import (
-    ActorCriticConfig,
-    Critic,
-    flatten,
-    make_actor_critic,
-    make_critics,
-    orthogonal,
-)
+from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
+from algos.nets.initializers import orthogonal
+from algos.nets.networks import Critic, flatten, make_critics
 from algos.types import ActionSpec, ObservationSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))

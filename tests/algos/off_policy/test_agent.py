@@ -23,7 +23,7 @@ from off_policy_cases import (
 )
 
 from algos.nets.normalize import merge_moments, moments_of, normalize
-from algos.off_policy.agent import critic_step, descend, follow, gradient_step
+from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
@@ -239,9 +239,9 @@ def test_targets_follow_by_exactly_tau():
     _, state = make(TD3Config, tau=0.25)
     state = perturbed(state)
     expected = jax.tree.map(lambda slow, fast: 0.75 * slow + 0.25 * fast, state.targets, state.params)
-    assert_same(follow(state).targets, expected, rtol=1e-5, atol=1e-6)
+    assert_same(update_targets(state).targets, expected, rtol=1e-5, atol=1e-6)
     assert set(state.targets) == {"actor", "critic"}
-    still = follow(state.replace(hyper=state.hyper | {"tau": jnp.float32(0.0)}))
+    still = update_targets(state.replace(hyper=state.hyper | {"tau": jnp.float32(0.0)}))
     assert_same(still.targets, state.targets)
 
 
@@ -261,7 +261,7 @@ def test_a_part_has_its_own_learning_rate_or_the_common_one():
         ("log_alpha", "alpha_learning_rate", 0.01),
         ("critic", "learning_rate", 0.01),
     ]:
-        after = descend(state, part, grads[part], rate)
+        after = adam_step(state, part, grads[part], rate)
         moved = jax.tree.map(lambda old, new: old - new, state.params[part], after.params[part])
         assert_same(moved, jax.tree.map(lambda x, e=expected: jnp.full(x.shape, e), moved), rtol=1e-3)
         others = [name for name in state.params if name != part]

@@ -14,7 +14,7 @@ from off_policy_cases import (
 )
 
 from algos.nets.distributions import SquashedGaussian
-from algos.off_policy.agent import squared_loss
+from algos.off_policy.learning import squared_loss
 from algos.off_policy.replay.rings import Between
 from algos.off_policy.sac import SACConfig
 

@@ -19,12 +19,12 @@ from off_policy_cases import (
     transition_of,
 )
 
-from algos.off_policy.td3 import TD3Config, disturb
+from algos.off_policy.td3 import TD3Config, add_noise
 
 KEY = jax.random.key(5)
 
 
-def test_target_disturbs_the_target_actor_within_bounds_and_takes_the_lesser_value():
+def test_target_adds_bounded_noise_to_the_target_actor_and_takes_the_lesser_value():
     method, state = method_of(TD3Config, target_noise=0.5, target_noise_clip=0.3)
     state, batch = perturbed(state), sample_of()
     noise = np.clip(0.5 * np.asarray(jax.random.normal(KEY, (16, D))), -0.3, 0.3)
@@ -92,7 +92,7 @@ def test_exploration_is_the_clipped_greedy_action_plus_noise():
     np.testing.assert_allclose((action - greedy).mean((0, 1)), 0.0, atol=0.02)
     still = state.replace(hyper=state.hyper | {"exploration_noise": jnp.float32(0.0)})
     assert_same(agent.act(still, KEY, obs, (), reset, None)[0], greedy)
-    wide = disturb(KEY, jnp.full((E, D), 0.9), 100.0, jnp.inf)
+    wide = add_noise(KEY, jnp.full((E, D), 0.9), 100.0, jnp.inf)
     assert jnp.all(jnp.abs(wide) == 1.0)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import probes
 import pytest
 
-from algos.nets.networks import make_actor_critic
+from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig
-from algos.on_policy.agent import prepare
 from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.samples import prepare
 from algos.types import ActionSpec, ObservationSpec, Rollout
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.training.config import RunConfig

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.nets.networks import ActorCriticConfig, make_actor_critic
+from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
 from algos.optim.muon import Matrix, combine, direction, find_matrices, orthogonalize, separate
 from algos.optim.optimizers import make_optimizer
 from algos.types import ActionSpec, ObservationSpec
