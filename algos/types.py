@@ -1,13 +1,15 @@
 """Contracts of the learners: what they are given and what they return."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from flax import struct
 
 PyTree = Any
+Metrics = dict[str, jax.Array]
+Hyper = dict[str, jax.Array]
 
 
 class ActionSpec(NamedTuple):
@@ -181,7 +183,7 @@ class Agent(NamedTuple):
       policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
-      rows: samples that go through the networks at once when it learns, or None where that is not known.
+      compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
       hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
         fresh state; None for agents whose state has none.
     """
@@ -195,5 +197,5 @@ class Agent(NamedTuple):
     learns: str = "rollout"
     policy_state: Callable = lambda state: state
     teach: Callable | None = None
-    rows: int | None = None
+    compiler_options: Mapping[str, str] = {}
     hyper: Callable[[], PyTree] | None = None

@@ -13,6 +13,7 @@ these, and ratios of medians are printed: this checkout's over the other's.
 import argparse
 import collections
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -145,7 +146,9 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
     config, _ = command_line.compose_config(command_line.plain(overrides))
     run = config_lib.read(config)
-    program = make_program(run)
+    # Other checkouts may know neither this nor `algos.compiler`.
+    tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
+    program = make_program(run, **tuned)
 
     def chunk(state):
         return jax.lax.scan(lambda s, _: program.update(s), state, None, run.updates_per_chunk)
@@ -153,7 +156,7 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     key = jax.random.key(0)
     state = jax.eval_shape(program.init, key)
     options, quick = program.compiler_options, None
-    if importlib.util.find_spec("algos.compiler"):  # other checkouts may not have it
+    if importlib.util.find_spec("algos.compiler"):
         quick = importlib.import_module("algos.compiler").quick()
     return {
         "init": lowered_part(program.init, (key,), roots, quick, False, compiles),

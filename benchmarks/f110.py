@@ -24,7 +24,7 @@ from rich.table import Table
 from spread import bytes_per_environment, spread
 from updates import PEER
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make
@@ -181,7 +181,7 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     batch = num_envs * horizon
     algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
     config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
-    return config, make_program(config)
+    return config, make_program(config, tuned=True)
 
 
 def race_of(where: str) -> dict:

@@ -20,8 +20,8 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos.on_policy import annealed
-from algos.ppo_segments import prepare
+from algos.on_policy.segments import prepare
+from algos.on_policy.settings import annealed
 from algos.types import ActionSpec, Rollout
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes

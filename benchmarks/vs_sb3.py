@@ -40,8 +40,8 @@ def read(task: str, algo: str):
 
 def ours(run, seeds: int) -> tuple[list[float], float, float]:
     """Mean returns of all seeds trained as one program, seconds of running and of compiling."""
-    program = make_program(run)
-    train = make_train(run)
+    program = make_program(run, tuned=True)
+    train = make_train(run, tuned=True)
 
     def one(key):
         state, _ = train(key)

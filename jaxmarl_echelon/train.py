@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from algos.plan import Plan
+from algos.on_policy.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.tracking import plots, tables
@@ -114,14 +114,14 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
     if variants.is_group(config):
         members = variants.members(config, choices)
         needed = memory.check_replay(members[0].config, len(members))
-        program = make_program(members[0].config)
+        program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved)
         restore = partial(group.read_checkpoint, members, program)
         score = program.env.spec.score
         return Job(resolved, together, restore, needed, True, score, config_lib.plans(members[0].config))
     run = config_lib.read(config)
     needed = memory.check_replay(run)
-    program = make_program(run)
+    program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved)
     restore = partial(resuming.read_checkpoint, run, program)
     return Job(resolved, alone, restore, needed, False, program.env.spec.score, config_lib.plans(run))

@@ -287,7 +287,9 @@ class Fallen(Probe):
         last = after.clock >= self.horizon
         reward = params["gain"] * jnp.where(last, chosen, 0.0)
         ends = jnp.full(self.agents, last)
-        time = self._show(after.replace(alive=after.alive & ~last), params, reward, ends, jnp.zeros_like(ends))
+        time = self._show(
+            after.replace(alive=after.alive & ~last), params, reward, ends, jnp.zeros_like(ends)
+        )
         return after, time
 
     def observe(self, state, params):
@@ -335,7 +337,8 @@ class Comings(Probe):
         there, over = self.there(state.clock), state.clock >= self.horizon
         garbage = jnp.array([0.0, 0.0, 1e3])  # what the empty slot shows
         info = time.info | {
-            "travelled": jnp.where(there | (reward > 0), 1.0, 0.0) * (state.clock > 0) * (reward > 0) + garbage,
+            "travelled": jnp.where(there | (reward > 0), 1.0, 0.0) * (state.clock > 0) * (reward > 0)
+            + garbage,
             "paid": 2.0 * reward + garbage,
             "share": jnp.array([1.0, 0.5, 0.0]),
         }

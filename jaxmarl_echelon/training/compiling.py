@@ -52,7 +52,7 @@ def compile_program(
       arguments: arrays to start from.
       world: arrays that all functions share; on the device once, never donated.
       updates_per_chunk: updates in one call.
-      options: what XLA is told of the updates, see `Program.compiler_options`.
+      options: options of XLA for the updates, see `Program.compiler_options`.
     """
     begin = time.perf_counter()
     world = jax.device_put(world)

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from algos.checks import require_count
-from algos.plan import Plan, plan_horizon
+from algos.on_policy.plan import Plan, plan_horizon
 from algos.types import Block, Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
@@ -50,8 +50,8 @@ AUTO = "auto"
 class LearnerSettings(Protocol):
     """What every algorithm's configuration offers.
 
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks)` builds the Agent
-    for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, tuned)` builds the
+    Agent for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
     `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
     `algos.types.Block`s of its observations, if it has any. A learner with a replay also has `memory`,
     with the same arguments but for `updates`: the bytes that it will occupy.

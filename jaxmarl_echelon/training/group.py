@@ -276,7 +276,7 @@ def train_group(
     Returns:
       the summary, with a row per variant.
     """
-    program = make_program(members[0].config)
+    program = make_program(members[0].config, tuned=True)
     facts = checkpoints.metadata(resume) if resume else {}
     records = []
     for member in members:

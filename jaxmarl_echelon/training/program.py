@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.products import compiler_options
-from algos.teacher import Teacher
+from algos.on_policy.teacher import Teacher
 from algos.types import Agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
@@ -91,9 +90,8 @@ class Program(NamedTuple):
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """What XLA is to be told of `update`, for whoever compiles it."""
-        rows = [agent.rows for agent in self.agents.values() if agent.rows is not None]
-        return compiler_options(min(rows, default=None))
+        """Options of XLA that `update` was built for; empty unless the program is tuned."""
+        return {name: x for agent in self.agents.values() for name, x in agent.compiler_options.items()}
 
     @property
     def role(self) -> str:
@@ -101,18 +99,22 @@ class Program(NamedTuple):
         return next(iter(self.agents))
 
 
-def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> Program:
+def make_program(
+    config: RunConfig, agents: dict[str, Agent] | None = None, *, tuned: bool = False
+) -> Program:
     """Builds the program of a run.
 
     Args:
       config: the run.
       agents: who learns the roles; None for `make_agents`.
+      tuned: whether the caller compiles `update` with `Program.compiler_options`; without these, gradient
+        steps of a tuned program can be slower than plain ones.
 
     Raises:
       ValueError: where parts of the configuration do not fit.
     """
     env = config.env
-    agents = make_agents(config) if agents is None else agents
+    agents = make_agents(config, tuned=tuned) if agents is None else agents
     frozen = frozen_policies(config)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
@@ -184,13 +186,14 @@ def scored_assessment(program: Program, seed: int) -> Callable:
     return assess
 
 
-def make_train(config: RunConfig) -> Callable:
+def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
     """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks. Large
     worlds (`config.env.world`) are given as an argument: else they are constants of what is compiled.
+    `tuned` is as for `make_program`, whose `compiler_options` the function is then compiled with.
     """
-    program = make_program(config)
+    program = make_program(config, tuned=tuned)
 
     def train(key, world=None):
         start = program.init(key, world=world)
@@ -199,9 +202,9 @@ def make_train(config: RunConfig) -> Callable:
     return train
 
 
-def make_agents(config: RunConfig) -> dict[str, Agent]:
-    """One agent for every role whose controller is `learner`."""
-    return {role: make_agent(config, role, **teacher(config, role)) for role in config.algos}
+def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
+    """One agent for every role whose controller is `learner`; `tuned` is as for `make_program`."""
+    return {role: make_agent(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
@@ -209,10 +212,10 @@ def make_actors(config: RunConfig) -> dict[str, Agent]:
     return {role: make_agent(config, role) for role in config.algos}
 
 
-def make_agent(config: RunConfig, name: str, **taught) -> Agent:
-    """The agent of one role."""
+def make_agent(config: RunConfig, name: str, **options) -> Agent:
+    """The agent of one role; `options` are further ones of the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
-    return config.algos[name].make(*spaces, updates=config.updates, **sizes, **taught)
+    return config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
 
 
 def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:

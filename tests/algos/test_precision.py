@@ -6,12 +6,12 @@ import numpy as np
 import off_policy_cases as cases
 import pytest
 
-from algos.a2c import A2CConfig
-from algos.networks import PRECISIONS
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.nets.networks import PRECISIONS
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
 T, E, F = 16, 8, 6

@@ -9,8 +9,8 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes

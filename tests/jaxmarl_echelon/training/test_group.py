@@ -9,7 +9,7 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy

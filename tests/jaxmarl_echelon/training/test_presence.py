@@ -9,14 +9,41 @@ import probes
 import pytest
 from probes import ROLE
 
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 from algos.types import Transition
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training import loop, rollout
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
-from learners import a2c, ppo, ppo_segments, sac  # noqa: I001
+from jaxmarl_echelon.training.program import make_controllers, make_program
+
+
+def ppo(**changes):
+    return PPOConfig(epochs=2, num_minibatches=2, widths=(16,), normalize_observation=False, **changes)
+
+
+def ppo_segments(**changes):
+    return PPOConfig(
+        epochs=2,
+        num_minibatches=2,
+        widths=(16,),
+        normalize_observation=False,
+        sampling="sequential",
+        core={"kind": "gru", "width": 8},
+        **changes,
+    )
+
+
+def a2c(**changes):
+    return A2CConfig(widths=(16,), normalize_observation=False, **changes)
+
+
+def sac(**changes):
+    settings = {"batch_size": 16, "learning_starts": 32, "replay": {"capacity": 600}}
+    return SACConfig(widths=(16,), **settings | changes)
 
 
 class Walkers(probes.Comings):
@@ -90,8 +117,6 @@ def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
 
 def played_by(program, config, run):
     """One rollout of the program's own collector, with sampled actions."""
-    from jaxmarl_echelon.training.program import make_controllers
-
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout.Collector(program.env, program.agents, acting, config.horizon, config.segments)
     return rollout.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))

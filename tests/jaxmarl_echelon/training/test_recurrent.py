@@ -7,7 +7,7 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.training import config as config_lib

@@ -11,9 +11,9 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.on_policy import annealed
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.settings import annealed
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased

@@ -9,9 +9,9 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.off_policy import as_rows, remember
-from algos.ppo import PPOConfig
-from algos.td3 import TD3Config
+from algos.off_policy.learning import as_rows, store_decision
+from algos.off_policy.td3 import TD3Config
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.curricula.base import fixed
@@ -120,7 +120,7 @@ def only_remembering(config, role, agent):
     replay = config.algos[role].make_replay(shape, action, **sizes)
 
     def update(state, key, batch):
-        return remember(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
+        return store_decision(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
 
     return agent._replace(update=update)
 

@@ -1,0 +1,98 @@
+"""What networks see of observations: normalised as a whole, or block by block for an encoder."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.nets.normalize import Moments, init_moments, merge_moments, normalize
+from algos.types import Block
+
+
+class Entities(NamedTuple):
+    """An observation taken apart.
+
+    Attributes:
+      blocks: block name to `[..., *shape]`; empty places of sets are 0.
+      present: name of a set to bool `[..., K]`, the places that somebody takes.
+    """
+
+    blocks: dict[str, jax.Array]
+    present: dict[str, jax.Array]
+
+
+@struct.dataclass
+class BlockMoments:
+    """Statistics of observations block by block.
+
+    What an encoder treats alike has one mean and variance: each feature of a set over the rows that are
+    there, all cells of a map. Of a plain block, every number has its own.
+
+    Attributes:
+      moments: block name to moments: `[F]` of a set, scalar of a map, of a plain block its shape.
+      blocks: the blocks.
+    """
+
+    moments: dict[str, Moments]
+    blocks: tuple[Block, ...] = struct.field(pytree_node=False)
+
+
+Statistics = Moments | BlockMoments | None
+
+
+def init_statistics(size: int, blocks: tuple[Block, ...] = ()) -> Moments | BlockMoments:
+    """Statistics of no observations, of `size` numbers each or, if there are any, of these blocks."""
+    if not blocks:
+        return init_moments((size,))
+    return BlockMoments({block.name: init_moments(_shared_shape(block)) for block in blocks}, blocks)
+
+
+def _shared_shape(block: Block) -> tuple[int, ...]:
+    return {"set": block.shape[1:], "map": ()}.get(block.kind, block.shape)
+
+
+def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
+    """Cuts raw observations `[..., F]` into blocks; a row of zeros is an empty place."""
+    parts = {
+        block.name: flat[..., block.start : block.start + block.size].reshape(*flat.shape[:-1], *block.shape)
+        for block in blocks
+    }
+    present = {block.name: jnp.any(parts[block.name] != 0, -1) for block in blocks if block.kind == "set"}
+    return Entities(parts, present)
+
+
+def merge_statistics(statistics: Statistics, flat: jax.Array, alive: jax.Array) -> Statistics:
+    """Merges raw observations `[*lead, F]` of those alive, `[*lead]` bool; see `merge_moments`."""
+    if statistics is None:
+        return None
+    if isinstance(statistics, Moments):
+        return merge_moments(statistics, flat, alive)
+    seen = take_apart(flat, statistics.blocks)
+    merged = {}
+    for block in statistics.blocks:
+        x = seen.blocks[block.name]
+        # One sample per row of a set and per cell of a map.
+        count = alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim - len(_shared_shape(block))))
+        if block.kind == "set":
+            count = count & seen.present[block.name]
+        count = jnp.broadcast_to(count, x.shape[: x.ndim - len(_shared_shape(block))])
+        merged[block.name] = merge_moments(statistics.moments[block.name], x, count)
+    return statistics.replace(moments=merged)
+
+
+def observe(statistics: Statistics, flat: jax.Array) -> jax.Array | Entities:
+    """What networks see of raw observations `[..., F]`: as they are without statistics, or normalised.
+
+    Which places of a set are empty is read from the raw rows: normalising moves rows of zeros away from
+    0, and rows of average entities there.
+    """
+    if statistics is None:
+        return flat
+    if isinstance(statistics, Moments):
+        return normalize(statistics, flat)
+    raw = take_apart(flat, statistics.blocks)
+    blocks = {name: normalize(statistics.moments[name], x) for name, x in raw.blocks.items()}
+    for name, present in raw.present.items():
+        blocks[name] = jnp.where(present[..., None], blocks[name], 0.0)
+    return Entities(blocks, raw.present)

@@ -1,0 +1,300 @@
+"""Replay of transitions on the device: uniform or prioritised, with successes and hindsight mixed in.
+
+Nothing here leaves the program: a replay is a bundle of pure functions over a state that lives in the
+learner's, is written in place inside scans and can be batched over runs. Parts that are not asked for
+have no state and no cost.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+from flax import struct
+
+from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
+from algos.off_policy.replay.priorities import Choice, Priorities, make_prioritized, make_uniform
+from algos.off_policy.replay.rings import Ring, Sample, init_ring, look, read, store
+from algos.off_policy.replay.successes import Successes, init_successes, make_collect, make_mix
+from algos.types import Goal, Transition
+
+__all__ = ["Replay", "ReplayConfig", "ReplayState", "Sample", "make_replay"]
+
+COUNTS = ("capacity", "n_step", "importance_samples")
+RANGES = {
+    "priority_exponent": (0.0, 1.0),
+    "importance_exponent": (0.0, 1.0),
+    "importance_exponent_end": (0.0, 1.0),
+    "priority_epsilon": (1e-12, math.inf),
+    "success_ratio": (0.0, 1.0),
+    "hindsight_ratio": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Settings of the replay.
+
+    Attributes:
+      capacity: transitions held, all rows together; each row has an equal share.
+      n_step: decisions that one sample spans at most.
+      prioritized: draw by priority instead of uniformly.
+      priority_exponent: 0 for uniform, 1 for proportional to the priority.
+      priority_epsilon: added to every priority.
+      importance_exponent, importance_exponent_end: how far importance weights undo the priorities, at
+        first and after `importance_samples` batches; 1 undoes them fully.
+      importance_samples: batches over which that exponent is annealed.
+      success_capacity: transitions of successful episodes kept besides; 0 for none.
+      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none. Above 0 every
+        row must hold a whole episode, and so must `success_capacity`: successes are never cut.
+      hindsight_ratio: share of each batch relabelled with goals that were reached.
+      hindsight_strategy: "future" (a goal reached later in the episode, or now) or "final".
+    """
+
+    capacity: int = 100_000
+    n_step: int = 1
+    prioritized: bool = False
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
+    importance_exponent_end: float = 1.0
+    importance_samples: int = 200_000
+    priority_epsilon: float = 1e-6
+    success_capacity: int = 0
+    success_ratio: float = 0.0
+    hindsight_ratio: float = 0.0
+    hindsight_strategy: str = "future"
+
+    def __post_init__(self):
+        for key in COUNTS:
+            require_count(f"replay.{key}", getattr(self, key))
+        for key, (low, high) in RANGES.items():
+            require_range(f"replay.{key}", getattr(self, key), low, high)
+        if self.success_capacity != 0:
+            require_count("replay.success_capacity", self.success_capacity)
+        require_switches(self, "replay.")
+        require_choice("replay.hindsight_strategy", self.hindsight_strategy, STRATEGIES)
+        if self.success_ratio > 0 and self.success_capacity == 0:
+            raise ValueError("replay.success_capacity=0: must be at least 1 with a success_ratio above 0")
+        if self.success_ratio + self.hindsight_ratio > 1:
+            raise ValueError(
+                f"replay.hindsight_ratio={self.hindsight_ratio}: must be at most 1 - success_ratio, "
+                f"{1 - self.success_ratio:g}"
+            )
+
+
+class Replay(NamedTuple):
+    """A replay as a bundle of pure functions over an explicit state.
+
+    Attributes:
+      init: `() -> state`, empty.
+      add: `(state, transition) -> state`: stores one decision of the same N rows in the same order,
+        flat observations `[N, F]`; rows that are not alive store nothing and are cut off there.
+      sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
+      reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
+        absolute TD errors, before anything else is added; of several for one transition the largest
+        counts. Relabelled samples and those of successes change nothing, nor does any where choice is
+        uniform.
+      size: `(state) -> int32`, transitions to draw from, not counting the copies of successful episodes.
+      nbytes: bytes that `init` allocates.
+    """
+
+    init: Callable
+    add: Callable
+    sample: Callable
+    reprioritize: Callable
+    size: Callable
+    nbytes: int
+
+
+@struct.dataclass
+class ReplayState:
+    """Everything a replay remembers; None for the parts that are off.
+
+    Attributes:
+      ring: the transitions.
+      choice: priorities.
+      ends: where episodes end, for hindsight.
+      successes: successful episodes.
+    """
+
+    ring: Ring
+    choice: Priorities | None
+    ends: EpisodeEnds | None
+    successes: Successes | None
+
+
+class Part(NamedTuple):
+    """One optional part of a replay.
+
+    Attributes:
+      init: `() -> state`.
+      add: `(state, ring, written, transition) -> state`, after a step was stored in the ring.
+      change: `(state, ring, key, gamma, window, sample) -> sample`, what it does to a batch.
+    """
+
+    init: Callable
+    add: Callable
+    change: Callable
+
+
+OFF = Part(
+    init=lambda: None,
+    add=lambda state, ring, written, transition: state,
+    change=lambda state, ring, key, gamma, window, sample: sample,
+)
+
+
+def share(ratio: float, batch_size: int) -> int:
+    """Samples of a batch that a ratio stands for: the nearest number, but some unless it is 0."""
+    return max(round(ratio * batch_size), 1) if ratio > 0 else 0
+
+
+def make_replay(
+    config: ReplayConfig,
+    *,
+    rows: int,
+    observation_size: int,
+    action_size: int,
+    batch_size: int,
+    episode_limit: int,
+    goal: Goal | None = None,
+    between: bool = False,
+) -> Replay:
+    """Builds a replay.
+
+    Args:
+      config: the settings.
+      rows: N = E * A agents side by side.
+      observation_size: F.
+      action_size: D.
+      batch_size: B.
+      episode_limit: decisions that an episode may last.
+      goal: how goals appear in observations, for hindsight.
+      between: whether samples of several decisions come with the states on the way.
+
+    Raises:
+      ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
+        a goal.
+    """
+    require_sizes(config, rows, batch_size)
+    require_whole_successes(config, rows, episode_limit)
+    slots = config.capacity // rows
+    from_success = share(config.success_ratio, batch_size)
+    from_hindsight = min(share(config.hindsight_ratio, batch_size), batch_size - from_success)
+    choice = make_choice(config, rows, slots, batch_size)
+    hindsight = make_hindsight(config, rows, slots, from_hindsight, goal)
+    success = make_success(config, rows, observation_size, action_size, from_success, episode_limit, between)
+
+    def init():
+        ring = init_ring(rows, slots, observation_size, action_size)
+        return ReplayState(ring, choice.init(), hindsight.init(), success.init())
+
+    def add(state: ReplayState, transition: Transition):
+        ring, written = store(state.ring, transition)
+        return ReplayState(
+            ring=ring,
+            choice=choice.add(state.choice, written),
+            ends=hindsight.add(state.ends, ring, written, transition),
+            successes=success.add(state.successes, ring, written, transition),
+        )
+
+    def sample(state: ReplayState, key, gamma):
+        choice_key, hindsight_key, success_key = jax.random.split(key, 3)
+        ring = state.ring
+        chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
+        window = look(ring, row, slot, config.n_step, gamma)
+        batch = read(ring, window, weight, row * slots + slot, between=between)
+        batch = hindsight.change(state.ends, ring, hindsight_key, gamma, window, batch)
+        batch = success.change(state.successes, ring, success_key, gamma, window, batch)
+        return state.replace(choice=chosen), batch
+
+    def reprioritize(state: ReplayState, index, priority):
+        return state.replace(choice=choice.reprioritize(state.choice, index, priority))
+
+    leaves = jax.tree.leaves(jax.eval_shape(init))
+    nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return Replay(init, add, sample, reprioritize, lambda state: state.ring.count.sum(), nbytes)
+
+
+def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
+    """Demands room for a batch, and in every row for a window and one step more."""
+    least = rows * max(-(-batch_size // rows), config.n_step + 1)
+    if config.capacity < least:
+        raise ValueError(
+            f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
+            f"{rows} agents side by side with n_step={config.n_step}"
+        )
+
+
+def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int) -> None:
+    """Demands room for the longest episode in every row and among the successes, if any are kept."""
+    if config.success_ratio == 0:
+        return
+    reason = (
+        f"with success_ratio={config.success_ratio} for whole episodes of up to {episode_limit} decisions"
+    )
+    for key, copies in (("capacity", rows), ("success_capacity", 1)):
+        least = copies * episode_limit
+        if getattr(config, key) < least:
+            beside = f" and {rows} agents side by side" if copies > 1 else ""
+            raise ValueError(
+                f"replay.{key}={getattr(config, key)}: must be at least {least} {reason}{beside}"
+            )
+
+
+def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
+    """The choice of transitions that the settings ask for."""
+    if not config.prioritized:
+        return make_uniform(batch_size)
+    return make_prioritized(
+        rows=rows,
+        slots=slots,
+        size=batch_size,
+        exponent=config.priority_exponent,
+        epsilon=config.priority_epsilon,
+        importance=(config.importance_exponent, config.importance_exponent_end),
+        annealing=config.importance_samples,
+    )
+
+
+def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal: Goal | None) -> Part:
+    """Relabels the first `count` samples of a batch.
+
+    Raises:
+      ValueError: without a goal.
+    """
+    if count == 0:
+        return OFF
+    if goal is None:
+        raise ValueError(
+            f"replay.hindsight_ratio={config.hindsight_ratio}: this environment has no goals; must be 0"
+        )
+    relabel = make_relabel(goal, config.hindsight_strategy, count)
+    return Part(
+        init=lambda: init_ends(rows, slots),
+        add=lambda ends, ring, written, transition: extend_ends(ends, written),
+        change=lambda ends, ring, key, gamma, window, batch: relabel(ring, ends, key, window, batch),
+    )
+
+
+def make_success(
+    config: ReplayConfig,
+    rows: int,
+    observation_size: int,
+    action_size: int,
+    count: int,
+    longest: int,
+    between: bool,
+) -> Part:
+    """Keeps successful episodes, and takes the last `count` samples of a batch from them."""
+    if count == 0:
+        return OFF
+    collect = make_collect(longest)
+    mix = make_mix(count, config.n_step, between)
+    return Part(
+        init=lambda: init_successes(rows, config.success_capacity, observation_size, action_size),
+        add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),
+        change=lambda kept, ring, key, gamma, window, batch: mix(kept, key, gamma, batch),
+    )

@@ -1,0 +1,223 @@
+"""Rings of transitions, one per row, and the n-step windows that are read from them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.types import PyTree, Transition
+
+
+@struct.dataclass
+class Ring:
+    """The newest transitions of N rows, at most C of each, in the order in which they were made.
+
+    Attributes:
+      obs: `[N, C, F]`.
+      action: `[N, C, D]`.
+      reward: `[N, C]`.
+      discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
+      next_obs: `[N, C, F]` what the step led to, the true final observation of an episode included.
+      last: `[N, C]` bool; whatever the row stores next does not continue this step.
+      cursor: `[N]` int32, the slot that is written next.
+      count: `[N]` int32, transitions held.
+      begins: `[N]` bool; whatever the row stores next continues nothing.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: jax.Array
+    last: jax.Array
+    cursor: jax.Array
+    count: jax.Array
+    begins: jax.Array
+
+    @property
+    def slots(self) -> int:
+        """Transitions that one row can hold, C."""
+        return self.last.shape[-1]
+
+    @property
+    def newest(self) -> jax.Array:
+        """`[N]` int32, slot of each row's newest transition."""
+        return (self.cursor - 1) % self.slots
+
+
+class Written(NamedTuple):
+    """What storing one step did; `[N]` each.
+
+    Attributes:
+      row: int32, 0 to N - 1.
+      slot: int32, where the row's transition went; C, which writes with `mode="drop"` pass over, where
+        nothing was stored.
+      stored: bool.
+      first: bool; the transition continues none that is held.
+    """
+
+    row: jax.Array
+    slot: jax.Array
+    stored: jax.Array
+    first: jax.Array
+
+
+class Window(NamedTuple):
+    """Steps that one sample spans; those that are not inside may hold anything.
+
+    Attributes:
+      row: `[B]` int32.
+      slot: `[B, n]` int32, consecutive.
+      inside: `[B, n]` bool, true for the first m >= 1 of them.
+      factor: `[B, n]` what the reward of each step counts: gamma^k, times the discounts before it.
+      end: `[B]` int32, slot of the last step inside.
+      discount: `[B]` what the value of the last step's `next_obs` counts.
+    """
+
+    row: jax.Array
+    slot: jax.Array
+    inside: jax.Array
+    factor: jax.Array
+    end: jax.Array
+    discount: jax.Array
+
+
+@struct.dataclass
+class Between:
+    """States that a sample passes through between its first and its last, n - 1 at most.
+
+    Attributes:
+      obs: `[B, n - 1, F]`.
+      factor: `[B, n - 1]` what a reward in that state counts: gamma^k, 0 where the window has ended.
+    """
+
+    obs: jax.Array
+    factor: jax.Array
+
+
+@struct.dataclass
+class Sample:
+    """A batch of B transitions to learn from, each spanning up to n decisions.
+
+    Attributes:
+      obs: `[B, F]`.
+      action: `[B, D]`, taken in `obs`.
+      reward: `[B]` sum of gamma^k times the rewards inside the window.
+      discount: `[B]` gamma^m for a window of m decisions, 0 where it ends in a termination.
+      next_obs: `[B, F]` what the window led to.
+      weight: `[B]` importance weights, at most 1.
+      index: what `Replay.reprioritize` needs to find the transitions again.
+      between: states passed through on the way; None where nobody asked for them or n is 1.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: jax.Array
+    weight: jax.Array
+    index: PyTree
+    between: Between | None = None
+
+
+def init_ring(rows: int, slots: int, observation_size: int, action_size: int) -> Ring:
+    """An empty ring: zeros throughout."""
+    shape = (rows, slots)
+    return Ring(
+        obs=jnp.zeros((*shape, observation_size)),
+        action=jnp.zeros((*shape, action_size)),
+        reward=jnp.zeros(shape),
+        discount=jnp.zeros(shape),
+        next_obs=jnp.zeros((*shape, observation_size)),
+        last=jnp.zeros(shape, bool),
+        cursor=jnp.zeros(rows, jnp.int32),
+        count=jnp.zeros(rows, jnp.int32),
+        begins=jnp.ones(rows, bool),
+    )
+
+
+def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
+    """Stores one step of the rows that are alive; the other rows do not move.
+
+    A row that was not alive has been interrupted: its newest transition becomes the last of its
+    episode, so that nothing stored later passes for its continuation.
+
+    Args:
+      ring: N rows.
+      step: `[N]` transitions with flat observations `[N, F]`; rows not alive may hold anything.
+    """
+    row = jnp.arange(ring.count.shape[0])
+    slot = jnp.where(step.alive, ring.cursor, ring.slots)
+    ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)
+
+    def write(buffer, value):
+        return buffer.at[row, slot].set(value, mode="drop")
+
+    return ring.replace(
+        obs=write(ring.obs, step.obs),
+        action=write(ring.action, step.action),
+        reward=write(ring.reward, step.reward),
+        discount=write(ring.discount, step.discount),
+        next_obs=write(ring.next_obs, step.next_obs),
+        last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends),
+        cursor=(ring.cursor + step.alive) % ring.slots,
+        count=jnp.minimum(ring.count + step.alive, ring.slots),
+        begins=ends,
+    ), Written(row, slot, step.alive, ring.begins)
+
+
+def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.Array]:
+    """Draws `size` transitions, each of those held being equally likely whatever row it is in.
+
+    Returns:
+      `(row, slot)`, int32 `[size]` each; slots that hold nothing while the ring is empty.
+    """
+    ends = jnp.cumsum(ring.count)
+    drawn = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
+    row = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), ends.size - 1)
+    age = ends[row] - 1 - drawn
+    return row, (ring.newest[row] - age) % ring.slots
+
+
+def look(ring: Ring, row: jax.Array, slot: jax.Array, steps: int, gamma: jax.Array | float) -> Window:
+    """The windows of at most `steps` steps that begin at `[B]` transitions held by the ring.
+
+    They stop at the end of an episode and at the row's newest transition, hence before the cursor.
+    """
+    slot = (slot[:, None] + jnp.arange(steps)) % ring.slots
+    stop = ring.last[row[:, None], slot] | (slot == ring.newest[row][:, None])
+    inside = (jnp.cumsum(stop, -1) - stop) == 0
+    product = jnp.cumprod(gamma * ring.discount[row[:, None], slot], -1)
+    factor = jnp.concatenate([jnp.ones_like(product[:, :1]), product[:, :-1]], -1)
+    at_end = (jnp.arange(row.size), inside.sum(-1) - 1)
+    return Window(row, slot, inside, factor, slot[at_end], product[at_end])
+
+
+def window_sum(window: Window, values: jax.Array) -> jax.Array:
+    """Discounted sums `[B]` of `[B, n]` values over the steps inside."""
+    return jnp.where(window.inside, window.factor * values, 0.0).sum(-1)
+
+
+def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
+    """What the windows hold, as samples with these weights and indices `[B]`.
+
+    With `between` the states on the way are among it, unless the windows have one step.
+    """
+    row, begin = window.row, window.slot[:, 0]
+    return Sample(
+        obs=ring.obs[row, begin],
+        action=ring.action[row, begin],
+        reward=window_sum(window, ring.reward[row[:, None], window.slot]),
+        discount=window.discount,
+        next_obs=ring.next_obs[row, window.end],
+        weight=weight,
+        index=index,
+        between=read_between(ring, window) if between and window.slot.shape[1] > 1 else None,
+    )
+
+
+def read_between(ring: Ring, window: Window) -> Between:
+    """The states of the windows after their first, as far as the windows reach."""
+    factor = jnp.where(window.inside, window.factor, 0.0)
+    return Between(obs=ring.obs[window.row[:, None], window.slot[:, 1:]], factor=factor[:, 1:])
