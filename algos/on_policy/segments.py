@@ -28,8 +28,8 @@ class Segments(NamedTuple):
     """A rollout as S rows of T decisions, with axes `[T, S]`.
 
     Attributes:
-      rollout: `[T, S]`, but `carry` before and `last_value`, `last_skip` after each row, `[S]`. Observations are as
-        networks see them, rewards in the units of the values; rows that are not alive hold zeros.
+      rollout: `[T, S]`, but `carry` before and `last_value`, `last_skip` after each row, `[S]`. Observations
+        are as networks see them, rewards in the units of the values; rows that are not alive hold zeros.
       advantage, target: as after the rollout.
       learning: bool, alive and past the burn-in.
       lesson: the teacher's distributions and values, or None.

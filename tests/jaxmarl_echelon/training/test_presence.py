@@ -1,7 +1,5 @@
 """Slots that come and go, and agents that are paid while they do not act, through whole programs."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +86,7 @@ def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
     scores, played = (read_columns(tmp_path / name) for name in ("eval.csv", "eval_episodes.csv"))
     # Two agents take part, with returns of 4 and 2, 4 and 2 steps, and scores of 1 and .5.
     for name, value in (("return", 3.0), ("travelled", 3.0), ("pace", 2.0), ("share_rate", 0.75)):
-        np.testing.assert_allclose(metrics[f"train/{name}"], value, err_msg=name)
+        np.testing.assert_allclose(metrics[f"train/{name}"][1:], value, err_msg=name)
     for name, value in (("travelled", 3.0), ("pace", 2.0), ("share", 0.75), (f"return/{ROLE}", 3.0)):
         np.testing.assert_allclose(episodes[name], value, err_msg=name)
     for name, value in (("avg_reward", 3.0), ("travelled", 3.0), ("pace", 2.0), ("share_rate", 0.75)):
@@ -149,7 +147,7 @@ def test_the_evaluation_counts_what_comes_late():
 
 
 def test_a_replay_holds_decisions_with_all_that_came_of_them():
-    """A transition is written once it is complete: its reward is what came until the agent's story was over."""
+    """A transition is written once it is complete, with all that came until the agent's story was over."""
     seen = []
     env = Steered()
     config = run_of(env, sac(horizon=8, learning_starts=10_000))
@@ -188,13 +186,13 @@ def test_settling_keeps_one_decision_per_agent():
 
     no = jnp.zeros((1, 1), bool)
     pending = rollout.Pending(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), no)
-    settle = partial(rollout.settle)
+    settle = rollout.settle
     pending, first = settle(pending, one(1.0, True, 5.0), ~no)
     assert not first.alive.any() and pending.waits.all()
     pending, second = settle(pending, one(2.0, False, 6.0), ~no)
     assert not second.alive.any() and pending.waits.all()
     pending, third = settle(pending, one(4.0, False, 7.0), no)
     assert third.alive.all() and not pending.waits.any()
-    assert (float(third.reward), float(third.obs), float(third.next_obs)) == (7.0, 5.0, 8.0)
+    assert [x.item() for x in (third.reward, third.obs, third.next_obs)] == [7.0, 5.0, 8.0]
     pending, fourth = settle(pending, one(8.0, True, 9.0), no)
-    assert fourth.alive.all() and (float(fourth.reward), float(fourth.obs)) == (8.0, 9.0)
+    assert fourth.alive.all() and [x.item() for x in (fourth.reward, fourth.obs)] == [8.0, 9.0]
