@@ -186,6 +186,9 @@ class Agent(NamedTuple):
       compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
       hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
         fresh state; None for agents whose state has none.
+      frozen: arrays that `init` puts into the state and nothing changes (a teacher's), or None.
+      init_with: `(key, frozen) -> state`, the same with these as an argument instead of constants; None
+        without such arrays.
     """
 
     init: Callable
@@ -199,3 +202,5 @@ class Agent(NamedTuple):
     teach: Callable | None = None
     compiler_options: Mapping[str, str] = {}
     hyper: Callable[[], PyTree] | None = None
+    frozen: PyTree = None
+    init_with: Callable | None = None

@@ -118,17 +118,17 @@ def score_actors(program, config, state, episodes: int, *, baselines: bool) -> d
     actors = {"trained policy": (0, state.policies)}
     if baselines:
         untrained = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies)
-        start = run_key(config.seed), program.env.world
+        start = run_key(config.seed), program.world
         compiled = untrained.lower(*start).compile(compiler_options=compiler.quick())
         actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    world = program.env.world
+    world = program.world
     return {name: scores(program, play(*actor, state, world)) for name, actor in actors.items()}
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
     """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
-    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.env.world))
+    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
@@ -174,7 +174,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
 
     rows = []
     for index, name in enumerate(curriculum.stages):
-        values = scores(program, play(state, index, program.env.world))
+        values = scores(program, play(state, index, program.world))
         spec = program.env.spec
         rows.append(
             {
@@ -196,7 +196,7 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
     def play(run, world):
         return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
-    recorded = jax.device_get(play(state, program.env.world))
+    recorded = jax.device_get(play(state, program.world))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)

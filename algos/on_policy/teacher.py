@@ -42,8 +42,8 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
     would have done there.
     """
 
-    def init(key):
-        return agent.init(key).replace(teacher=jax.tree.map(jnp.asarray, teacher.state))
+    def init_with(key, state):
+        return agent.init(key).replace(teacher=jax.tree.map(jnp.asarray, state))
 
     def initial_carry(batch_shape):
         return agent.initial_carry(batch_shape), teacher.agent.initial_carry(batch_shape)
@@ -63,7 +63,9 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         return action, (own, carry[1])
 
     return agent._replace(
-        init=init,
+        init=lambda key: init_with(key, teacher.state),
+        frozen=teacher.state,
+        init_with=init_with,
         initial_carry=initial_carry,
         act=act,
         greedy=greedy,

@@ -173,7 +173,7 @@ class Group(Runner):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(references.play, self.program), (0, 0, None)))
-        played, lines = jax.device_get(play(state, keys, self.program.env.world)), []
+        played, lines = jax.device_get(play(state, keys, self.program.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
             found = references.values(self.program, take(played, index))

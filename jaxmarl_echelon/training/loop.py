@@ -115,7 +115,7 @@ class Runner:
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(
-            *self.functions(), self.program.env.world, self.config.updates_per_chunk, options
+            *self.functions(), self.program.world, self.config.updates_per_chunk, options
         )
         state = self._start(resume)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})

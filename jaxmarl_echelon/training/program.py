@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from algos.on_policy.teacher import Teacher
 from algos.types import Agent
@@ -48,11 +49,24 @@ class Assessment(NamedTuple):
     stage: jax.Array
 
 
-class Program(NamedTuple):
-    """A run as pure functions of its state, and of the `world` of its environment.
+class World(NamedTuple):
+    """Arrays that a program takes besides its state: shared by all runs of a group, never donated or saved.
 
-    Where the world is not given it is that of the environment, and its arrays are constants of what is
-    compiled.
+    Attributes:
+      env: `Environment.world`.
+      policies: states of policies that only act, by name, as a run begins with them.
+      teachers: states of the policies that learners imitate, by the learner's name.
+    """
+
+    env: PyTree
+    policies: dict[str, PyTree]
+    teachers: dict[str, PyTree]
+
+
+class Program(NamedTuple):
+    """A run as pure functions of its state and of the program's `world`.
+
+    A world that is not given is the program's own, whose arrays are then constants of what is compiled.
 
     Attributes:
       init: `(key, course=None, world=None) -> RunState`; `course` is the curriculum's state to begin with.
@@ -71,6 +85,7 @@ class Program(NamedTuple):
         asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
         `init`.
       controllers: `(env) -> controllers`, who acts in evaluations.
+      world: see `World`.
       env, agents, curriculum: what it was built from.
       steps_per_update: environment steps (decisions of an environment) of one update.
     """
@@ -85,6 +100,7 @@ class Program(NamedTuple):
     env: Environment
     agents: dict[str, Agent]
     controllers: Callable[[Environment], dict[str, controllers_lib.Controller]]
+    world: World
     curriculum: Curriculum
     steps_per_update: int
 
@@ -119,8 +135,12 @@ def make_program(
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 
+    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
+    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
+    own = World(env.world, states, taught)
+
     def placed(world):
-        return env if world is None else env.with_world(world)
+        return env if world is None else env.with_world(world.env)
 
     def seats(env, greedy=True):
         return make_controllers(config, env, agents, frozen, greedy=greedy)
@@ -130,8 +150,7 @@ def make_program(
         return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
 
     def init(key, course=None, world=None):
-        policies = {role: policy.state for role, policy in frozen.items()}
-        return initial_state(config, collector(world), curriculum, policies, key, course)
+        return initial_state(config, collector(world), curriculum, world or own, key, course)
 
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
@@ -169,6 +188,7 @@ def make_program(
         env=env,
         agents=agents,
         controllers=seats,
+        world=own,
         curriculum=curriculum,
         steps_per_update=config.steps_per_update,
     )
@@ -190,7 +210,7 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
     """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks. Large
-    worlds (`config.env.world`) are given as an argument: else they are constants of what is compiled.
+    worlds (`Program.world`) are given as an argument: else they are constants of what is compiled.
     `tuned` is as for `make_program`, whose `compiler_options` the function is then compiled with.
     """
     program = make_program(config, tuned=tuned)
@@ -347,13 +367,14 @@ def adjustable(agents: dict[str, Agent], name: str) -> bool:
 
 
 def initial_state(
-    config, collector, curriculum: Curriculum, frozen: dict[str, PyTree], key: jax.Array, course: PyTree
+    config, collector, curriculum: Curriculum, world: World, key: jax.Array, course: PyTree
 ) -> RunState:
     """The state before the first update; `course` is the curriculum's state, None for its own."""
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
-        role: agent.init(k) for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
+        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
+        for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
     course = curriculum.init() if course is None else course
     episodes = episodes_lib.start(
@@ -363,7 +384,7 @@ def initial_state(
     stagger = jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1)
     return RunState(
         key=key_run,
-        policies=learners | jax.tree.map(jnp.asarray, frozen),
+        policies=learners | jax.tree.map(jnp.asarray, world.policies),
         memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
         reset=jnp.ones(config.num_envs, bool),
         episodes=episodes,

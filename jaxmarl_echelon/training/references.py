@@ -51,7 +51,7 @@ def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None
     if not names(program):
         return {}
     play_all = jax.jit(partial(play, program, episodes=episodes))
-    return values(program, jax.device_get(play_all(run, key, program.env.world)))
+    return values(program, jax.device_get(play_all(run, key, program.world)))
 
 
 def values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluation]]) -> Scores:

@@ -110,12 +110,13 @@ class F110(Environment):
         return controllers.scripts(self, self._ftg_options)
 
     @property
-    def world(self) -> MapBank:
-        """The maps."""
-        return self.simulation.bank
+    def world(self) -> tuple[MapBank, SpawnTable]:
+        """The maps, and the poses that episodes begin from."""
+        return self.simulation.bank, self.spawns
 
-    def _place_world(self, world: MapBank) -> None:
-        self.simulation = dataclasses.replace(self.simulation, bank=world)
+    def _place_world(self, world: tuple[MapBank, SpawnTable]) -> None:
+        bank, self.spawns = world
+        self.simulation = dataclasses.replace(self.simulation, bank=bank)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
