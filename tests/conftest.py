@@ -49,6 +49,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skips what needs a package that is not installed, where it is marked `needs(package)`."""
+    for mark in item.iter_markers("needs"):
+        if importlib.util.find_spec(*mark.args) is None:
+            pytest.skip(f"needs {mark.args[0]}")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def release_compiled_programs():
     """Lets go of earlier files' programs where the process nears its limit of memory maps."""
