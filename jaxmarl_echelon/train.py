@@ -258,7 +258,7 @@ def launch(
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Lets Hydra start one run per combination of values, once it is known that all can be composed."""
     for chosen in command_line.combinations(overrides, sources):
-        command_line.compose_config(chosen, sources)
+        extras.require(*command_line.compose_config(chosen, sources))
 
     @hydra.main(config_path=str(sources.main_folder()), config_name=sources.name, version_base="1.3")
     def job(config):

@@ -226,7 +226,6 @@ def first_run(shown, tmp_path_factory):
 
 
 def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
-    """Longer than 20 s: two programs, one of the command and one of the code."""
     monkeypatch.chdir(first_run[0])
     names = {}
     exec(compile(shown[1], "README.md", "exec"), names)
@@ -259,10 +258,11 @@ def test_a_missing_package_is_one_line_and_writes_nothing(
     line = (
         f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{package}]'"
     )
-    monkeypatch.setattr(sys, "argv", ["train", override])
-    with pytest.raises(SystemExit) as ended:
-        command_line.guarded(train.main)
-    assert ended.value.code == 2 and capsys.readouterr().err == f"error: {line}\n"
+    for typed in ([override], ["-m", override]):
+        monkeypatch.setattr(sys, "argv", ["train", *typed])
+        with pytest.raises(SystemExit) as ended:
+            train.script()
+        assert ended.value.code == 2 and capsys.readouterr().err == f"error: {line}\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError) as raised:
         je.read_config(override)
