@@ -24,7 +24,8 @@ def known_flags(flags: dict[str, str]) -> list[str]:
     known = set()
     for library in folder.glob("*.so"):
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            known |= {name for name in flags if text.find(name.encode()) >= 0}
+            # As a string of its own: names of flags that are gone may still be parts of others.
+            known |= {name for name in flags if text.find(f"\0{name}\0".encode()) >= 0}
     return [f"--{name}={value}" for name, value in flags.items() if name in known]
 
 
