@@ -1,23 +1,27 @@
 """What the command lines share: composing a configuration, and errors made for people."""
 
+import argparse
 import copy
 import difflib
+import itertools
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_path import Sources, config_directory
 
 # Mappings that take keys of the user's own.
 OPEN = (
@@ -40,6 +44,8 @@ OPEN = (
 )
 # Keys whose commas separate parts of one value.
 LISTS = ("ablate", "seeds")
+SEARCHED = "hydra.searchpath"
+PACKAGED = Sources()
 
 
 class UsageError(ValueError):
@@ -58,6 +64,18 @@ def guarded(main: Callable[[], None]) -> None:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, like all that is typed wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def program(module: str, script: str) -> str:
+    """How a command line was called: by its console script, or as a module."""
+    return script if Path(sys.argv[0]).stem == script else f"python -m {module}"
 
 
 def use_compilation_cache() -> None:
@@ -92,35 +110,74 @@ def as_list(argument: str) -> str:
     return f"{key}=[{value}]" if bare else argument
 
 
-def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+def compose_config(
+    overrides: Sequence[str], sources: Sources = PACKAGED
+) -> tuple[DictConfig, dict[str, str]]:
     """Composes the configuration and tells which option of each group was chosen.
+
+    Args:
+      overrides: `KEY=VALUE` each, as `plain` returns them.
+      sources: where configurations are looked for.
 
     Raises:
       UsageError: with one line for anything that does not fit.
     """
-    GlobalHydra.instance().clear()
     for override in overrides:
-        _check_override(override)
+        _check_override(override, sources)
     try:
-        with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            config = compose("config", overrides=list(overrides), return_hydra_config=True)
+        with _composing(sources):
+            typed = [*overrides, *sources.searched()]
+            config = compose(sources.name, overrides=typed, return_hydra_config=True)
             chosen = {k: v for k, v in config.hydra.runtime.choices.items() if "hydra" not in k}
             with open_dict(config):
                 del config["hydra"]
             OmegaConf.resolve(config)
             return config, chosen
     except (HydraException, OmegaConfBaseException, TypeError) as error:
-        raise UsageError(_explain(error, overrides)) from error
+        raise UsageError(_explain(error, overrides, sources)) from error
 
 
-def tuning_lines(config: DictConfig, choices: Mapping[str, str]) -> list[str]:
+@contextmanager
+def _composing(sources: Sources):
+    """Hydra's global state for composing; what it was before, as in a program of the user's, comes back."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(sources.main_folder()), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
+    """The overrides of each run of a sweep: all combinations of what its keys are to be.
+
+    Raises:
+      UsageError: one line, for what cannot be read or is no list of values.
+    """
+    return [list(chosen) for chosen in itertools.product(*(_values(one, sources) for one in overrides))]
+
+
+def _values(override: str, sources: Sources) -> list[str]:
+    read = _read_override(override)
+    if not read.is_sweep_override():
+        return [override]
+    key = read.get_key_element()
+    if isinstance(read.value(), Glob):
+        return [f"{key}={option}" for option in read.value().filter(sources.options(key.lstrip("+")))]
+    if not read.is_discrete_sweep():
+        raise UsageError(f"{override}: an interval; a sweep takes lists, choices, ranges or globs")
+    return [f"{key}={value}" for value in read.sweep_string_iterator()]
+
+
+def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Sources = PACKAGED) -> list[str]:
     """What `conf/tuning` set for this environment and algorithm, in words; nothing where there is no file.
 
     Args:
-      config, choices: as composed.
+      config, choices, sources: as composed.
     """
-    path = config_directory() / "tuning" / f"{choices.get('tuning')}.yaml"
-    values = leaves(OmegaConf.load(path)) if path.is_file() else {}
+    path = sources.find(f"tuning/{choices.get('tuning')}")
+    values = leaves(OmegaConf.load(path)) if path is not None else {}
     if not values:
         return []
     present = {key: OmegaConf.select(config, key) for key in values}
@@ -142,13 +199,15 @@ def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_override(override: str) -> None:
+def _check_override(override: str, sources: Sources) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:
         raise UsageError(f"{override}: expected KEY=VALUE")
     parsed(override)
-    if key in groups() and value not in options(key):
-        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}")
+    if key == SEARCHED:
+        raise UsageError(f"{override}: name the folder with --config-dir")
+    if key in groups() and value not in (allowed := sources.options(key)):
+        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
 
 
 def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -160,17 +219,24 @@ def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def parsed(override: str) -> Any:
     """The value of `KEY=VALUE`; raises UsageError where it cannot be read or is several."""
-    try:
-        read = OverridesParser.create().parse_override(override)
-    except HydraException as error:
-        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+    read = _read_override(override)
     if read.is_sweep_override():
         raise UsageError(f"{override}: several values; a run takes one, -m starts a run for each")
     return read.value()
 
 
+def _read_override(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+
+
 def overridden(
-    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
+    config: DictConfig,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
+    sources: Sources = PACKAGED,
 ) -> tuple[DictConfig, dict[str, str]]:
     """A saved configuration, and its choices, with what was typed for it now.
 
@@ -180,6 +246,7 @@ def overridden(
       config: the saved configuration; left as it is.
       choices: the options that were chosen for it.
       overrides: `KEY=VALUE` each, as `plain` returns them.
+      sources: where another `tracking` is looked for.
 
     Raises:
       UsageError: one line, for an unknown key or another option.
@@ -190,7 +257,7 @@ def overridden(
         if not equals or key.startswith("~"):
             raise UsageError(f"{override}: expected KEY=VALUE")
         if key == "tracking" and value != choices.get(key):
-            config.tracking = compose_config([f"{key}={value}"])[0].tracking
+            config.tracking = compose_config([f"{key}={value}"], sources)[0].tracking
             choices[key] = value
         elif key in groups() or "@" in key:
             if value != str(choices.get(key)):
@@ -201,60 +268,62 @@ def overridden(
     return config, choices
 
 
-def _explain(error: Exception, overrides: Sequence[str]) -> str:
+def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> str:
     message = str(error)
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
-            return _unknown(override, key, overrides)
+            chosen = [o for o in overrides if o.partition("=")[0] in groups()]
+            with _composing(sources):
+                return unknown(override, key, compose(sources.name, overrides=[*chosen, *sources.searched()]))
     return message.splitlines()[0]
 
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
-    """Overrides one value of a saved configuration.
+    """Overrides one value of a saved configuration by what was typed for it; see `put`."""
+    put(config, key, parsed(as_list(f"{key}={value}")), typed=f"{key}={value}")
+
+
+def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> None:
+    """Overrides one value of a configuration.
 
     Args:
       config: changed in place.
       key: of the value, with dots.
-      value: as typed.
+      value: plain data; the entries of a mapping are set, others are kept.
+      typed: how messages call it; None for `KEY=VALUE`.
 
     Raises:
-      UsageError: one line, for a key that the run does not have or a value that does not fit there.
+      UsageError: one line, for a key that the configuration does not have or a value that does not fit there.
     """
-    typed = f"{key}={value}"
-    read = parsed(as_list(typed))
+    typed = f"{key}={value}" if typed is None else typed
     try:
         before = OmegaConf.select(config, key, default=config)
         if before is config and not f"{key}=".startswith(OPEN):
-            raise UsageError(f"{typed}: unknown key of this run")
-        if OmegaConf.is_dict(before) and before is not config and not isinstance(read, Mapping):
+            raise UsageError(unknown(typed, key, config))
+        if OmegaConf.is_dict(before) and before is not config and not isinstance(value, Mapping):
             raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")
-        OmegaConf.update(config, key, read, force_add=True)
+        OmegaConf.update(config, key, value, force_add=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"{typed}: {str(error).splitlines()[0]}") from error
 
 
-def options(group: str) -> list[str]:
-    """Choices of a configuration group, nested ones with their folder."""
-    root = config_directory() / group
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+def unknown(override: str, key: str, node: DictConfig) -> str:
+    """The line for a key that does not exist: what was probably meant, and what is allowed there.
 
-
-def _unknown(override: str, key: str, overrides: Sequence[str]) -> str:
-    """The line for a key that does not exist: what was probably meant, and what is allowed there."""
-    chosen = [o for o in overrides if o.partition("=")[0] in groups()]
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        node = compose("config", overrides=chosen)
+    Args:
+      override: as typed.
+      key: of it.
+      node: the configuration that it was meant for.
+    """
     *parents, last = key.split(".")
     while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
         last = parents.pop()
     node = OmegaConf.select(node, ".".join(parents)) if parents else node
     names = [str(name) for name in node if not str(name).startswith("_")]
     close = difflib.get_close_matches(last, names, 1)
-    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else ""
-    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}".replace(
-        "key Allowed", "key. Allowed"
-    )
+    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else "."
+    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}"
 
 
 def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:

@@ -1,6 +1,9 @@
-"""Where the Hydra configuration lies, in a checkout and in an installed package."""
+"""Where configurations lie: the package's own, in a checkout and in a wheel, and a folder of the user's."""
 
+from dataclasses import dataclass
 from pathlib import Path
+
+MAIN = "config"
 
 
 def config_directory() -> Path:
@@ -14,3 +17,65 @@ def config_directory() -> Path:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"no conf directory in {package} or {package.parent}")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a run's configuration is composed from.
+
+    Attributes:
+      folder: a folder of the user's, laid out like `conf`, that is searched besides it; or None.
+      name: of the main configuration, without `.yaml`, in either.
+
+    Raises:
+      ValueError: one line, for a folder or a name that does not exist, and for a file of the folder that
+        the package has as well: Hydra would ignore it.
+    """
+
+    folder: str | Path | None = None
+    name: str = MAIN
+
+    def __post_init__(self):
+        object.__setattr__(self, "name", self.name.removesuffix(".yaml"))
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder).resolve())
+            self._require_own_names()
+        if self.name != MAIN and self.find(self.name) is None:
+            known = sorted({path.stem for folder in self.directories() for path in folder.glob("*.yaml")})
+            raise ValueError(f"--config-name={self.name}: no such file; allowed: {', '.join(known)}")
+
+    def _require_own_names(self) -> None:
+        if not self.folder.is_dir():
+            raise ValueError(f"--config-dir={self.folder}: no such folder")
+        packaged = config_directory()
+        for path in packaged.rglob("*.yaml"):
+            name = path.relative_to(packaged)
+            if (self.folder / name).is_file() and self.folder != packaged:
+                raise ValueError(f"--config-dir={self.folder}: {name} is the package's; choose another name")
+
+    def directories(self) -> tuple[Path, ...]:
+        """The folders that are searched, in this order."""
+        return (config_directory(), *(() if self.folder is None else (self.folder,)))
+
+    def find(self, name: str) -> Path | None:
+        """The file of a configuration such as `env/f110`, or None."""
+        candidates = (folder / f"{name}.yaml" for folder in self.directories())
+        return next((path for path in candidates if path.is_file()), None)
+
+    def options(self, group: str) -> list[str]:
+        """Choices of a configuration group, nested ones with their folder."""
+        roots = [folder / group for folder in self.directories()]
+        found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
+        return sorted(map(str, found))
+
+    def main_folder(self) -> Path:
+        """The folder of the main configuration."""
+        file = self.find(self.name)
+        return config_directory() if file is None else file.parents[self.name.count("/")]
+
+    def searched(self) -> list[str]:
+        """The other folder, where there is one, as an override of Hydra's."""
+        # Hydra looks for the main configuration in the first folder only.
+        others = [str(folder) for folder in self.directories() if folder != self.main_folder()]
+        quoted = [path.replace("\\", "\\\\").replace("'", "\\'") for path in others]
+        return [f"hydra.searchpath=['file://{path}']" for path in quoted]

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from algos import compiler
-from jaxmarl_echelon import checkpoints, command_line
+from jaxmarl_echelon import checkpoints, command_line, extras
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
@@ -21,7 +21,8 @@ from jaxmarl_echelon.training.record import environment, evaluation_values
 
 def parse() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(prog="python -m jaxmarl_echelon.evaluate", description=__doc__)
+    program = command_line.program("jaxmarl_echelon.evaluate", "jaxmarl-evaluate")
+    parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
         "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
@@ -57,6 +58,7 @@ def load(path: str, name: str, overrides=()):
     for override in overrides:
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
+    extras.require(config, facts["config"]["choices"], ("env",))
     run_config = config_lib.read(config)
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
@@ -218,5 +220,10 @@ def interesting(program: Program, result) -> int:
     return int(np.argmax(np.where(np.isnan(returns), -np.inf, returns)))
 
 
-if __name__ == "__main__":
+def script() -> None:
+    """The console script."""
     command_line.guarded(main)
+
+
+if __name__ == "__main__":
+    script()

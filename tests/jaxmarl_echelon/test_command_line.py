@@ -99,7 +99,11 @@ PHASES = [
         ([*REPLAY, "algo.replay.capacity=100000000000"], ["replay.capacity", "GB are free"]),
         ([*REPLAY, "algo.replay.hindsight_ratio=0.5"], ["hindsight_ratio=0.5", "no goals"]),
         ([*REPLAY, "algo.replay.success_ratio=1.5"], ["success_ratio=1.5"]),
-        (["algo=tqc", "env=gymnax/CartPole-v1"], ["algo=tqc", "continuous"]),
+        pytest.param(
+            ["algo=tqc", "env=gymnax/CartPole-v1"],
+            ["algo=tqc", "continuous"],
+            marks=pytest.mark.needs("gymnax"),
+        ),
         (["env=gymnax/CartPole-v2"], ["env=gymnax/CartPole-v2", "gymnax/CartPole-v1"]),
         (
             [*PHASES, "curriculum.phases.18.settings.ftg.steering_gain=1.4"],

@@ -107,6 +107,7 @@ def test_nothing_is_remembered_without_a_core():
     assert abs(cue_followed("none")) < 0.25
 
 
+@pytest.mark.needs("gymnax")
 @pytest.mark.parametrize(
     ("name", "agents", "batch", "steps"),
     [

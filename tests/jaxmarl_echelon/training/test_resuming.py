@@ -281,6 +281,7 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.needs("gymnax")
 def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     command = [*CARTPOLE, f"output_dir={tmp_path}", "resume=auto"]
     folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
@@ -308,6 +309,7 @@ def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     assert "format none" in message and f"format {checkpoints.FORMAT}" in message
 
 
+@pytest.mark.needs("gymnax")
 def test_a_checkpoint_that_cannot_be_read_changes_nothing(capsys, tmp_path, monkeypatch):
     config, choices = saved(*CARTPOLE, f"output_dir={tmp_path}")
     folder = command_line.run_folder(config, choices, "pole")
