@@ -20,10 +20,11 @@ from algos.off_policy.replay.replay import Replay, make_replay
 from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import Implementation, choose_implementation
+from algos.settings import LearnerSettings
 from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec
 
 
-class ReplayLearner:
+class ReplayLearner(LearnerSettings):
     """Mixin for `OffPolicySettings`: builds the agent that the settings describe."""
 
     def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation) -> Method:

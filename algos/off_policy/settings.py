@@ -9,10 +9,11 @@ from algos.checks import require_choice, require_count, require_list, require_ra
 from algos.nets.encoders import EncoderConfig
 from algos.nets.networks import ACTIVATIONS, PRECISIONS, require_inside, require_widths
 from algos.off_policy.replay.replay import ReplayConfig
+from algos.settings import LearnerSettings
 
 
 @dataclass(frozen=True)
-class OffPolicySettings:
+class OffPolicySettings(LearnerSettings):
     """Settings that all learners with a replay have.
 
     The numbers named in `TRACED` and `COUNTS` are only initial values: they live in `state.hyper`,

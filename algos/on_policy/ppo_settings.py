@@ -3,15 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
 from algos.nets.cores import CoreConfig
-from algos.on_policy.plan import Plan, make_plan
+from algos.on_policy.plan import Plan, make_plan, plan_horizon
 from algos.on_policy.sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
 from algos.on_policy.teacher import LOSSES
 from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
+from algos.settings import AUTO
 
 SAMPLES = "samples"
 
@@ -208,6 +209,31 @@ class PPOSettings(OnPolicySettings):
         """The optimiser with its options."""
         options = {"muon": {"rest": self.muon_rest}, "schedule_free": {"warmup_steps": self.warmup_steps}}
         return make_optimizer(self.optimizer, **options.get(self.optimizer, {}))
+
+    @property
+    def segments(self) -> int:
+        """See `LearnerSettings.segments`."""
+        return self.segments_per_agent
+
+    @classmethod
+    def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
+        """See `LearnerSettings.sized`: `horizon` and `batch_size` on segments, where they are auto."""
+        settings = dict(settings)
+        sizes = {key: settings.get(key) for key in ("horizon", "batch_size")}
+        if settings.get("sampling", SAMPLES) == SAMPLES or AUTO not in sizes.values():
+            return settings
+        batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
+        segments = settings["segments_per_agent"]
+        counts = {"num_envs": num_envs, "segments_per_agent": segments}
+        counts |= {"batch_size": batch_size} if batch_size != AUTO else {}
+        for key, value in counts.items():
+            require_count(key, value)
+        if sizes["horizon"] == AUTO:
+            sizes["horizon"] = plan_horizon(num_envs * agents, segments, batch_size, AUTO)
+        return settings | {
+            "horizon": sizes["horizon"],
+            "batch_size": None if batch_size == AUTO else batch_size,
+        }
 
     def plan(self, samples: int, environments: int | None = None) -> Plan | None:
         """The sizes of an update on segments; None when training on single samples.

@@ -13,11 +13,12 @@ from algos.nets.actor_critic import ActorCriticConfig
 from algos.nets.normalize import RewardScale
 from algos.nets.observations import Statistics
 from algos.optim.optimizers import SCHEDULES, anneal
+from algos.settings import LearnerSettings
 from algos.types import Hyper, PyTree
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(ActorCriticConfig):
+class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     """Settings that all learners of rollouts have, besides those of their networks.
 
     The numbers named in `TRACED` (and `total_updates`) are only initial values: they live in

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,8 +13,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from algos.checks import require_count
-from algos.on_policy.plan import Plan, plan_horizon
+from algos.on_policy.plan import Plan
+from algos.settings import LearnerSettings
 from algos.types import Block, Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
@@ -44,25 +45,6 @@ ELSEWHERE = (
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 LEARNER, FROZEN, SHARED = "learner", "frozen:", "shared:"
-AUTO = "auto"
-
-
-class LearnerSettings(Protocol):
-    """What every algorithm's configuration offers.
-
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, tuned)` builds the
-    Agent for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
-    `algos.types.Block`s of its observations, if it has any. A learner with a replay also has `memory`,
-    with the same arguments but for `updates`: the bytes that it will occupy.
-    """
-
-    horizon: int
-
-    def make(self, observation_shape, action, **run): ...
-
-    def adjustable(self) -> tuple[str, ...]:
-        """Names of the settings that live in the learner's state; a run may continue with other ones."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,7 @@ class RunConfig:
 
     Attributes:
       env: the environment.
-      algo: settings of the learners; offers `horizon` and `make`, see `LearnerSettings`.
+      algo: settings of the learners; offers `horizon` and `make`, see `algos.settings.LearnerSettings`.
       algos: role name to settings of its own, for learners that differ from `algo`.
       curriculum: `(env) -> Curriculum`.
       controllers: role name to "learner", "shared:ROLE" (that role's learner, which then learns from
@@ -153,11 +135,11 @@ class RunConfig:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
-        lengths = {role: algo.horizon * _segments(algo) for role, algo in chosen.items()}
+        lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
             raise ValueError(f"horizon of {found}: learners of one run need rollouts of one length")
-        numbers = {role: _segments(algo) for role, algo in chosen.items()}
+        numbers = {role: algo.segments for role, algo in chosen.items()}
         if len(set(numbers.values())) > 1:
             found = ", ".join(f"{role} {number}" for role, number in numbers.items())
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
@@ -182,7 +164,7 @@ class RunConfig:
     @property
     def segments(self) -> int:
         """Segments of each agent per rollout, the same for all learners."""
-        return _segments(next(iter(self.algos.values())))
+        return next(iter(self.algos.values())).segments
 
     @property
     def horizon(self) -> int:
@@ -212,17 +194,13 @@ def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> i
     return sum(env.spec.role(role).size for role in (learner, *sharing))
 
 
-def _segments(algo: LearnerSettings) -> int:
-    return getattr(algo, "segments_per_agent", 1)
-
-
 def plans(config: RunConfig) -> dict[str, Plan]:
     """Role name to the sizes of its updates, of the learners that have a plan."""
-    result = {}
-    for name, algo in config.algos.items():
-        if hasattr(algo, "plan"):
-            result[name] = algo.plan(config.num_envs * config.agents(name), config.num_envs)
-    return {name: plan for name, plan in result.items() if plan is not None}
+    found = {
+        name: algo.plan(config.num_envs * config.agents(name), config.num_envs)
+        for name, algo in config.algos.items()
+    }
+    return {name: plan for name, plan in found.items() if plan is not None}
 
 
 def read(config: DictConfig) -> RunConfig:
@@ -281,30 +259,20 @@ def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, Lear
 
 
 def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
-    """The node of a learner of segments with numbers for its `horizon` and `batch_size` where they are auto.
-
-    Args:
-      node: the settings.
-      num_envs: environments.
-      agents: per environment, of this learner; None where it is none.
-
-    Raises:
-      ValueError: where one does not follow from the other.
-    """
-    sizes = {key: node.get(key) for key in ("horizon", "batch_size")}
-    in_segments = node.get("sampling", "samples") != "samples"
-    if not in_segments or AUTO not in sizes.values() or agents is None:
+    """The node of a learner with numbers for what follows from the run's sizes; None agents: it is none."""
+    kind = _target(node)
+    if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
         return node
-    batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
-    counts = {"num_envs": num_envs, "segments_per_agent": node.segments_per_agent}
-    counts |= {"batch_size": batch_size} if batch_size != AUTO else {}
-    for key, value in counts.items():
-        require_count(key, value)
-    if sizes["horizon"] == AUTO:
-        sizes["horizon"] = plan_horizon(num_envs * agents, node.segments_per_agent, batch_size, AUTO)
-    return OmegaConf.merge(
-        node, {"horizon": sizes["horizon"], "batch_size": None if batch_size == AUTO else batch_size}
-    )
+    return OmegaConf.merge(node, kind.sized(OmegaConf.to_container(node, resolve=True), num_envs, agents))
+
+
+def _target(node: DictConfig) -> Any:
+    """What a node is built by; None where that cannot be imported, which building it will tell."""
+    module, _, name = str(node.get("_target_")).rpartition(".")
+    try:
+        return getattr(import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
 
 
 def _refuse_strangers(config: DictConfig) -> None:

@@ -11,9 +11,8 @@ def replay_bytes(config: RunConfig) -> int:
     """Bytes of the replay buffers of one run's learners."""
     total = 0
     for name, algo in config.algos.items():
-        if hasattr(algo, "memory"):
-            spaces, sizes = config.learner_task(name)
-            total += algo.memory(*spaces, **sizes)
+        spaces, sizes = config.learner_task(name)
+        total += algo.memory(*spaces, **sizes)
     return total
 
 
