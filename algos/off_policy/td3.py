@@ -50,9 +50,11 @@ class TD3Config(OffPolicySettings, ReplayLearner):
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
 
-    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
         """TD3: the minimum of the critics' values at a noisy action of the target actor."""
-        return make_td3_method(self, observation, action, how)
+        return make_td3_method(self, observation, action, implementation)
 
 
 class Networks(NamedTuple):
@@ -68,15 +70,15 @@ class Networks(NamedTuple):
 
 
 def make_td3_method(
-    config: TD3Config, observation: ObservationSpec, action: ActionSpec, how: Implementation
+    config: TD3Config, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
 ) -> Method:
     """The networks and losses of TD3.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_actor(config, observation, action, how)
-    critics = make_ensemble(config, observation, action, how)
+    actor = make_actor(config, observation, action, implementation)
+    critics = make_ensemble(config, observation, action, implementation)
     networks = Networks(lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]), critics)
 
     def init(key):

@@ -42,14 +42,16 @@ class TQCConfig(SoftSettings, ReplayLearner):
                 "less than n_quantiles"
             )
 
-    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
         """TQC: targets are the pooled quantiles without the largest; the actor maximises their mean."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
             observation,
             action,
-            how,
+            implementation,
             outputs=self.n_quantiles,
             truncate=lambda target: drop_largest(target, dropped),
             critic_loss=quantile_loss,
