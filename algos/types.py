@@ -1,4 +1,4 @@
-"""Contracts of the learners: what they are given and what they return."""
+"""Types of the learners' interface: experience, spaces, goals and the agent itself."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -41,11 +41,11 @@ class ActionSpec(NamedTuple):
 class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
-    A rollout may hold k segments of T / k decisions each, one after the other. The flags are never
-    merged: each answers its own question.
+    A rollout may hold k segments of T / k decisions each, one after the other. The flags `reset`,
+    `discount`, `boundary` and `alive` are never merged.
 
     Attributes:
-      obs: `[T, E, A, ...]` what the policy saw.
+      obs: `[T, E, A, ...]` observations acted on.
       action: `[T, E, A, D]` as sampled, in the learner's own units.
       log_prob: `[T, E, A]` log-probability of `action` when it was sampled.
       value: `[T, E, A]` the critic's estimate for `obs`, in reward units as learnt.
@@ -89,16 +89,16 @@ class Rollout:
 
 @struct.dataclass
 class Transition:
-    """One decision of every agent, axes `[E, A]`, for learners that keep a replay.
+    """One decision of every agent, axes `[E, A]`, for learners with a replay.
 
     Attributes:
-      obs: `[E, A, ...]` what the policy saw.
+      obs: `[E, A, ...]` observations acted on.
       action: `[E, A, D]` in the learner's own units.
       reward: `[E, A]`.
       discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise.
-      next_obs: `[E, A, ...]` what the step led to; the true final observation where an episode ended.
+      next_obs: `[E, A, ...]` next observations; the true final one where an episode ended.
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
-      success: `[E, A]` bool; it ended here, and well for the role of the agent.
+      success: `[E, A]` bool; the episode ended here with a success of the agent's role.
       alive: `[E, A]` bool; the agent acted in this step and learns from it.
     """
 
@@ -113,13 +113,13 @@ class Transition:
 
 
 class Block(NamedTuple):
-    """A stretch of a flat observation that is something of its own.
+    """A contiguous part of a flat observation with a shape of its own.
 
     Attributes:
       name: of the block.
       start: index of its first feature.
-      shape: what it is reshaped to.
-      kind: "vector" `[F]`, "set" `[K, F]` of rows in no order (zeros: empty places), or "map" `[H, W]`.
+      shape: shape of the part.
+      kind: "vector" `[F]`, "set" `[K, F]` of unordered rows (zeros: empty places), or "map" `[H, W]`.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Block(NamedTuple):
 
 
 class ObservationSpec(NamedTuple):
-    """What networks are told of an observation: its shape, and the blocks of it once it is flat."""
+    """Shape of an observation, and its blocks once it is flat."""
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
@@ -151,9 +151,9 @@ class Goal(NamedTuple):
     All functions are pure, work on flat observations `[..., F]` and goals `[..., G]`.
 
     Attributes:
-      achieved: `(next_obs) -> [..., G]`, the goal that was reached.
-      desired: `(obs) -> [..., G]`, the goal that was asked for.
-      replace: `(obs, goal) -> [..., F]`, the observation had `goal` been asked for.
+      achieved: `(next_obs) -> [..., G]`, the goal that was achieved.
+      desired: `(obs) -> [..., G]`, the desired goal.
+      replace: `(obs, goal) -> [..., F]`, the observation with `goal` as the desired one.
       reward: `(achieved, desired) -> [...]`, the part of the reward that depends on the goal.
     """
 
@@ -173,19 +173,19 @@ class Agent(NamedTuple):
       init: `(key) -> state`.
       initial_carry: `(batch_shape) -> carry`.
       act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
-        `extras` holds what the learner wants back in its batch (`log_prob`, `value`).
+        `extras` comes back in the learner's batch (`log_prob`, `value`).
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       value: `(state, obs, carry, reset, mask) -> [batch]`, or None for agents without a state value; the
-        carry is looked at, not advanced.
+        carry is not advanced.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
-        after every decision, and the metric `gradient_steps` says how much was learnt from it.
-      policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
+        after every decision, and the metric `gradient_steps` counts the steps that followed.
+      policy_state: `(state) -> state`, the part that `act` and `greedy` need: no replay, no optimiser.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
       compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
-      hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
-        fresh state; None for agents whose state has none.
+      hyper: `() -> dict`, the initial traced hyper-parameters, as in `hyper` of a fresh state; None for
+        agents whose state has none.
       frozen: arrays that `init` puts into the state and nothing changes (a teacher's), or None.
       init_with: `(key, frozen) -> state`, the same with these as an argument instead of constants; None
         without such arrays.

@@ -1,4 +1,4 @@
-"""Recurrent cores: the part of a policy that remembers, in single steps and over whole sequences.
+"""Recurrent cores of policies, in single steps and over whole sequences.
 
 All kinds share one interface, and `kind="none"` is the identity with an empty state, so that a
 feed-forward policy is the same code.
@@ -26,7 +26,7 @@ BIAS_LIMIT = 100.0
 
 @dataclass(frozen=True)
 class CoreConfig:
-    """Choices of a recurrent core.
+    """Settings of a recurrent core.
 
     Attributes:
       kind: "none" (identity), "lstm", "gru" or "mingru".
@@ -44,7 +44,7 @@ class CoreConfig:
         operations.
 
     Raises:
-      ValueError: if a value is out of range, or set for a kind that has no use for it.
+      ValueError: if a value is out of range, or set for a kind that does not use it.
     """
 
     kind: str = "none"
@@ -197,6 +197,7 @@ class GatedLayer(nn.Module):
 
     @nn.compact
     def __call__(self, carry, x: jax.Array, reset: jax.Array):
+        """Returns `(carry, y)` of T steps."""
         cell = CELLS[self.config.kind]
         width, columns = self.config.width, cell.gates * self.config.width
         init = _weight_init(self.config)
@@ -225,6 +226,7 @@ class MinGRULayer(nn.Module):
 
     @nn.compact
     def __call__(self, carry, x: jax.Array, reset: jax.Array):
+        """Returns `(carry, y)` of T steps."""
         config = self.config
         columns = (3 if config.highway else 2) * config.width
         init = _weight_init(config)
@@ -256,7 +258,7 @@ class Core(nn.Module):
     float32.
 
     Attributes:
-      config: the choices.
+      config: the settings.
       dtype: type of the matrix products.
     """
 

@@ -115,7 +115,7 @@ def _log_tanh_slope(raw: jax.Array) -> jax.Array:
 
 @struct.dataclass
 class MultiCategorical:
-    """Independent categorical choices with illegal options ruled out.
+    """Independent categorical choices with masked options.
 
     Attributes:
       logits: `[..., sum(sizes)]`, the choices one after the other; build it with `masked`.
@@ -172,9 +172,9 @@ Distribution = Gaussian | SquashedGaussian | MultiCategorical
 
 
 def divergence(first: Distribution, second: Distribution) -> jax.Array:
-    """Kullback-Leibler divergence `[...]` of `second` from `first`, in nats.
+    """Kullback-Leibler divergence KL(first || second) `[...]`, in nats.
 
-    Both are of one family. Squashing does not change it. Options that `first` never takes count 0.
+    Both are of one family. Squashing does not change it. Options of probability 0 under `first` count 0.
     """
     if isinstance(first, MultiCategorical):
         pairs = zip(first.heads(), second.heads(), strict=True)
@@ -191,7 +191,7 @@ def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def full(distribution: Distribution) -> Distribution:
-    """The same distribution with every array of full batch shape, so that batches may be sliced."""
+    """The same distribution with every array broadcast to the batch shape, so that batches may be sliced."""
     if isinstance(distribution, MultiCategorical):
         return distribution
     return distribution.replace(log_std=jnp.broadcast_to(distribution.log_std, distribution.mean.shape))

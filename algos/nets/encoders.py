@@ -1,6 +1,6 @@
-"""Encoders of structured observations: sets of entities, small maps, and the rest.
+"""Encoders of structured observations: sets of entities, small maps, and plain vectors.
 
-Observations stay flat vectors everywhere else; an encoder knows which stretches of them are what.
+Observations are flat vectors everywhere else; an encoder is given the blocks they consist of.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ GAIN = 2.0**0.5
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """What becomes of an observation before the hidden layers of a network.
+    """Settings of the encoder in front of the hidden layers of a network.
 
     Attributes:
       kind: "none" leaves it flat; "deepset" (Zaheer et al. 2017) embeds the rows of every set one by one
-        and pools them; "attention" lets the rows of a set look at each other first (Vaswani et al. 2017).
+        and pools them; "attention" lets the rows of a set attend to each other first (Vaswani et al. 2017).
       width: size of an embedded row, and of an embedded map.
       heads: of the attention; must divide `width`.
       maps: "cnn" for two convolutions of every map, "flat" for its cells as they are.
@@ -48,9 +48,9 @@ class EncoderConfig:
 
 
 class SetEncoder(nn.Module):
-    """Summary of a set of rows: `[..., K, F]` to `[..., 2 * width]`, whatever their order.
+    """Permutation-invariant embedding of a set of rows: `[..., K, F]` to `[..., 2 * width]`.
 
-    Empty places change nothing.
+    Empty places have no effect.
 
     Attributes:
       width: size of an embedded row.
@@ -64,7 +64,7 @@ class SetEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, rows: jax.Array, present: jax.Array) -> jax.Array:
-        """Summarises the rows that are `present`, bool `[..., K]`."""
+        """Embeds the rows that are `present`, bool `[..., K]`."""
         dense = partial(nn.Dense, self.width, kernel_init=orthogonal(GAIN), dtype=self.dtype)
         x = nn.relu(dense(name="embed")(rows))
         if self.heads:
@@ -74,19 +74,20 @@ class SetEncoder(nn.Module):
         x = nn.relu(dense(name="mix")(x))
         shown = present[..., None]
         mean = jnp.where(shown, x, 0.0).sum(-2) / jnp.maximum(shown.sum(-2), 1)
-        # Embeddings are not negative, so that an empty set has the maximum 0.
+        # Embeddings are not negative: 0 is the maximum of an empty set.
         largest = jnp.where(shown, x, 0.0).max(-2)
         return jnp.concatenate([mean, largest], axis=-1)
 
 
 class MapEncoder(nn.Module):
-    """Summary of a small map: `[..., H, W]` to `[..., width]` by two strided convolutions."""
+    """Embedding of a small map: `[..., H, W]` to `[..., width]` by two strided convolutions."""
 
     width: int
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(self, grid: jax.Array) -> jax.Array:
+        """Embeds the maps."""
         x = grid[..., None]
         for i, features in enumerate((8, 16)):
             x = nn.relu(nn.Conv(features, (3, 3), strides=2, dtype=self.dtype, name=f"conv_{i}")(x))
@@ -95,10 +96,10 @@ class MapEncoder(nn.Module):
 
 
 class EntityEncoder(nn.Module):
-    """Encodes each block of an observation for what it is, to `[..., G]`.
+    """Encodes each block of an observation by its kind and concatenates the results, `[..., G]`.
 
     Attributes:
-      config: the choices; `kind` is not "none".
+      config: the settings; `kind` is not "none".
       blocks: the blocks of the observation.
       dtype: type of the arithmetic.
     """
@@ -109,7 +110,7 @@ class EntityEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: jax.Array | Entities) -> jax.Array:
-        """Encodes observations taken apart, or raw ones `[..., F]`."""
+        """Encodes observations split into blocks, or raw ones `[..., F]`."""
         seen = obs if isinstance(obs, Entities) else take_apart(obs, self.blocks)
         heads = self.config.heads if self.config.kind == "attention" else 0
         parts = []
@@ -129,10 +130,10 @@ class EntityEncoder(nn.Module):
 def make_encoder(
     config: EncoderConfig, blocks: Sequence[Block] | None, dtype: jnp.dtype = jnp.float32
 ) -> Callable | None:
-    """A factory `(name=...) -> module` of encoders; None where observations stay flat.
+    """A factory `(name=...) -> module` of encoders; None if observations stay flat.
 
     Raises:
-      ValueError: if the environment does not say what its observations consist of.
+      ValueError: if the observations have no blocks.
     """
     if config.kind == "none":
         return None
@@ -144,10 +145,10 @@ def make_encoder(
 
 
 def blocks_apart(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks that networks see apart; none where observations stay flat."""
+    """The blocks that are encoded one by one; none if observations stay flat."""
     return () if config.kind == "none" else tuple(blocks)
 
 
 def encode(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
-    """Passes observations through an encoder of this name, if there is one; inside a module."""
+    """Applies an encoder of this name, if there is one; to be called inside a module."""
     return obs if encoder is None else encoder(name=name)(obs)

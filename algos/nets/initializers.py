@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-# Each step lengthens what is still short by half, so that even 1e-6 of the whole has become 1.
+# Each iteration multiplies small singular values by 1.5, so that even 1e-6 of the norm converges to 1.
 ORTHOGONAL_ITERATIONS = 40
 
 
@@ -14,8 +14,8 @@ def orthogonal(gain: float = 1.0) -> Callable:
 
     The kernel is the polar factor of a Gaussian matrix, which is uniformly distributed over all such
     kernels (Saxe et al. 2014 take the factor of a QR decomposition). It comes from Newton-Schulz
-    iterations, because these are products alone: the decompositions of XLA's CPU backend can wait for
-    each other for ever where kernels are drawn for several seeds or critics at once.
+    iterations, which need products alone: the decompositions of XLA's CPU backend can deadlock if
+    kernels are drawn for several seeds or critics at once.
     """
 
     def init(key, shape, dtype=jnp.float32):

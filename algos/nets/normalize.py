@@ -7,16 +7,16 @@ from flax import struct
 
 @struct.dataclass
 class Moments:
-    """Mean and variance of everything seen so far.
+    """Running mean and variance.
 
-    Each number is the sum of two: after many samples a batch moves it by less than float32 can tell
-    apart, and such steps would get lost, or only the larger ones of a skewed distribution be kept.
+    Each number is an unevaluated sum of two float32 numbers: after many samples the increment of a batch
+    is below the rounding error of the mean, and would be lost, which biases skewed distributions.
 
     Attributes:
       mean: `[...]` running mean.
       var: `[...]` running population variance.
       count: scalar, samples merged so far.
-      mean_rest, var_rest, count_rest: what rounding has left out of each, of the same shape.
+      mean_rest, var_rest, count_rest: rounding error of each, of the same shape.
     """
 
     mean: jax.Array
@@ -33,12 +33,12 @@ def init_moments(shape: tuple[int, ...] = ()) -> Moments:
 
 
 def moments_of(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
-    """Moments with exactly these numbers: nothing has been left out by rounding."""
+    """Moments with exactly these numbers and no rounding errors."""
     return Moments(mean, var, count, *map(jnp.zeros_like, (mean, var, count)))
 
 
 def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sum of `x + rest` and `step` as a rounded number and the rest of it (2Sum, Knuth 1969)."""
+    """The sum of `x + rest` and `step` as a rounded number and its rounding error (2Sum, Knuth 1969)."""
     step = step + rest
     total = x + step
     added = total - x
@@ -48,7 +48,7 @@ def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Arr
 def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Moments:
     """Merges the alive samples of a batch (parallel variance, Chan, Golub and LeVeque 1979).
 
-    The update is written in increments, which keeps it exact after any number of batches of any size.
+    The update is incremental, which keeps it exact after any number of batches of any size.
 
     Args:
       moments: the moments so far, of shape `[...]`.
@@ -64,7 +64,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
     shift = mean - moments.mean
-    # The first batch is taken as it is: its variance may be far too small to be told apart beside 1.
+    # The first batch replaces the initial variance 1, beside which its own may be lost to rounding.
     before = jnp.where(moments.count > 0, moments.var, var)
     change = weight * (var - before + jnp.square(shift) * (1.0 - weight))
     centre, centre_rest = add_exactly(moments.mean, moments.mean_rest, weight * shift)
@@ -121,14 +121,14 @@ def update_reward_scale(
 
 
 def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8) -> jax.Array:
-    """Divides rewards by the running standard deviation; their sign and zero stay."""
+    """Divides rewards by the running standard deviation of their discounted sums, without centring."""
     return reward * jax.lax.rsqrt(scale.moments.var + epsilon)
 
 
 def centre_rewards(
     centre: jax.Array, reward: jax.Array, alive: jax.Array, rate: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Subtracts from every reward the running mean of those that its agent had before.
+    """Subtracts from every reward the running mean of its agent's earlier rewards.
 
     Args:
       centre: `[N]` running means of N = E * A agents, 0 at first.
@@ -150,7 +150,7 @@ def centre_rewards(
 
 
 def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
-    """Mean of `x` where `keep`; 0 where nothing is kept."""
+    """Mean of `x` where `keep`; 0 if nothing is kept."""
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
 
 
@@ -161,7 +161,7 @@ def standardize(x: jax.Array, keep: jax.Array) -> jax.Array:
 
 
 def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
-    """Share of the targets' variance that the values account for; 0 where there is no variance."""
+    """Share of the targets' variance that the values explain; 0 if there is no variance."""
     error = target - value
     residual = masked_mean(jnp.square(error - masked_mean(error, keep)), keep)
     spread = masked_mean(jnp.square(target - masked_mean(target, keep)), keep)

@@ -1,4 +1,4 @@
-"""What networks see of observations: normalised as a whole, or block by block for an encoder."""
+"""Inputs of networks from raw observations: normalised as a whole, or block by block for an encoder."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ from algos.types import Block
 
 
 class Entities(NamedTuple):
-    """An observation taken apart.
+    """An observation split into its blocks.
 
     Attributes:
       blocks: block name to `[..., *shape]`; empty places of sets are 0.
-      present: name of a set to bool `[..., K]`, the places that somebody takes.
+      present: name of a set to bool `[..., K]`, the places that are taken.
     """
 
     blocks: dict[str, jax.Array]
@@ -26,8 +26,8 @@ class Entities(NamedTuple):
 class BlockMoments:
     """Statistics of observations block by block.
 
-    What an encoder treats alike has one mean and variance: each feature of a set over the rows that are
-    there, all cells of a map. Of a plain block, every number has its own.
+    Numbers that an encoder treats alike share a mean and variance: each feature of a set over the rows that
+    are present, all cells of a map. In a plain block, every number has its own.
 
     Attributes:
       moments: block name to moments: `[F]` of a set, scalar of a map, of a plain block its shape.
@@ -53,7 +53,7 @@ def _shared_shape(block: Block) -> tuple[int, ...]:
 
 
 def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
-    """Cuts raw observations `[..., F]` into blocks; a row of zeros is an empty place."""
+    """Splits raw observations `[..., F]` into blocks; a row of zeros is an empty place."""
     parts = {
         block.name: flat[..., block.start : block.start + block.size].reshape(*flat.shape[:-1], *block.shape)
         for block in blocks
@@ -82,10 +82,10 @@ def merge_statistics(statistics: Statistics, flat: jax.Array, alive: jax.Array) 
 
 
 def observe(statistics: Statistics, flat: jax.Array) -> jax.Array | Entities:
-    """What networks see of raw observations `[..., F]`: as they are without statistics, or normalised.
+    """Inputs of networks from raw observations `[..., F]`: unchanged without statistics, else normalised.
 
-    Which places of a set are empty is read from the raw rows: normalising moves rows of zeros away from
-    0, and rows of average entities there.
+    Empty places of a set are found in the raw rows: normalised rows of zeros are not 0, and those of
+    average entities may be.
     """
     if statistics is None:
         return flat

@@ -27,7 +27,9 @@ from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec
 class ReplayLearner(LearnerSettings):
     """Mixin for `OffPolicySettings`: builds the agent that the settings describe."""
 
-    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation) -> Method:
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Method:
         """The networks and losses of this learner."""
         raise NotImplementedError
 
@@ -64,9 +66,9 @@ class ReplayLearner(LearnerSettings):
             observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
-        how = choose_implementation(self.batch_size, tuned=tuned)
-        agent = make_agent(self, self.method(observation, action, how), replay, observation)
-        return agent._replace(compiler_options=how.compiler_options)
+        implementation = choose_implementation(self.batch_size, tuned=tuned)
+        agent = make_agent(self, self.method(observation, action, implementation), replay, observation)
+        return agent._replace(compiler_options=implementation.compiler_options)
 
     def make_replay(
         self,

@@ -18,18 +18,20 @@ from algos.optim.small_batches import Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 
-def make_layers(config: OffPolicySettings, observation: ObservationSpec, how: Implementation) -> Layers:
+def make_layers(
+    config: OffPolicySettings, observation: ObservationSpec, implementation: Implementation
+) -> Layers:
     """How the hidden layers of actor and critics are computed."""
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    return Layers(config.activation, dtype, encoder, how.dot_general)
+    return Layers(config.activation, dtype, encoder, implementation.dot_general)
 
 
 def make_actor(
     config: OffPolicySettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    how: Implementation,
+    implementation: Implementation,
     log_std: float | None = None,
 ) -> Network:
     """An actor that maps observations to `(mean, log_std)`, `[..., D]` each, before squashing.
@@ -38,7 +40,7 @@ def make_actor(
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      how: how products are computed.
+      implementation: of products of hidden layers.
       log_std: initial logarithm of the standard deviation; None for a deterministic actor, whose second
         output is None.
 
@@ -51,7 +53,7 @@ def make_actor(
         state_dependent_std=log_std is not None,
         mean_bias=policy_bias(config.initial_action, action, squash=True),
     )
-    actor = Actor(head, config.widths, make_layers(config, observation, how))
+    actor = Actor(head, config.widths, make_layers(config, observation, implementation))
     return Network(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
 
 
@@ -59,10 +61,10 @@ def make_ensemble(
     config: OffPolicySettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    how: Implementation,
+    implementation: Implementation,
     outputs: int = 1,
 ) -> Network:
     """The ensemble of critics, each with this many outputs; see `make_critics`."""
     widths = config.widths if config.critic_widths is None else config.critic_widths
-    critic = Critic(widths, outputs, make_layers(config, observation, how))
+    critic = Critic(widths, outputs, make_layers(config, observation, implementation))
     return make_critics(critic, config.n_critics, observation, action.dimensions)

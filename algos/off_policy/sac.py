@@ -16,13 +16,15 @@ class SACConfig(SoftSettings, ReplayLearner):
 
     NAME: ClassVar[str] = "sac"
 
-    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
         """SAC: the minimum of the critics' values, half the squared error."""
         return make_soft_method(
             self,
             observation,
             action,
-            how,
+            implementation,
             outputs=1,
             truncate=lambda target: target[..., 0].min(0),
             critic_loss=squared_loss,

@@ -79,7 +79,7 @@ def make_soft_method(
     config: SoftSettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    how: Implementation,
+    implementation: Implementation,
     *,
     outputs: int,
     truncate: Callable,
@@ -92,7 +92,7 @@ def make_soft_method(
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      how: how products are computed.
+      implementation: of products of hidden layers.
       outputs: estimates q of every critic.
       truncate, value: see `Soft`.
       critic_loss: see `Method`.
@@ -100,8 +100,8 @@ def make_soft_method(
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_actor(config, observation, action, how, math.log(config.initial_std))
-    critics = make_ensemble(config, observation, action, how, outputs)
+    actor = make_actor(config, observation, action, implementation, math.log(config.initial_std))
+    critics = make_ensemble(config, observation, action, implementation, outputs)
     soft = Soft(actor, critics, truncate, value)
 
     def init(key):

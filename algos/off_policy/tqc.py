@@ -42,14 +42,16 @@ class TQCConfig(SoftSettings, ReplayLearner):
                 "less than n_quantiles"
             )
 
-    def method(self, observation: ObservationSpec, action: ActionSpec, how: Implementation = PLAIN) -> Method:
-        """TQC: pooled quantiles without the largest, quantile regression, the mean for the actor."""
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
+        """TQC: targets are the pooled quantiles without the largest; the actor maximises their mean."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
             observation,
             action,
-            how,
+            implementation,
             outputs=self.n_quantiles,
             truncate=lambda target: drop_largest(target, dropped),
             critic_loss=quantile_loss,
@@ -58,11 +60,11 @@ class TQCConfig(SoftSettings, ReplayLearner):
 
 
 class Atoms(NamedTuple):
-    """Equally likely outcomes of which some are left out.
+    """Equally likely atoms of a distribution, some of them dropped.
 
     Attributes:
       value: `[B, M]`.
-      kept: `[B, M]` 1 for those that count, 0 for the others.
+      kept: `[B, M]` 1 for those that are kept, 0 for the others.
     """
 
     value: jax.Array
@@ -70,7 +72,7 @@ class Atoms(NamedTuple):
 
 
 def drop_largest(quantiles: jax.Array, dropped: int) -> Atoms:
-    """Pools the quantiles `[n, B, q]` of all critics and leaves out the `dropped` largest."""
+    """Pools the quantiles `[n, B, q]` of all critics and drops the `dropped` largest."""
     pooled = jnp.moveaxis(quantiles, 0, 1).reshape(quantiles.shape[1], -1)
     kept = jnp.ones_like(pooled)
     if dropped:
@@ -98,8 +100,8 @@ def quantile_loss(quantiles: jax.Array, target: Atoms) -> tuple[jax.Array, jax.A
 def quantile_huber(quantiles: jax.Array, target: Atoms) -> jax.Array:
     """Quantile Huber loss with threshold 1, averaged over the kept atoms (eq. 10 of the paper).
 
-    Value and slope are summed up side by side, atom by atom. Differentiating the pairwise form would
-    instead hold several arrays of `[n, B, q, M]`, and takes many times as long as the networks.
+    Value and gradient are accumulated together, atom by atom. Differentiating the pairwise form would
+    store several arrays `[n, B, q, M]` and take many times as long as the networks.
 
     Args:
       quantiles: `[n, B, q]`, the i-th for the level (i + 1/2) / q.

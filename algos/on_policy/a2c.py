@@ -46,9 +46,9 @@ class A2CConfig(OnPolicySettings, RolloutLearner):
         super().__post_init__()
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
 
-    def method(self, policy: Policy, how: Implementation, **run) -> Method:
+    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
         """One step along the policy gradient."""
-        del how, run
+        del implementation, run
         optimizer = make_optimizer(self.optimizer)
         return Method(optimizer.init, partial(learn, policy, optimizer))
 

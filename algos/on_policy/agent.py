@@ -43,11 +43,13 @@ class Method(NamedTuple):
 class RolloutLearner:
     """Mixin for `OnPolicySettings`: builds the agent that the settings describe."""
 
-    def networks(self, observation: ObservationSpec, action: ActionSpec, how: Implementation) -> Policy:
+    def networks(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Policy:
         """The networks for flat observations."""
-        return make_actor_critic(self, observation, action, dot_general=how.dot_general)
+        return make_actor_critic(self, observation, action, dot_general=implementation.dot_general)
 
-    def method(self, policy: Policy, how: Implementation, **run) -> Method:
+    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
         """The learning method with these networks; `run` is as for `make`."""
         raise NotImplementedError
 
@@ -79,12 +81,12 @@ class RolloutLearner:
         """
         observation = ObservationSpec(observation_shape, tuple(blocks))
         total_updates = self.total_updates or updates
-        how = choose_implementation(None if samples is None else self.rows(samples), tuned=tuned)
-        policy = self.networks(observation, action, how)
+        implementation = choose_implementation(None if samples is None else self.rows(samples), tuned=tuned)
+        policy = self.networks(observation, action, implementation)
         self.require_run(samples, total_updates)
-        method = self.method(policy, how, **run)
+        method = self.method(policy, implementation, **run)
         agent = make_agent(self, policy, method, observation, samples, total_updates)
-        return agent._replace(compiler_options=how.compiler_options)
+        return agent._replace(compiler_options=implementation.compiler_options)
 
 
 def make_agent(

@@ -1,4 +1,4 @@
-"""How batch, minibatches, horizon, agents and segments of a rollout relate, checked before anything runs."""
+"""Sizes of an update on segments: batch, minibatches, horizon and agents, checked before tracing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Plan:
 
     Attributes:
       agents: A, agents side by side over all environments.
-      environments: E, or None where it was not told.
+      environments: E, or None if not known.
       segments_per_agent: k.
       horizon: T, decisions per segment.
       minibatch_segments: m, segments per minibatch.
@@ -73,9 +73,9 @@ class Plan:
 
     def rows(self) -> list[tuple[str, int, str]]:
         """The plan as a table: `(name, value, explanation)` from the agents to the gradient steps."""
-        told = [] if self.environments is None else [("environments", self.environments, "side by side")]
+        known = [] if self.environments is None else [("environments", self.environments, "side by side")]
         return [
-            *told,
+            *known,
             ("agents", self.agents, "in all environments together"),
             ("segments_per_agent", self.segments_per_agent, "segments of each agent per rollout"),
             ("horizon", self.horizon, "decisions per segment, over which gradients flow back"),
@@ -179,33 +179,34 @@ def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, ho
 
 
 def plan_minibatch(minibatch_size: int, segments: int, horizon: int) -> int:
-    """Segments per gradient step; raises ValueError unless whole ones that divide the rollout's."""
-    batch_size = segments * horizon
-    if minibatch_size > batch_size:
-        demand = f"must not exceed batch_size={batch_size}"
-    elif minibatch_size % horizon:
-        demand = f"must hold whole segments of horizon={horizon}"
-    elif batch_size % minibatch_size:
-        demand = f"must divide batch_size={batch_size}"
-    else:
-        return minibatch_size // horizon
-    legal = nearest(minibatch_size, (horizon * n for n in divisors(segments)))
-    raise ValueError(f"minibatch_size={minibatch_size}: {demand}; nearest: {legal}")
+    """Segments per gradient step; raises ValueError unless they are whole and divide the rollout's."""
+    return whole_segments("minibatch_size", minibatch_size, "batch_size", segments, horizon)
 
 
 def plan_pass(max_minibatch_size: int | None, per_step: int, horizon: int) -> int:
-    """Segments per pass out of `per_step`; raises ValueError unless whole ones that divide these."""
-    minibatch_size = per_step * horizon
-    if max_minibatch_size is None or max_minibatch_size >= minibatch_size:
+    """Segments per pass out of `per_step`; raises ValueError unless they are whole and divide these."""
+    if max_minibatch_size is None or max_minibatch_size >= per_step * horizon:
         return per_step
-    if max_minibatch_size % horizon:
+    return whole_segments("max_minibatch_size", max_minibatch_size, "minibatch_size", per_step, horizon)
+
+
+def whole_segments(key: str, size: int, total_key: str, segments: int, horizon: int) -> int:
+    """Segments in `size` decisions, out of `segments` of `horizon` decisions each.
+
+    Raises:
+      ValueError: unless `size` holds whole segments that divide all of them; with the nearest sizes that do.
+    """
+    total = segments * horizon
+    if size > total:
+        demand = f"must not exceed {total_key}={total}"
+    elif size % horizon:
         demand = f"must hold whole segments of horizon={horizon}"
-    elif minibatch_size % max_minibatch_size:
-        demand = f"must divide minibatch_size={minibatch_size}"
+    elif total % size:
+        demand = f"must divide {total_key}={total}"
     else:
-        return max_minibatch_size // horizon
-    legal = nearest(max_minibatch_size, (horizon * n for n in divisors(per_step)))
-    raise ValueError(f"max_minibatch_size={max_minibatch_size}: {demand}; nearest: {legal}")
+        return size // horizon
+    legal = nearest(size, (horizon * n for n in divisors(segments)))
+    raise ValueError(f"{key}={size}: {demand}; nearest: {legal}")
 
 
 def divisors(number: int) -> list[int]:

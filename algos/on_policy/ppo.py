@@ -18,17 +18,21 @@ from algos.types import ActionSpec, Agent, ObservationSpec
 class PPOConfig(PPOSettings, RolloutLearner):
     """PPO: its settings, and the agent that they describe."""
 
-    def networks(self, observation: ObservationSpec, action: ActionSpec, how: Implementation) -> Policy:
+    def networks(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Policy:
         """See `RolloutLearner.networks`; with the recurrent core."""
-        return make_actor_critic(self, observation, action, self.core, dot_general=how.dot_general)
+        return make_actor_critic(self, observation, action, self.core, dot_general=implementation.dot_general)
 
-    def method(self, policy: Policy, how: Implementation, *, teacher: Teacher | None = None, **run) -> Method:
+    def method(
+        self, policy: Policy, implementation: Implementation, *, teacher: Teacher | None = None, **run
+    ) -> Method:
         """Epochs of minibatches on the clipped surrogate, and the imitation of a teacher."""
         del run
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
         if self.sampling == SAMPLES:
-            learn = partial(learn_samples, self, policy, how.wrap(optimizer))
+            learn = partial(learn_samples, self, policy, implementation.wrap(optimizer))
             return Method(optimizer.init, learn, acting=acting)
         learn = partial(learn_segments, self, policy, optimizer)
         return Method(optimizer.init, learn, partial(prepare, teacher=teacher), acting)

@@ -32,30 +32,30 @@ class PPOSettings(OnPolicySettings):
       clip: bound on the probability ratios, with its schedule.
       value_clip: distance the new value may move from the rollout's; None for no clipping.
       target_kl: divergence after which the rest of an update is skipped; None for never.
-      kl_stop: whether a "minibatch" that diverges ends the update, or an "epoch" that does on average.
+      kl_stop: whether the divergence of a "minibatch", or its mean over an "epoch", ends the update.
       normalize_advantage: "minibatch", "batch" or "none".
       optimizer: a key of `algos.optim.optimizers.OPTIMIZERS`.
       weight_decay: decoupled, of "adamw", "muon" and "schedule_free".
-      muon_momentum, muon_rest: of "muon"; what takes the parameters that are no matrices, "adam" or "sgd".
+      muon_momentum, muon_rest: of "muon"; the optimiser of parameters that are not matrices, "adam" or "sgd".
       warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
       core: recurrent core between trunk and heads; a mapping is accepted.
       sampling: "samples", or how segments are chosen, one of `algos.on_policy.sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
       minibatch_size: decisions per gradient step, instead of `num_minibatches`; None for that.
-      batch_size: decisions of all agents per rollout, to be checked; None for whatever results.
-      burn_in: first decisions of each segment that only warm the recurrent state up.
+      batch_size: decisions of all agents per rollout, only checked; None for no check.
+      burn_in: first decisions of each segment, which only warm up the recurrent state.
       priority_alpha, priority_beta, priority_beta_rate: exponents of the priorities and of the importance
-        weights, and what slows the latter's way to 1.
+        weights, and the slope of the latter's annealing to 1.
       vtrace_rho, vtrace_c: bounds on the importance ratios in advantages.
       recompute_advantage: advantages and targets from the latest values and ratios; "once" (none of it),
         per "epoch" or per "minibatch".
       policy_advantage: "fixed", or "vtrace" for advantages from the minibatch's own, fresh ratios.
       value_clip_center: "rollout", or "refreshed" for the value of the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
-      teacher: run (or checkpoint) whose policy is imitated, or None; whoever builds the agent loads it.
+      teacher: run (or checkpoint) whose policy is imitated, or None; loaded by whoever builds the agent.
       teacher_loss: a key of `algos.on_policy.teacher.LOSSES`.
       teacher_coefficient: weight of the imitation, with its schedule.
-      teacher_value_weight: weight of the teacher's values within it; 0 where its rewards are other ones.
+      teacher_value_weight: weight of the teacher's values within it; 0 if its rewards differ.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
@@ -192,7 +192,7 @@ class PPOSettings(OnPolicySettings):
 
     @property
     def refreshes(self) -> bool:
-        """Whether later minibatches look at what earlier ones made of the rollout."""
+        """Whether values and ratios of a minibatch are stored for later ones."""
         return self.recompute_advantage != "once" or self.value_clip_center == "refreshed"
 
     def traced(self) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Advantages and returns that tell a time limit from an ending."""
+"""Advantages and value targets; truncated episodes bootstrap, terminated ones do not."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ def vtrace_gae(
     last_skip: jax.Array | None = None,
     accumulate: Callable[[jax.Array, jax.Array], jax.Array] = accumulate_by_scan,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimates corrected for a policy that has moved on, per agent.
+    """Generalised advantage estimates with V-trace's off-policy correction, per agent.
 
     The temporal differences and the trace of Schulman et al. (2016, eq. 16) are weighted with the
     truncated importance ratios of V-trace (Espeholt et al. 2018, section 4.1), both taken at the
@@ -66,8 +66,8 @@ def vtrace_gae(
               + gamma * lambda * min(ratio_t, c_clip) * A_{t+1}
 
     `next_t` is `bootstrap` where the step is a boundary and the next row's value elsewhere; it is
-    dropped, not multiplied, where `discount` is 0, so that garbage after an ending stays there. No
-    advantage flows backwards over a boundary or an ending. Gradients flow through every input;
+    selected, not multiplied, where `discount` is 0, so that non-finite values after a termination have no
+    effect. No advantage flows backwards over a boundary or a termination. Gradients flow through every input;
     stop them where an advantage enters a loss.
 
     Args:
@@ -83,10 +83,10 @@ def vtrace_gae(
       rho_clip: bound on the ratio of the temporal difference.
       c_clip: bound on the ratio of the trace.
       alive: `[T, ...]` bool or None. Rows that are not alive get advantage 0 and pass nothing
-        on but their value, which only a predecessor that did not end looks at; where that value
-        is not finite it counts as 0.
-      bootstrap_last: False gives the last row advantage 0 and leaves it as nothing but the value
-        after the row before, so that `last_value` is unused.
+        on but their value, which only a predecessor without a boundary uses; if that value is not
+        finite it counts as 0.
+      bootstrap_last: False gives the last row advantage 0 and uses it only as the value after the row
+        before, so that `last_value` is unused.
       skip: `[T, ...]` bool or None. Rows at which the agent did not act though its story goes on: it waits
         for its turn, or for the end. They get advantage 0; what they pay belongs to the last decision before,
         whose next value is that of the next decision. Discounts count decisions, not rows.

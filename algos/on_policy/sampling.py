@@ -1,4 +1,4 @@
-"""Which segments of a rollout make up a minibatch: whole rows, so that recurrent state stays in order."""
+"""Sampling of minibatches of whole segments: sequential, uniform or by priority."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from algos.checks import require_choice
 
 MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
 
-# Keeps segments of priority 0 in play.
+# Lower bound that gives segments of priority 0 a positive probability.
 EPSILON = 1e-6
 
 
@@ -23,16 +23,16 @@ def partition(key: jax.Array, rows: int, minibatches: int) -> jax.Array:
 
 
 def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float) -> jax.Array:
-    """Logarithm of how many times likelier than under even chances each segment is drawn.
+    """Logarithm of each segment's probability relative to the uniform one.
 
     A segment's priority is `(sum_t |A_t|)^alpha` over its alive steps, 0 where that is not finite;
     its probability p is proportional to `priority + 1e-6` among the R rows with an alive step.
-    Everything is kept as a logarithm, so that no sum overflows. At alpha 0 the result is exactly 0.
+    Logarithms throughout keep sums from overflowing. At alpha 0 the result is exactly 0.
 
     Args:
       advantage: `[T, S]`; steps that are not alive may hold anything.
       alive: `[T, S]` bool.
-      alpha: 0 for even chances, 1 for proportional ones.
+      alpha: 0 for uniform, 1 for proportional to the priority.
 
     Returns:
       `[S]` log(R * p); -inf for rows without an alive step.
@@ -50,12 +50,12 @@ def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float)
 def importance_exponent(
     start: jax.Array | float, progress: jax.Array | float, factor: jax.Array | float = 1.0
 ) -> jax.Array:
-    """Beta of the importance weights on its way from `start` to 1.
+    """Exponent beta of the importance weights, annealed from `start` to 1.
 
     Args:
       start: beta before the first update.
       progress: share of the training done, clipped to [0, 1].
-      factor: slows the way down; the original multiplies it by alpha, and so never reaches 1.
+      factor: slope of the annealing; the original implementation uses alpha, and so never reaches 1.
     """
     return start + (1.0 - start) * factor * jnp.clip(progress, 0.0, 1.0)
 
@@ -89,7 +89,7 @@ def choose(
 
     Returns:
       `(rows, weight)`: int32 `[m]`, and `[m]` `(R * p)^-beta` for R rows with an alive step, exactly
-      1 without priorities or at alpha 0, and 0 for a row without an alive step that filled a gap.
+      1 without priorities or at alpha 0, and 0 for a row without an alive step.
 
     Raises:
       ValueError: for an unknown mode.

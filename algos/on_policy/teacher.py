@@ -1,4 +1,4 @@
-"""Kickstarting: a learner that imitates a trained policy while it learns (Schmitt et al. 2018)."""
+"""Kickstarting: imitation of a trained policy beside the reward (Schmitt et al. 2018)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from algos.nets.distributions import Distribution, divergence, full
 from algos.types import Agent, PyTree
 
 LOSSES: dict[str, Callable] = {
-    # Less the teacher's entropy, which no gradient sees: 0 where both agree.
+    # Without the teacher's entropy, which is constant: 0 where both agree.
     "cross_entropy": lambda teacher, student: divergence(teacher, student),
     "reverse_kl": lambda teacher, student: divergence(student, teacher),
 }
@@ -29,7 +29,7 @@ class Teacher(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a teacher makes of decisions of any axes: how it would act, and what it expects."""
+    """Distributions and values of a teacher for decisions of any axes."""
 
     distribution: Distribution
     value: jax.Array
@@ -38,8 +38,8 @@ class Lesson(NamedTuple):
 def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
     """An agent whose state holds the teacher's, and whose carry is a pair of its own and the teacher's.
 
-    The teacher remembers what the student lives through, so that it can say at every decision what it
-    would have done there.
+    The teacher's recurrent state advances on the student's observations, so that its distribution is known
+    at every decision.
     """
 
     def init_with(key, state):
@@ -49,7 +49,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         return agent.initial_carry(batch_shape), teacher.agent.initial_carry(batch_shape)
 
     def watch(state, obs, carry, reset, mask):
-        # The state of a frozen copy has no teacher, nor need of one.
+        # The state of a frozen copy has no teacher.
         if state.teacher is None:
             return carry
         return teacher.agent.greedy(state.teacher, obs, carry, reset, mask)[1]
@@ -77,13 +77,13 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
 def lesson(
     teacher: Teacher, state: PyTree, obs: jax.Array, carry: PyTree, reset: jax.Array, mask: jax.Array | None
 ) -> Lesson:
-    """What the teacher makes of T decisions of S rows.
+    """The teacher's distributions and values for T decisions of S rows.
 
     Args:
       teacher: its functions.
       state: its state, as the student's state holds it.
-      obs: `[T, S, F]` flat, otherwise as the environment gave them.
-      carry: `[S, ...]` what it remembered before the first.
+      obs: `[T, S, F]` flat, not normalised.
+      carry: `[S, ...]` its recurrent state before the first.
       reset: `[T, S]` bool.
       mask: `[T, S, n]` bool, or None.
     """
@@ -94,17 +94,17 @@ def lesson(
 def imitation_loss(
     kind: str, lesson: Lesson, distribution: Distribution, value: jax.Array, value_weight: jax.Array
 ) -> jax.Array:
-    """How far a student is from its teacher, per decision.
+    """Imitation loss per decision: divergence of the policies, and of the values.
 
     Args:
       kind: a key of `LOSSES`.
-      lesson: what the teacher makes of the decisions.
+      lesson: the teacher's distributions and values.
       distribution: the student's.
       value: the student's.
       value_weight: weight of half the squared difference of the values; their units must be the same.
 
     Raises:
-      ValueError: if the two draw actions from different families of distributions.
+      ValueError: if the distributions are of different families.
     """
     families = type(lesson.distribution).__name__, type(distribution).__name__
     if families[0] != families[1]:

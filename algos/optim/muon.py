@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal before a step is taken along them."""
+"""Muon: momentum orthogonalised per matrix before each step (Jordan et al. 2024)."""
 
 import math
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
 
-# What a step takes for hyper-parameters that it is not given; `learning_rate` has no default.
+# Values of hyper-parameters that a step is not given; `learning_rate` has no default.
 DEFAULTS = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
@@ -25,8 +25,8 @@ DEFAULTS = {
     "muon_momentum": 0.95,
 }
 
-# Learning rate of what is not a matrix, as a share of Muon's. One Adam step moves every number by about
-# the rate; one step of Muon moves the numbers of a 256 x 256 kernel by a sixteenth of it.
+# Learning rate of parameters that are not matrices, relative to Muon's. A step of Adam moves every number by
+# about the rate; a step of Muon moves the numbers of a 256 x 256 kernel by a sixteenth of it.
 MUON_REST = {"adam": 0.1, "sgd": 1.0}
 
 
@@ -199,13 +199,12 @@ def anneal(
     Raises:
       ValueError: for an unknown schedule.
     """
+    require_choice("schedule", schedule, SCHEDULES)
     if schedule == "constant":
         return jnp.asarray(start)
     done = jnp.clip(progress, 0.0, 1.0)
     if schedule == "cosine":
         done = 0.5 * (1.0 - jnp.cos(jnp.pi * done))
-    elif schedule != "linear":
-        raise ValueError(f"schedule={schedule}: unknown; allowed: {', '.join(SCHEDULES)}")
     return start + (end - start) * done
 
 
@@ -215,13 +214,14 @@ class Optimizer(NamedTuple):
     Attributes:
       init: `(params) -> state` before the first step.
       step: `(grads, state, params, hyper, scale, apply) -> (params, state)`. `hyper` holds traced numbers
-        by name: `learning_rate`, and any of `DEFAULTS` (others are ignored, so a learner can hand over
-        all of its own). `scale` is a factor on the gradients, from `clip_scale`; where the bool scalar
+        by name: `learning_rate`, and any of `DEFAULTS`; others are ignored, so a learner can pass all of
+        its own. `scale` is a factor on the gradients, from `clip_scale`; where the bool scalar
         `apply` is False nothing changes, whatever the gradients hold.
       evaluation_params: `(state, params) -> params` to act with and to keep, where they differ from
         those that gradients are taken at.
       norm: `(grads) -> scalar`, the Euclidean norm of all of them.
-      elementwise: whether every number is stepped by itself, so that arrays may be cut and joined.
+      elementwise: whether the step of every number depends on that number alone, so that arrays may be
+        concatenated.
     """
 
     init: Callable
@@ -298,7 +298,7 @@ class MuonState:
 
 
 def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
-    """Muon for parameters that are matrices, something else for the rest; decoupled decay for both.
+    """Muon for parameters that are matrices, Adam or SGD for the rest; decoupled decay for both.
 
     Uses `muon_momentum`, `weight_decay`, `rest_rate` (learning rate of the rest as a share of
     `learning_rate`, by default that of `MUON_REST`), and for the rest what Adam uses.

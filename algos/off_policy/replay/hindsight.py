@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.checks import require_choice
 from algos.off_policy.replay.rings import Ring, Sample, Window, Written, window_sum
 from algos.types import Goal
 
@@ -14,7 +15,7 @@ STRATEGIES = ("future", "final")
 
 @struct.dataclass
 class EpisodeEnds:
-    """Where the episode of each transition in a ring ends, found in two look-ups.
+    """The end of the episode of each transition in a ring, found in two look-ups.
 
     Episodes are numbered per row, modulo C: no more than C of them can be in a ring at once.
 
@@ -36,7 +37,7 @@ def init_ends(rows: int, slots: int) -> EpisodeEnds:
 
 
 def extend_ends(ends: EpisodeEnds, written: Written) -> EpisodeEnds:
-    """The table after a step was stored."""
+    """The table after a step has been stored."""
     row, slots = written.row, ends.end.shape[-1]
     current = (ends.current + (written.stored & written.first)) % slots
     number = jnp.where(written.stored, current, slots)
@@ -56,10 +57,10 @@ def steps_left(ends: EpisodeEnds, row: jax.Array, slot: jax.Array) -> jax.Array:
 def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
     """Relabelling of the first `count` samples of a batch.
 
-    The new goal is the one reached at a step of the sampled transition's episode: with "future" any
-    from the transition's own to the newest stored one, equally likely, with "final" the newest. In
-    every step of the window the part of the reward that depends on the goal is exchanged; discounts stay.
-    Relabelled samples have index -1: their errors say nothing of the transitions as they were made.
+    The new goal is the one achieved at a step of the sampled transition's episode: with "future" a step
+    drawn uniformly from the transition's own to the newest stored one, with "final" the newest. In every
+    step of the window the goal-dependent part of the reward is replaced; discounts stay. Relabelled samples
+    have index -1, so that their errors do not become priorities of the original transitions.
 
     Returns:
       `(ring, ends, key, window, sample) -> sample`.
@@ -67,8 +68,7 @@ def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
     Raises:
       ValueError: for an unknown strategy.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"hindsight_strategy={strategy}: unknown; allowed: {', '.join(STRATEGIES)}")
+    require_choice("hindsight_strategy", strategy, STRATEGIES)
 
     def ahead(key, left):
         return left if strategy == "final" else jax.random.randint(key, left.shape, 0, left + 1)

@@ -10,13 +10,13 @@ from jax import lax
 
 from algos.off_policy.replay.rings import Ring, Written, draw_uniform
 
-# The fastest of 2 to 64 on CPUs for batches of 256: wider nodes cost more sums, narrower ones more levels.
+# Fastest of 2 to 64 on CPUs for batches of 256: wider nodes need longer sums, narrower ones more levels.
 ARITY = 4
 
 
 @struct.dataclass
 class Priorities:
-    """What decides how often each transition is drawn.
+    """State of prioritised sampling.
 
     Attributes:
       tree: sum tree over N * C leaves, transition `[row, slot]` at `row * C + slot`; see `init_tree`.
@@ -30,11 +30,11 @@ class Priorities:
 
 
 class Choice(NamedTuple):
-    """How a batch's transitions are chosen, as pure functions over an explicit state.
+    """A sampling rule as pure functions over an explicit state.
 
     Attributes:
       init: `() -> state`.
-      add: `(state, written) -> state`, after a step was stored.
+      add: `(state, written) -> state`, after a step has been stored.
       draw: `(state, key, ring) -> (state, row, slot, weight)`, `[B]` each.
       reprioritize: `(state, index, priority) -> state` for `[B]` indices `row * C + slot`, -1 for none.
     """
@@ -80,7 +80,7 @@ def set_leaves(tree: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array
 
     Args:
       tree: the tree.
-      index: int32 `[K]`; negative ones are passed over.
+      index: int32 `[K]`; negative ones are ignored.
       value: `[K]`, not negative; of several for one leaf the largest stays.
     """
     depth = tree_depth(tree)
@@ -104,8 +104,8 @@ def find_leaves(tree: jax.Array, query: jax.Array, fine: jax.Array) -> tuple[jax
     Args:
       tree: the tree, not all zero.
       query: `[K]` in [0, total).
-      fine: `[K]` in [0, 1), digits that `query` has no room for: float32 cannot tell the leaves of
-        a large tree apart.
+      fine: `[K]` in [0, 1), further digits of `query`: float32 alone does not resolve the leaves of a
+        large tree.
 
     Returns:
       `(index, value)` of the leaves: int32 `[K]`, and `[K]` above 0.
@@ -127,7 +127,7 @@ def find_leaves(tree: jax.Array, query: jax.Array, fine: jax.Array) -> tuple[jax
 def pick_child(children: jax.Array, query: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Children `[K]` among `[K, ARITY]` that hold the queries, the sums before them and their values.
 
-    Never one of value 0, even for queries that rounding has brought to the sum of all or beyond it.
+    Never one of value 0, even for queries that rounding has moved to the sum of all or beyond it.
     """
     sums = jnp.cumsum(children, -1)
     passed = (sums <= query[:, None]) & (sums < sums[:, -1:])
@@ -136,7 +136,7 @@ def pick_child(children: jax.Array, query: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def make_uniform(size: int) -> Choice:
-    """Every transition held is equally likely; there is nothing to remember."""
+    """Uniform sampling; the state is None."""
 
     def draw(state, key, ring):
         row, slot = draw_uniform(key, ring, size)
@@ -171,7 +171,7 @@ def make_prioritized(
       slots: C.
       size: B.
       exponent: 0 for uniform, 1 for proportional.
-      epsilon: keeps transitions of priority 0 in play.
+      epsilon: gives transitions of priority 0 a positive probability.
       importance: first and final beta.
       annealing: batches from the one to the other.
     """

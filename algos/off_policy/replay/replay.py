@@ -1,8 +1,7 @@
-"""Replay of transitions on the device: uniform or prioritised, with successes and hindsight mixed in.
+"""Replay of transitions on the device: uniform or prioritised, with optional successes and hindsight.
 
-Nothing here leaves the program: a replay is a bundle of pure functions over a state that lives in the
-learner's, is written in place inside scans and can be batched over runs. Parts that are not asked for
-have no state and no cost.
+A replay is a bundle of pure functions over a state inside the learner's, which is updated in place inside
+scans and can be vmapped over runs. Parts that are off have no state and no cost.
 """
 
 import math
@@ -16,11 +15,9 @@ from flax import struct
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.off_policy.replay.priorities import Choice, Priorities, make_prioritized, make_uniform
-from algos.off_policy.replay.rings import Ring, Sample, init_ring, look, read, store
+from algos.off_policy.replay.rings import Ring, init_ring, look, read, store
 from algos.off_policy.replay.successes import Successes, init_successes, make_collect, make_mix
 from algos.types import Goal, Transition
-
-__all__ = ["Replay", "ReplayConfig", "ReplayState", "Sample", "make_replay"]
 
 COUNTS = ("capacity", "n_step", "importance_samples")
 RANGES = {
@@ -38,19 +35,19 @@ class ReplayConfig:
     """Settings of the replay.
 
     Attributes:
-      capacity: transitions held, all rows together; each row has an equal share.
+      capacity: transitions of all rows together; each row has an equal share.
       n_step: decisions that one sample spans at most.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
-      importance_exponent, importance_exponent_end: how far importance weights undo the priorities, at
-        first and after `importance_samples` batches; 1 undoes them fully.
+      importance_exponent, importance_exponent_end: exponent of the importance weights, initially and after
+        `importance_samples` batches; 1 corrects the bias of the priorities fully.
       importance_samples: batches over which that exponent is annealed.
-      success_capacity: transitions of successful episodes kept besides; 0 for none.
-      success_ratio: share of each batch drawn from those, once there are any; 0 keeps none. Above 0 every
-        row must hold a whole episode, and so must `success_capacity`: successes are never cut.
-      hindsight_ratio: share of each batch relabelled with goals that were reached.
-      hindsight_strategy: "future" (a goal reached later in the episode, or now) or "final".
+      success_capacity: transitions of successful episodes in a ring of their own; 0 for none.
+      success_ratio: share of each batch drawn from these, once there are any; 0 stores none. Above 0, every
+        row and `success_capacity` must have room for a whole episode.
+      hindsight_ratio: share of each batch relabelled with achieved goals.
+      hindsight_strategy: "future" (a goal achieved at this or a later step of the episode) or "final".
     """
 
     capacity: int = 100_000
@@ -90,13 +87,12 @@ class Replay(NamedTuple):
     Attributes:
       init: `() -> state`, empty.
       add: `(state, transition) -> state`: stores one decision of the same N rows in the same order,
-        flat observations `[N, F]`; rows that are not alive store nothing and are cut off there.
+        flat observations `[N, F]`; rows that are not alive store nothing, and their episode ends there.
       sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
       reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
         absolute TD errors, before anything else is added; of several for one transition the largest
-        counts. Relabelled samples and those of successes change nothing, nor does any where choice is
-        uniform.
-      size: `(state) -> int32`, transitions to draw from, not counting the copies of successful episodes.
+        counts. No effect for relabelled samples, for those of successes, and with uniform sampling.
+      size: `(state) -> int32`, transitions in the ring, without the copies of successful episodes.
       nbytes: bytes that `init` allocates.
     """
 
@@ -110,7 +106,7 @@ class Replay(NamedTuple):
 
 @struct.dataclass
 class ReplayState:
-    """Everything a replay remembers; None for the parts that are off.
+    """State of a replay; None for the parts that are off.
 
     Attributes:
       ring: the transitions.
@@ -130,8 +126,8 @@ class Part(NamedTuple):
 
     Attributes:
       init: `() -> state`.
-      add: `(state, ring, written, transition) -> state`, after a step was stored in the ring.
-      change: `(state, ring, key, gamma, window, sample) -> sample`, what it does to a batch.
+      add: `(state, ring, written, transition) -> state`, after a step has been stored in the ring.
+      change: `(state, ring, key, gamma, window, sample) -> sample`, its change of a batch.
     """
 
     init: Callable
@@ -147,7 +143,7 @@ OFF = Part(
 
 
 def share(ratio: float, batch_size: int) -> int:
-    """Samples of a batch that a ratio stands for: the nearest number, but some unless it is 0."""
+    """Samples of a batch for a ratio: rounded, and at least 1 unless the ratio is 0."""
     return max(round(ratio * batch_size), 1) if ratio > 0 else 0
 
 
@@ -172,7 +168,7 @@ def make_replay(
       batch_size: B.
       episode_limit: decisions that an episode may last.
       goal: how goals appear in observations, for hindsight.
-      between: whether samples of several decisions come with the states on the way.
+      between: whether samples of several decisions include their intermediate states.
 
     Raises:
       ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
@@ -219,7 +215,7 @@ def make_replay(
 
 
 def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
-    """Demands room for a batch, and in every row for a window and one step more."""
+    """Demands room for a batch, and in every row for a window and one more step."""
     least = rows * max(-(-batch_size // rows), config.n_step + 1)
     if config.capacity < least:
         raise ValueError(
@@ -229,7 +225,7 @@ def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
 
 
 def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int) -> None:
-    """Demands room for the longest episode in every row and among the successes, if any are kept."""
+    """Demands room for the longest episode in every row and among the successes, if any are stored."""
     if config.success_ratio == 0:
         return
     reason = (
@@ -245,7 +241,7 @@ def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int)
 
 
 def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
-    """The choice of transitions that the settings ask for."""
+    """Uniform or prioritised sampling, by the settings."""
     if not config.prioritized:
         return make_uniform(batch_size)
     return make_prioritized(
@@ -288,7 +284,7 @@ def make_success(
     longest: int,
     between: bool,
 ) -> Part:
-    """Keeps successful episodes, and takes the last `count` samples of a batch from them."""
+    """Stores successful episodes, and draws the last `count` samples of a batch from them."""
     if count == 0:
         return OFF
     collect = make_collect(longest)

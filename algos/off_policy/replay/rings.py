@@ -18,11 +18,11 @@ class Ring:
       action: `[N, C, D]`.
       reward: `[N, C]`.
       discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
-      next_obs: `[N, C, F]` what the step led to, the true final observation of an episode included.
-      last: `[N, C]` bool; whatever the row stores next does not continue this step.
+      next_obs: `[N, C, F]` next observations, the true final one of an episode included.
+      last: `[N, C]` bool; the transition that the row stores next does not continue this one.
       cursor: `[N]` int32, the slot that is written next.
       count: `[N]` int32, transitions held.
-      begins: `[N]` bool; whatever the row stores next continues nothing.
+      begins: `[N]` bool; the transition that the row stores next continues none.
     """
 
     obs: jax.Array
@@ -47,7 +47,7 @@ class Ring:
 
 
 class Written(NamedTuple):
-    """What storing one step did; `[N]` each.
+    """Where one step was stored; `[N]` each.
 
     Attributes:
       row: int32, 0 to N - 1.
@@ -64,15 +64,15 @@ class Written(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Steps that one sample spans; those that are not inside may hold anything.
+    """Steps that one sample spans; those that are not inside are arbitrary.
 
     Attributes:
       row: `[B]` int32.
       slot: `[B, n]` int32, consecutive.
       inside: `[B, n]` bool, true for the first m >= 1 of them.
-      factor: `[B, n]` what the reward of each step counts: gamma^k, times the discounts before it.
+      factor: `[B, n]` weight of the reward of each step: gamma^k, times the discounts before it.
       end: `[B]` int32, slot of the last step inside.
-      discount: `[B]` what the value of the last step's `next_obs` counts.
+      discount: `[B]` weight of the value of the last step's `next_obs`.
     """
 
     row: jax.Array
@@ -85,11 +85,11 @@ class Window(NamedTuple):
 
 @struct.dataclass
 class Between:
-    """States that a sample passes through between its first and its last, n - 1 at most.
+    """Intermediate states of a sample, n - 1 at most.
 
     Attributes:
       obs: `[B, n - 1, F]`.
-      factor: `[B, n - 1]` what a reward in that state counts: gamma^k, 0 where the window has ended.
+      factor: `[B, n - 1]` weight of a reward in that state: gamma^k, 0 where the window has ended.
     """
 
     obs: jax.Array
@@ -105,10 +105,10 @@ class Sample:
       action: `[B, D]`, taken in `obs`.
       reward: `[B]` sum of gamma^k times the rewards inside the window.
       discount: `[B]` gamma^m for a window of m decisions, 0 where it ends in a termination.
-      next_obs: `[B, F]` what the window led to.
+      next_obs: `[B, F]` observation after the window.
       weight: `[B]` importance weights, at most 1.
-      index: what `Replay.reprioritize` needs to find the transitions again.
-      between: states passed through on the way; None where nobody asked for them or n is 1.
+      index: of the transitions, for `Replay.reprioritize`.
+      between: intermediate states; None if not asked for or n is 1.
     """
 
     obs: jax.Array
@@ -140,12 +140,12 @@ def init_ring(rows: int, slots: int, observation_size: int, action_size: int) ->
 def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
     """Stores one step of the rows that are alive; the other rows do not move.
 
-    A row that was not alive has been interrupted: its newest transition becomes the last of its
-    episode, so that nothing stored later passes for its continuation.
+    A row that was not alive is interrupted: its newest transition becomes the last of its episode, so that
+    later ones do not count as its continuation.
 
     Args:
       ring: N rows.
-      step: `[N]` transitions with flat observations `[N, F]`; rows not alive may hold anything.
+      step: `[N]` transitions with flat observations `[N, F]`; rows not alive are arbitrary.
     """
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
@@ -168,10 +168,10 @@ def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
 
 
 def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.Array]:
-    """Draws `size` transitions, each of those held being equally likely whatever row it is in.
+    """Draws `size` transitions uniformly among all that the ring holds.
 
     Returns:
-      `(row, slot)`, int32 `[size]` each; slots that hold nothing while the ring is empty.
+      `(row, slot)`, int32 `[size]` each; empty slots while the ring is empty.
     """
     ends = jnp.cumsum(ring.count)
     drawn = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
@@ -200,9 +200,9 @@ def window_sum(window: Window, values: jax.Array) -> jax.Array:
 
 
 def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
-    """What the windows hold, as samples with these weights and indices `[B]`.
+    """The windows as samples with these weights and indices `[B]`.
 
-    With `between` the states on the way are among it, unless the windows have one step.
+    With `between` they include the intermediate states, unless the windows have one step.
     """
     row, begin = window.row, window.slot[:, 0]
     return Sample(
@@ -218,6 +218,6 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, betwee
 
 
 def read_between(ring: Ring, window: Window) -> Between:
-    """The states of the windows after their first, as far as the windows reach."""
+    """The states of the windows after their first, with factor 0 beyond the end of a window."""
     factor = jnp.where(window.inside, window.factor, 0.0)
     return Between(obs=ring.obs[window.row[:, None], window.slot[:, 1:]], factor=factor[:, 1:])

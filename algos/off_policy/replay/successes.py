@@ -1,4 +1,4 @@
-"""Successful episodes, kept whole in a ring of their own and mixed into every batch."""
+"""Successful episodes, stored whole in a ring of their own and mixed into every batch."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from algos.off_policy.replay.rings import Ring, Sample, Written, draw_uniform, i
 
 @struct.dataclass
 class Successes:
-    """Episodes that ended well.
+    """Successful episodes.
 
     Attributes:
       ring: one row of transitions, episode after episode; the oldest may have lost its first steps.
@@ -30,11 +30,11 @@ def init_successes(rows: int, capacity: int, observation_size: int, action_size:
 
 
 def make_collect(longest: int) -> Callable:
-    """Copying of the episodes that have just ended well; none has more than `longest` steps.
+    """Copying of the episodes that have just ended with a success; none has more than `longest` steps.
 
-    The work grows with the number of such episodes and is none without any, also when many runs are
-    batched with `vmap`: the copies of all runs share one loop whose step does nothing to a run that has
-    none left, so that the rings are written in place.
+    The cost is proportional to the largest number of such episodes in a run and 0 without any, under `vmap`
+    over runs too: all runs share one loop, whose body leaves a run that has no more of them unchanged, so
+    that the rings are updated in place.
 
     Returns:
       `(successes, source, written, success) -> successes`, for `[N]` bool `success`.
@@ -91,8 +91,8 @@ def make_collect(longest: int) -> Callable:
 def make_mix(count: int, steps: int, between: bool = False) -> Callable:
     """Replacement of a batch's last `count` samples by samples of successful episodes.
 
-    They have weight 1 and index -1, and span `steps` decisions at most, with the states on the way where
-    the batch has them (`between`). While there are no such episodes the batch stays as it is.
+    They have weight 1 and index -1 and span `steps` decisions at most, with intermediate states if the
+    batch has them (`between`). While there are no such episodes the batch is unchanged.
 
     Returns:
       `(successes, key, gamma, sample) -> sample`.

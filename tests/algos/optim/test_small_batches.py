@@ -15,7 +15,7 @@ from algos.optim import small_batches
 from algos.optim.optimizers import make_optimizer
 from algos.optim.products import product
 from algos.optim.small_batches import FEW_ROWS, PLAIN, choose_implementation, hidden_product
-from algos.types import ActionSpec
+from algos.types import ActionSpec, Block
 
 TIGHT = {"rtol": 1e-5, "atol": 1e-4}
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -196,6 +196,25 @@ def test_acting_is_exported_for_any_number_of_observations(name, way, tuned):
         )
         expected = function(state, key, obs, carry)
         np.testing.assert_allclose(exported.call(state, key, obs, carry), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["none", "deepset", "attention"])
+def test_masked_choices_and_encoders_are_exported_for_any_number_of_environments(kind):
+    blocks = (Block("units", 0, (3, 4), "set"), Block("map", 12, (7, 7), "map"))
+    config = PPOConfig(widths=(8,), encoder={"kind": kind, "width": 8, "heads": 2})
+    agent = config.make((61,), ActionSpec("discrete", (3, 2)), blocks=blocks)
+    state = agent.policy_state(jax.jit(agent.init)(jax.random.key(0)))
+
+    def greedy(state, obs, mask):
+        return agent.greedy(state, obs, (), jnp.zeros(obs.shape[:-1], bool), mask)[0]
+
+    lead = (*jax.export.symbolic_shape("b"), 2)
+    exported = jax.export.export(jax.jit(greedy))(
+        state, jax.ShapeDtypeStruct((*lead, 61), jnp.float32), jax.ShapeDtypeStruct((*lead, 5), bool)
+    )
+    obs = jax.random.normal(jax.random.key(1), (6, 2, 61))
+    mask = jax.random.bernoulli(jax.random.key(2), 0.5, (6, 2, 5))
+    np.testing.assert_array_equal(exported.call(state, obs, mask), greedy(state, obs, mask))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -102,6 +102,14 @@ def test_one_trace_per_program():
     assert int(run.updates) == 3
 
 
+@pytest.mark.parametrize("tuned", [False, True])
+def test_only_a_tuned_program_has_products_that_need_compiler_options(tuned):
+    config = configure(probes.Credit(), updates=1, widths=(64, 64))
+    text = jax.jit(make_train(config, tuned=tuned)).lower(jax.random.key(0)).as_text()
+    assert ("optimization_barrier" in text) == tuned
+    assert bool(make_program(config, tuned=tuned).compiler_options) == tuned
+
+
 def test_vmapped_seeds_equal_single_runs():
     train = make_train(configure(probes.Credit(), updates=5))
     keys = jax.random.split(jax.random.key(7), 3)
