@@ -1,4 +1,4 @@
-"""Reads and checks what a configuration or a curriculum says about the mech battles."""
+"""Settings of the mech battles: those of a run, and those that may change between episodes."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Settings of a task: what of an environment's parameters a configuration or a curriculum may set.
+"""Settings of the F110 environments that may change between episodes, as fields of their parameters.
 
 `make` reads them for the whole run and `task_params` for a stage, through the same table and so
 with the same checks.
