@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams, check_ftg
 from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation
 from jaxmarl_echelon.envs.settings import (
     Settings,
@@ -33,16 +32,13 @@ from physics.occupancy import load_map
 from physics.single_track import INTEGRATORS, CarParams, ControlGains
 
 __all__ = [
-    "CARS", "GAINS", "GaplockSettings", "RaceSettings", "change_ftg", "choice", "choices", "flat",
+    "CARS", "GAINS", "GaplockSettings", "RaceSettings", "choice", "choices", "flat",
     "from_flat", "interval", "map_weights", "mapping", "number", "numbers", "read_base_poses", "read_car",
-    "read_finish_lines", "read_ftg", "read_gains", "read_lidar", "read_maps", "spawns", "switch", "whole",
+    "read_finish_lines", "read_gains", "read_lidar", "read_maps", "spawns", "switch", "whole",
 ]  # fmt: skip
 
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
 GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
-
-_GAINS = {field.name for field in dataclasses.fields(FTGParams)}
-_OPTIONS = {field.name for field in dataclasses.fields(FTGOptions)}
 
 
 @dataclass(frozen=True)
@@ -308,44 +304,6 @@ def read_lidar(beams, fov, max_range) -> Lidar:
     )
 
 
-def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOptions]:
-    """Splits the follow-the-gap settings into gains and static options.
-
-    A `target_mode` of "farthest" becomes the gain of that name, so that curricula may change it.
-    """
-    given = dict(mapping("ftg", settings))
-    for name in given:
-        choice("ftg", name, sorted(_GAINS | _OPTIONS))
-    static = {name: value for name, value in given.items() if name in _OPTIONS}
-    try:
-        options = FTGOptions(**{"fov": fov} | static)
-    except ValueError as error:
-        raise ValueError(f"env.ftg: {error}") from None
-    farthest = options.target_mode == "farthest"
-    if farthest:
-        options = dataclasses.replace(options, target_mode="center")
-    gains = {name: value for name, value in given.items() if name in _GAINS}
-    return _gains(FTGParams(farthest=farthest), gains), options
-
-
-def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None) -> FTGParams:
-    """Changes some gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
-
-    Raises:
-      ValueError: one line, for an unknown or static setting or a gain that is out of bounds.
-    """
-    given = dict(mapping("ftg", settings))
-    for name in given:
-        if name in _OPTIONS - {"target_mode"}:
-            raise ValueError(f"env.ftg.{name}={given[name]!r}: is fixed for the whole run")
-        choice("ftg", name, sorted(_GAINS | {"target_mode"}))
-    if "target_mode" in given:
-        allowed = (options.target_mode, "farthest")
-        mode = choice("ftg.target_mode", given.pop("target_mode"), allowed)
-        given = {"farthest": mode == "farthest"} | given
-    return _gains(params, given)
-
-
 def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
     """Reads map name to `[[x, y], [x, y]]`; returns finish lines `[M, 2, 2]`, NaN where a map has none."""
     table = np.full((len(maps), 2, 2), np.nan)
@@ -369,25 +327,6 @@ def read_base_poses(poses: Mapping | None) -> dict[str, list[tuple[float, ...]]]
             raise ValueError(f"env.base_poses.{name}={listed}: needs [[x, y, psi], ...]")
         found[name] = [numbers(f"base_poses.{name}", pose, 3) for pose in listed]
     return found
-
-
-def _gains(params: FTGParams, changes: Mapping) -> FTGParams:
-    changed = dataclasses.replace(params, **changes)
-    try:
-        check_ftg(changed)
-    except ValueError as error:
-        raise ValueError(f"env.ftg: {error}") from None
-    return _as_arrays(changed)
-
-
-def _as_arrays(params: FTGParams) -> FTGParams:
-    kinds = {"farthest": bool, "cutback_hold": np.int32}
-    return FTGParams(
-        **{
-            field.name: jnp.asarray(getattr(params, field.name), kinds.get(field.name, np.float32))
-            for field in dataclasses.fields(params)
-        }
-    )
 
 
 def _modelled(key: str, settings: str | Mapping, models: Mapping):

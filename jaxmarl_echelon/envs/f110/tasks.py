@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.f110 import settings
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions
+from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, change_ftg
 from jaxmarl_echelon.envs.f110.rewards import Reward
 from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
 from physics.single_track import CarParams
@@ -131,6 +131,11 @@ RACE: Readers = _SHARED | {
 }
 
 
+def read_all(readers: Readers, settings: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
+    """Like `read`, of those of an environment's settings that `readers` name."""
+    return read(readers, {key: settings[key] for key in readers}, limits)
+
+
 def read(readers: Readers, given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
     """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
     return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
@@ -167,6 +172,6 @@ def change(
     limits = limits._replace(max_steps=int(params.max_steps))
     return params.replace(
         **read(readers, plain, limits),
-        ftg=settings.change_ftg(params.ftg, options, gains),
+        ftg=change_ftg(params.ftg, options, gains),
         reward=reward.change(params.reward, weights),
     )
