@@ -54,6 +54,29 @@ def flat(settings: Any) -> dict[str, Any]:
     return {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
 
 
+# Setting -> (field of an environment's parameters, reader of its value against an environment's limits).
+Readers = Mapping[str, tuple[str, Callable[[Any, Any], Any]]]
+
+
+def read_fields(readers: Readers, given: Mapping[str, Any], limits: Any) -> dict[str, Any]:
+    """Fields of the parameters from settings; raises ValueError in one line for a bad value."""
+    return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
+
+
+def read_all(readers: Readers, chosen: Any, limits: Any) -> dict[str, Any]:
+    """Fields of the parameters from those settings of `chosen`, see `from_flat`, that `readers` name."""
+    given = flat(chosen)
+    return read_fields(readers, {key: given[key] for key in readers}, limits)
+
+
+def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
+    """Raises a one-line ValueError for a setting that may not change between episodes."""
+    for key in given:
+        if key not in changeable:
+            allowed = ", ".join(changeable)
+            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+
+
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
     """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
     if not is_number(value) or not low <= value <= high:

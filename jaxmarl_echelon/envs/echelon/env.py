@@ -1,6 +1,7 @@
 """Squads of mechs that fight for a zone in voxel terrain."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -247,12 +248,12 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     if settings.share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
         bank = with_ways(bank)
     limits = Limits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
-    fields = readers.flat(chosen)
     if rules.zone_seconds is None:
-        fields["zone_seconds"] = readers.number("time_limit", rules.time_limit, PERIOD) / 2
+        half = readers.number("time_limit", rules.time_limit, PERIOD) / 2
+        chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
     params = EchelonParams(
         reward=reward.params(),
-        **settings.read({key: fields[key] for key in settings.READERS}, limits),
+        **readers.read_all(settings.READERS, chosen, limits),
         **settings.roster_fields(rosters),
     )
     simulation = Simulation(

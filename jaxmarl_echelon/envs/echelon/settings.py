@@ -19,6 +19,8 @@ from jaxmarl_echelon.envs.settings import (
     map_weights,
     number,
     numbers,
+    read_fields,
+    refuse_fixed,
     setting,
     switch,
     whole,
@@ -177,11 +179,6 @@ READERS: dict[str, Reader] = {
 }
 
 
-def read(given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
-    """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
-    return {READERS[key][0]: READERS[key][1](value, limits) for key, value in given.items()}
-
-
 def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
     """Returns the parameters `classes` and `pack` of two teams."""
     columns = {"classes": "classes", "pack": "packs"}
@@ -218,12 +215,11 @@ def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, rewa
             before = {name: fields.get(name, getattr(params, name)) for name in ("classes", "pack")}
             fields["classes"] = before["classes"].at[here].set(jnp.asarray(roster.classes, jnp.int32))
             fields["pack"] = before["pack"].at[here].set(jnp.asarray(roster.packs, jnp.int32))
-    for key in plain:
-        if key not in READERS:
-            allowed = ", ".join((*READERS, *TEAMS, "reward"))
-            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+    refuse_fixed(plain, (*READERS, *TEAMS, "reward"))
     limits = limits._replace(seconds=int(params.max_decisions) * PERIOD)
-    return params.replace(**read(plain, limits), **fields, reward=reward.change(params.reward, weights))
+    return params.replace(
+        **read_fields(READERS, plain, limits), **fields, reward=reward.change(params.reward, weights)
+    )
 
 
 def _same_size(team: str, value, side: int, limits: Limits) -> Roster:

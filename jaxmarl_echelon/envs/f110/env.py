@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
+from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
+from jaxmarl_echelon.envs.f110.episode_settings import ROLES
 from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
 from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
@@ -31,8 +32,8 @@ from jaxmarl_echelon.envs.f110.spawns import (
     read_points,
     spawn_table,
 )
-from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
+from jaxmarl_echelon.envs.settings import from_flat, interval, read_all
 from jaxmarl_echelon.envs.spaces import Box
 from physics.mapbank import distance_at
 
@@ -68,7 +69,7 @@ class F110:
         maps: Sequence,
         reward: Reward,
         spawns: SpawnTable,
-        limits: tasks.Limits,
+        limits: episode_settings.Limits,
         params: F110Params,
         *,
         scales: ObservationScales,
@@ -108,8 +109,10 @@ class F110:
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
-        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
-        return tasks.change(tasks.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options)
+        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
+        return episode_settings.change(
+            episode_settings.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options
+        )
 
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
@@ -306,7 +309,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    chosen = settings.from_flat(settings.GaplockSettings, given)
+    chosen = from_flat(settings.GaplockSettings, given)
     maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
     if ON_TRACK & set(reward.names) and any(grid.centerline is None for grid in maps):
         paid = ", ".join(sorted(ON_TRACK & set(reward.names)))
@@ -314,13 +317,13 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     simulation = driving.simulation(maps, lidar, cars=2, shared_fate=True)
     vehicle, points = settings.read_car(driving.car), read_points(chosen.starts.spawn_points)
     ftg_params, ftg_options = read_ftg(chosen.players.ftg, lidar.fov)
-    limits = tasks.Limits.of(vehicle, maps, points)
+    limits = episode_settings.Limits.of(vehicle, maps, points)
     params = F110Params(
         car=vehicle,
         gains=settings.read_gains(driving.gains),
         ftg=ftg_params,
         reward=reward.params(),
-        **tasks.read_all(tasks.GAPLOCK, settings.flat(chosen), limits),
+        **read_all(episode_settings.GAPLOCK, chosen, limits),
     )
     size = float(vehicle.length), float(vehicle.width)
     base_poses = settings.read_base_poses(chosen.starts.base_poses)
@@ -337,7 +340,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
         observe_target=sensing.observe_target,
         finish_lines=settings.read_finish_lines(chosen.endings.finish_lines, maps),
         ftg_options=ftg_options,
-        speed_limits=(settings.interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
+        speed_limits=(interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
     )
     return env if chosen.players.goal is None else F110Goals(env, chosen.players.goal)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
+from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
 from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
 from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
@@ -17,6 +17,7 @@ from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import Simulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
+from jaxmarl_echelon.envs.settings import from_flat, interval, number, read_all
 from jaxmarl_echelon.envs.spaces import Box
 from physics.frenet import cartesian
 
@@ -52,7 +53,7 @@ class F110Race:
         simulation: Simulation,
         maps: Sequence,
         reward: Reward,
-        limits: tasks.Limits,
+        limits: episode_settings.Limits,
         params: RaceParams,
         *,
         scales: RacingScales,
@@ -81,8 +82,10 @@ class F110Race:
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> RaceParams:
-        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
-        return tasks.change(tasks.RACE, self._params, given, self._limits, self.reward, self._ftg_options)
+        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
+        return episode_settings.change(
+            episode_settings.RACE, self._params, given, self._limits, self.reward, self._ftg_options
+        )
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
         """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
@@ -254,7 +257,7 @@ def make(reward: Reward, **given) -> F110Race:
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    chosen = settings.from_flat(settings.RaceSettings, given)
+    chosen = from_flat(settings.RaceSettings, given)
     maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules
     for grid in maps:
         if grid.centerline is None or not grid.centerline.closed:
@@ -266,13 +269,13 @@ def make(reward: Reward, **given) -> F110Race:
     if room < float(vehicle.length):
         most = int(room * rules.cars / vehicle.length)
         raise ValueError(f"env.cars={rules.cars}: the shortest track has room for {most}")
-    limits = tasks.Limits.of(vehicle, maps)._replace(grid=room)
+    limits = episode_settings.Limits.of(vehicle, maps)._replace(grid=room)
     params = RaceParams(
         car=vehicle,
         gains=settings.read_gains(driving.gains),
         ftg=ftg_params,
         reward=reward.params(),
-        **tasks.read_all(tasks.RACE, settings.flat(chosen), limits),
+        **read_all(episode_settings.RACE, chosen, limits),
     )
     return F110Race(
         simulation,
@@ -286,10 +289,10 @@ def make(reward: Reward, **given) -> F110Race:
             steer_scale=float(vehicle.s_max),
             position_scale=sensing.position_scale,
         ),
-        lookahead=[settings.number("lookahead", metres) for metres in sensing.lookahead],
+        lookahead=[number("lookahead", metres) for metres in sensing.lookahead],
         neighbours=sensing.neighbours,
         ftg_options=ftg_options,
-        speed_limits=settings.interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
+        speed_limits=interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
     )
 
 

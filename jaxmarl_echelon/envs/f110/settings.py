@@ -11,11 +11,6 @@ from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation
 from jaxmarl_echelon.envs.settings import (
     Settings,
     choice,
-    choices,
-    flat,
-    from_flat,
-    interval,
-    map_weights,
     mapping,
     number,
     numbers,
@@ -30,12 +25,6 @@ from physics.lidar import Lidar
 from physics.mapbank import map_bank
 from physics.occupancy import load_map
 from physics.single_track import INTEGRATORS, CarParams, ControlGains
-
-__all__ = [
-    "CARS", "GAINS", "GaplockSettings", "RaceSettings", "choice", "choices", "flat",
-    "from_flat", "interval", "map_weights", "mapping", "number", "numbers", "read_base_poses", "read_car",
-    "read_finish_lines", "read_gains", "read_lidar", "read_maps", "spawns", "switch", "whole",
-]  # fmt: skip
 
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
 GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
@@ -219,7 +208,7 @@ class RaceSettings:
     rules: RaceRules = field(default_factory=RaceRules)
 
 
-def spawns(value) -> str | Sequence | Mapping:
+def read_spawns(value) -> str | Sequence | Mapping:
     """Returns what `spawns.spawn_weights` can read; raises ValueError for anything else."""
     if not isinstance(value, str | Sequence | Mapping):
         raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
