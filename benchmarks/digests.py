@@ -34,12 +34,13 @@ PHASES = tuple(
 )
 ECHELON = ("env=echelon", "env.time_limit=15", "env.maps=4", "total_env_steps=4096", "algo=ppo", *PPO)
 RNN = (*F110, "algo=ppo_rnn", "algo.horizon=32", "algo.widths=[32]")
+GOAL = "env.goal={low: [0.5, -0.5], high: [2.0, 0.5]}"
 EVALUATED = ("f110_ppo", "f110_two_learners", "race", "echelon", "ppo_rnn")
 JOBS: dict[str, tuple[str, ...]] = {
     "f110_ppo": (*F110, "algo=ppo", *PPO),
     "f110_a2c": (*F110, "algo=a2c", "algo.widths=[32]"),
     "f110_tqc": (*REPLAYED, "algo=tqc"),
-    "f110_hindsight": (*REPLAYED, "algo=sac", "env.goal={radius: 0.5}", "algo.replay.hindsight_ratio=0.5"),
+    "f110_hindsight": (*REPLAYED, "algo=sac", GOAL, "algo.replay.hindsight_ratio=0.5"),
     "f110_prioritized": (*REPLAYED, "algo=td3", "algo.replay.prioritized=true"),
     "f110_two_learners": (*F110, "algo=ppo", *PPO, "controllers.defender=learner"),
     "f110_seeds": (*F110, "algo=ppo", *PPO, "seeds=2"),

@@ -17,6 +17,7 @@ from jax import lax
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
 from jaxmarl_echelon.envs.rows import Rows, row, rows
+from physics.sparse_batch import compute_rows
 
 SLICE = 8
 
@@ -237,7 +238,7 @@ def step(
     if cut is not None:
         time = _break_off(time, cut & ~time.over)
 
-    following = where_chunked(
+    following = compute_rows(
         time.over,
         lambda numbers: _begin(env, key_reset, draw, numbers),
         jnp.arange(num_envs),
@@ -261,47 +262,6 @@ def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
     size = math.gcd(number, SLICE)
     sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
     return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
-
-
-def where_chunked(
-    mask: jax.Array, fn: Callable[[PyTree], PyTree], inputs: PyTree, default: PyTree, chunk: int
-) -> PyTree:
-    """Applies `fn` to the rows that `mask` picks, `chunk` rows at a time.
-
-    The cost follows the number of rows picked: ceil(picked / chunk) calls, none when the mask is
-    empty. With a `fn` that treats rows independently the result does not depend on `chunk`.
-
-    Args:
-      mask: `[N]` bool.
-      fn: maps a pytree of `[chunk, ...]` arrays to one of `[chunk, ...]` arrays.
-      inputs: pytree of `[N, ...]` arrays.
-      default: pytree of `[N, ...]` arrays, with the structure and dtypes of what `fn` returns.
-      chunk: rows per call; more than N counts as N.
-
-    Returns:
-      Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
-
-    Raises:
-      ValueError: if `chunk` is below 1.
-    """
-    if chunk < 1:
-        raise ValueError(f"chunk={chunk} must be at least 1")
-    size = mask.shape[0]
-    chunk = min(chunk, size)
-    count = mask.sum()
-    # Rows beyond `count` are out of range: gathers clip them, scatters drop them. One chunk more
-    # than needed keeps the slice below from covering everything: it would then be the same in
-    # every round, and XLA would move `fn` out of the loop, where it runs even for an empty mask.
-    picked = jnp.nonzero(mask, size=(-(-size // chunk) + 1) * chunk, fill_value=size)[0]
-
-    def advance(carry):
-        first, result = carry
-        rows = lax.dynamic_slice(picked, (first,), (chunk,))
-        computed = fn(jax.tree.map(lambda x: x.at[rows].get(mode="clip"), inputs))
-        result = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), result, computed)
-        return first + chunk, result
-
-    return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), default))[1]
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:

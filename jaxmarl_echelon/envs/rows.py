@@ -1,7 +1,7 @@
-"""Trees of many small arrays as a few large ones: what is done to whole rows is then done once per dtype.
+"""Rows: the small leaves of a tree packed into one array per dtype.
 
-An environment's parameters and state are a hundred arrays of one to eight numbers per environment. Each
-select, scatter or test of every array would be a kernel of its own, to compile and to start.
+An environment's parameters and state are a hundred arrays of one to eight numbers per environment. Packed,
+a select, gather or scatter of whole environments is one kernel per dtype instead of one per leaf.
 """
 
 import math

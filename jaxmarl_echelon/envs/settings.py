@@ -1,11 +1,80 @@
-"""Readers of single settings: each returns the value it was given or says what is allowed."""
+"""Settings of environments: frozen dataclasses, one per concern, and readers of single values.
 
-from collections.abc import Mapping, Sequence
+Configurations and command lines have flat keys; `from_flat` sorts them into the dataclasses. A reader
+returns the value that it was given or raises a ValueError that says what is allowed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Real
+from typing import Any, TypeVar
 
 import numpy as np
 
 from algos.checks import is_number
+
+T = TypeVar("T")
+
+
+def setting(default: Any, read: Callable | None = None, *bounds) -> Any:
+    """A field of `Settings` whose value is `read(name, value, *bounds)`, or as given without `read`."""
+    check = None if read is None else lambda name, value: read(name, value, *bounds)
+    return field(default_factory=lambda: default, metadata={"read": check})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one concern; each field is checked by its reader when an instance is made."""
+
+    def __post_init__(self):
+        for one in fields(self):
+            if read := one.metadata.get("read"):
+                object.__setattr__(self, one.name, read(one.name, getattr(self, one.name)))
+
+
+def from_flat(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Makes a dataclass whose fields are `Settings` from flat keys; settings not given keep their defaults.
+
+    Raises:
+      ValueError: one line, for an unknown key or a value that is not allowed.
+    """
+    groups = {one.name: one.default_factory for one in fields(kind)}
+    group_of = {one.name: name for name, group in groups.items() for one in fields(group)}
+    chosen = {name: {} for name in groups}
+    for key, value in given.items():
+        if key not in group_of:
+            raise ValueError(f"env.{key}: unknown; allowed: {', '.join(group_of)}")
+        chosen[group_of[key]][key] = value
+    return kind(**{name: group(**chosen[name]) for name, group in groups.items()})
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """The flat keys and values of what `from_flat` makes."""
+    groups = [getattr(settings, one.name) for one in fields(settings)]
+    return {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
+
+
+# Setting -> (field of an environment's parameters, reader of its value against an environment's limits).
+Readers = Mapping[str, tuple[str, Callable[[Any, Any], Any]]]
+
+
+def read_fields(readers: Readers, given: Mapping[str, Any], limits: Any) -> dict[str, Any]:
+    """Fields of the parameters from settings; raises ValueError in one line for a bad value."""
+    return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
+
+
+def read_all(readers: Readers, chosen: Any, limits: Any) -> dict[str, Any]:
+    """Fields of the parameters from those settings of `chosen`, see `from_flat`, that `readers` name."""
+    given = flat(chosen)
+    return read_fields(readers, {key: given[key] for key in readers}, limits)
+
+
+def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
+    """Raises a one-line ValueError for a setting that may not change between episodes."""
+    for key in given:
+        if key not in changeable:
+            allowed = ", ".join(changeable)
+            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
 
 
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:

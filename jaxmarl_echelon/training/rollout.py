@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.training.controllers import Controller, action_spec
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import RunState, View
+from physics.sparse_batch import compute_rows
 
 PyTree = Any
 
@@ -283,7 +284,7 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
         return agent.value(state, obs, carry, reset, mask)
 
     inputs = (after.obs[role], carry, after.action_mask.get(role))
-    values = episodes_lib.where_chunked(
+    values = compute_rows(
         jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
     )
     return jnp.where(truncated, values, 0.0)

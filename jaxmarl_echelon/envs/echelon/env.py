@@ -1,7 +1,8 @@
 """Squads of mechs that fight for a zone in voxel terrain."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -244,87 +245,51 @@ class Echelon(Environment):
         return {"blue": values[:blue], "red": values[blue:]}
 
 
-def make(
-    reward: Reward,
-    blue: str | Sequence | Mapping = "pack5",
-    red: str | Sequence | Mapping = "pack5",
-    size: Sequence[int] = (40, 40, 20),
-    maps: int = 64,
-    map_seed: int = 0,
-    map_weights: Sequence[float] | None = None,
-    biomes: Sequence[str] | None = None,
-    cache: str | None = "auto",
-    observation: str = "full",
-    telemetry: bool = True,
-    time_limit: float = 60.0,
-    zone_seconds: float | str | None = None,
-    gravity: float = 9.81,
-    spawn_jitter: float = 0.25,
-    yaw_jitter: float = 0.15,
-    fire_probability: float | Sequence[float] = 0.5,
-    assist: float | Sequence[float] = 0.0,
-    pages: int = 64,
-    damaged: int = 96,
-    original: bool = False,
-    bank: TerrainBank | None = None,
-) -> Echelon:
-    """Builds the environment; `conf/env/echelon.yaml` explains each setting.
+def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon:
+    """Builds the environment; `given` are keys of `conf/env/echelon.yaml`, which explains each.
 
     Args:
+      reward: what is paid.
       bank: terrains to use instead of generated ones; `size`, `maps`, `map_seed`, `biomes` and
         `cache` are then ignored.
+      given: settings that differ from the defaults.
 
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    rosters = read_roster("blue", blue), read_roster("red", red)
+    chosen = readers.from_flat(settings.EchelonSettings, given)
+    forces, ground, rules = chosen.forces, chosen.ground, chosen.rules
+    rosters = read_roster("blue", forces.blue), read_roster("red", forces.red)
     teams = tuple(len(roster.classes) for roster in rosters)
     if bank is None:
-        bank = _terrain(size, maps, map_seed, biomes, max(teams), cache)
+        bank = _terrain(ground, max(teams))
     pack = max(roster.largest_pack for roster in rosters)
-    if settings.share_per_team("assist", assist).max() > 0 and bank.ways is None:
+    if settings.share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
         bank = with_ways(bank)
     limits = Limits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
-    given = {
-        "map_weights": map_weights,
-        "observation": observation,
-        "time_limit": time_limit,
-        "gravity": gravity,
-        "spawn_jitter": spawn_jitter,
-        "yaw_jitter": yaw_jitter,
-        "fire_probability": fire_probability,
-        "assist": assist,
-    }
-    fields = settings.read(given, limits)
-    half = time_limit / 2 if zone_seconds is None else zone_seconds
+    if rules.zone_seconds is None:
+        half = readers.number("time_limit", rules.time_limit, PERIOD) / 2
+        chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
     params = EchelonParams(
         reward=reward.params(),
-        zone_seconds=settings.zone_seconds(half, limits),
-        **fields,
+        **readers.read_all(settings.READERS, chosen, limits),
         **settings.roster_fields(rosters),
     )
     simulation = Simulation(
         bank=bank,
         teams=teams,
         substeps=SUBSTEPS,
-        original=readers.switch("original", original),
-        pages=readers.whole("pages", pages, 0, 4096),
-        damaged=readers.whole("damaged", damaged, 0, 4096),
+        original=rules.original,
+        pages=ground.pages,
+        damaged=ground.damaged,
     )
-    layout = make_layout(pack, readers.switch("telemetry", telemetry))
-    return Echelon(simulation, reward, layout, limits, params)
+    return Echelon(simulation, reward, make_layout(pack, chosen.observing.telemetry), limits, params)
 
 
-def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank:
-    count = readers.whole("maps", maps, 1, 2**16)
-    first = readers.whole("map_seed", map_seed, 0)
-    size = [readers.whole("size", side, 1) for side in readers.numbers("size", size, 3)]
-    if cache is not None and not isinstance(cache, str):
-        raise ValueError(f"env.cache={cache!r}: must be a folder, auto or null")
+def _terrain(ground: settings.Ground, team_size: int) -> TerrainBank:
+    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
     try:
-        return terrain_bank(
-            range(first, first + count), size, biomes=biomes, team_size=team_size, cache=cache
-        )
+        return terrain_bank(seeds, ground.size, biomes=ground.biomes, team_size=team_size, cache=ground.cache)
     except ValueError as error:
         raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
 

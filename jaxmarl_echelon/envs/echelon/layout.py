@@ -1,4 +1,4 @@
-"""Where everything stands in an observation: one definition for writers, networks and viewers."""
+"""Layout of observations: one definition for writers, networks and viewers."""
 
 import math
 from collections.abc import Mapping

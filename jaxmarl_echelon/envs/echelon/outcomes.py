@@ -1,4 +1,4 @@
-"""How an episode ends and who has won it. Source: spec section 4."""
+"""Outcomes of an episode and its winner. Source: spec section 4."""
 
 import jax
 import jax.numpy as jnp

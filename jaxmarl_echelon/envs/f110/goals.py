@@ -15,9 +15,9 @@ from flax import struct
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.f110 import settings
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.types import F110Params, F110State
+from jaxmarl_echelon.envs.settings import choice, mapping, number, numbers, switch
 from jaxmarl_echelon.envs.spaces import Box
 
 ROLE = "attacker"
@@ -84,9 +84,9 @@ class F110Goals(Environment):
         goal = make_goal(
             parts["relative_pose"].start,
             self._scale,
-            radius=settings.number("goal.radius", chosen["radius"], 1e-6),
-            amount=settings.number("goal.amount", chosen["amount"]),
-            dense=settings.switch("goal.dense", chosen["dense"]),
+            radius=number("goal.radius", chosen["radius"], 1e-6),
+            amount=number("goal.amount", chosen["amount"]),
+            dense=switch("goal.dense", chosen["dense"]),
         )
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
@@ -123,9 +123,9 @@ class F110Goals(Environment):
     def task_params(self, given: Mapping) -> GoalParams:
         """Returns the default parameters with some settings changed; of `goal` these are `low` and `high`."""
         plain = dict(given)
-        ends = settings.mapping("goal", plain.pop("goal", None))
+        ends = mapping("goal", plain.pop("goal", None))
         for name in ends:
-            settings.choice("goal", name, ("low", "high"))
+            choice("goal", name, ("low", "high"))
         changed = self._range | {f"goal_{end}": _corner(end, ends[end], self._scale) for end in ends}
         _require_order(changed)
         return _extended(GoalParams, self.plain.task_params(plain), **changed)
@@ -185,14 +185,14 @@ def _pay(time: TimeStep, paid: jax.Array) -> TimeStep:
 
 
 def _known(given: Mapping) -> Mapping:
-    for name in settings.mapping("goal", given):
-        settings.choice("goal", name, tuple(DEFAULTS))
+    for name in mapping("goal", given):
+        choice("goal", name, tuple(DEFAULTS))
     return given
 
 
 def _corner(end: str, value, scale: float) -> jax.Array:
     """One end of the goals' range, `[2]` metres."""
-    position = settings.numbers(f"goal.{end}", value, 2)
+    position = numbers(f"goal.{end}", value, 2)
     if max(map(abs, position)) > scale:
         raise ValueError(f"env.goal.{end}={value}: must lie within env.position_scale={scale:g} m")
     return jnp.asarray(position, jnp.float32)

@@ -1,4 +1,3 @@
-import time
 from functools import partial
 
 import jax
@@ -9,7 +8,7 @@ import pytest
 from probes import ROLE
 
 from jaxmarl_echelon.envs.checks import random_actions
-from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step, where_chunked
+from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step
 from jaxmarl_echelon.envs.rows import rows
 
 
@@ -279,55 +278,6 @@ def test_mistakes_are_named():
     env = probes.ConstantReward()
     with pytest.raises(ValueError, match="num_envs=0"):
         start(env, jax.random.key(0), fixed(env), 0)
-    with pytest.raises(ValueError, match="chunk=0"):
-        where_chunked(jnp.ones(2, bool), lambda x: x, jnp.arange(2), jnp.arange(2), 0)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 8])
-def test_where_chunked_equals_where_for_every_pattern(chunk):
-    masks = (jnp.arange(32)[:, None] >> jnp.arange(5)) % 2 == 1
-    inputs = {"x": jnp.arange(5.0), "y": jnp.arange(10).reshape(5, 2)}
-    default = (-jnp.arange(5.0), -jnp.ones((5, 2), jnp.int32))
-
-    def fn(inputs):
-        return inputs["x"] ** 2 + 1, inputs["y"] * 3
-
-    got = jax.jit(jax.vmap(lambda mask: where_chunked(mask, fn, inputs, default, chunk)))(masks)
-    new = fn(inputs)
-    np.testing.assert_array_equal(got[0], np.where(masks, new[0], default[0]))
-    np.testing.assert_array_equal(got[1], np.where(masks[..., None], new[1], default[1]))
-
-
-@pytest.mark.parametrize(("picked", "calls"), [(0, 0), (1, 1), (4, 1), (5, 2), (12, 3)])
-def test_where_chunked_calls_as_often_as_needed(picked, calls):
-    count = []
-
-    def fn(rows):
-        jax.debug.callback(lambda: count.append(None))
-        return rows
-
-    x = jnp.arange(12)
-    jax.jit(lambda mask: where_chunked(mask, fn, x, x, 4))(jnp.arange(12) < picked).block_until_ready()
-    jax.effects_barrier()
-    assert len(count) == calls
-
-
-@pytest.mark.parametrize("chunk", [3, 8])
-def test_where_chunked_costs_nothing_for_an_empty_mask(chunk):
-    def fn(rows):
-        return jax.lax.fori_loop(0, 300, lambda i, x: jnp.tanh(x @ x), rows)
-
-    x = jnp.ones((8, 32, 32))
-    apply = jax.jit(lambda mask: where_chunked(mask, fn, x, x, chunk))
-
-    def seconds(mask):
-        began = time.perf_counter()
-        apply(mask).block_until_ready()
-        return time.perf_counter() - began
-
-    none, everything = (jnp.full(8, value) for value in (False, True))
-    seconds(none)
-    assert min(seconds(none) for _ in range(5)) < 0.2 * min(seconds(everything) for _ in range(3))
 
 
 def test_layout_difference_names_the_leaf():

@@ -1,4 +1,4 @@
-"""Settings of a task: what of an environment's parameters a configuration or a curriculum may set.
+"""Settings of the F110 environments that may change between episodes, as fields of their parameters.
 
 `make` reads them for the whole run and `task_params` for a stage, through the same table and so
 with the same checks.
@@ -11,10 +11,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.f110 import settings
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions
+from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, change_ftg
 from jaxmarl_echelon.envs.f110.rewards import Reward
+from jaxmarl_echelon.envs.f110.settings import read_spawns
 from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
+from jaxmarl_echelon.envs.settings import (
+    Readers,
+    choice,
+    choices,
+    interval,
+    map_weights,
+    number,
+    numbers,
+    read_fields,
+    refuse_fixed,
+    whole,
+)
 from physics.single_track import CarParams
 
 ROLES = ("attacker", "defender")
@@ -48,30 +60,25 @@ class Limits(NamedTuple):
         return cls((float(car.v_min), float(car.v_max)), float(car.length), len(maps), points)
 
 
-Readers = Mapping[str, tuple[str, Callable[[Any, Limits], jax.Array]]]
-
-
 def _number(name: str, low: float) -> tuple[str, Callable]:
-    return name, lambda value, _: jnp.float32(settings.number(name, value, low))
+    return name, lambda value, _: jnp.float32(number(name, value, low))
 
 
 def _whole(name: str, low: int) -> tuple[str, Callable]:
-    return name, lambda value, _: jnp.int32(settings.whole(name, value, low))
+    return name, lambda value, _: jnp.int32(whole(name, value, low))
 
 
 def _speeds(name: str) -> tuple[str, Callable]:
-    return "speed_range", lambda value, limits: jnp.asarray(
-        settings.interval(name, value, *limits.speed), jnp.float32
-    )
+    return "speed_range", lambda value, limits: jnp.asarray(interval(name, value, *limits.speed), jnp.float32)
 
 
 def _locked(value, _: Limits) -> jax.Array:
-    chosen = settings.choices("locked", value, ROLES)
+    chosen = choices("locked", value, ROLES)
     return jnp.asarray([role in chosen for role in ROLES])
 
 
 def _map_weights(value, limits: Limits) -> jax.Array:
-    return jnp.asarray(settings.map_weights(value, limits.maps))
+    return jnp.asarray(map_weights(value, limits.maps))
 
 
 def _jitter(name: str) -> tuple[str, Callable]:
@@ -79,14 +86,13 @@ def _jitter(name: str) -> tuple[str, Callable]:
 
     def read(value, _: Limits) -> jax.Array:
         none = value == 0 and not isinstance(value, bool)
-        numbers = [0.0] * 3 if none else settings.numbers(name, value, 3, 0.0)
-        return jnp.asarray(numbers, jnp.float32)
+        return jnp.asarray([0.0] * 3 if none else numbers(name, value, 3, 0.0), jnp.float32)
 
     return name, read
 
 
 def _max_steps(value, limits: Limits) -> jax.Array:
-    return jnp.int32(settings.whole("max_steps", value, 1, limits.max_steps))
+    return jnp.int32(whole("max_steps", value, 1, limits.max_steps))
 
 
 _SHARED: Readers = {
@@ -98,11 +104,11 @@ _SHARED: Readers = {
 GAPLOCK: Readers = _SHARED | {
     "spawns": (
         "spawn_weights",
-        lambda value, limits: jnp.asarray(spawn_weights(settings.spawns(value), limits.points)),
+        lambda value, limits: jnp.asarray(spawn_weights(read_spawns(value), limits.points)),
     ),
     "spawn_jitter": (
         "spawn_jitter",
-        lambda value, _: jnp.asarray(settings.numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
+        lambda value, _: jnp.asarray(numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
     ),
     "pose_jitter": _jitter("pose_jitter"),
     "evaluation_jitter": _jitter("evaluation_jitter"),
@@ -111,7 +117,7 @@ GAPLOCK: Readers = _SHARED | {
     "locked": ("locked", _locked),
     "timeout": (
         "timeout_terminal",
-        lambda value, _: jnp.bool_(settings.choice("timeout", value, TIMEOUTS) == "terminal"),
+        lambda value, _: jnp.bool_(choice("timeout", value, TIMEOUTS) == "terminal"),
     ),
     "idle_speed": _number("idle_speed", 0.0),
     "idle_decisions": _whole("idle_decisions", 0),
@@ -120,20 +126,15 @@ RACE: Readers = _SHARED | {
     "start_speed": _speeds("start_speed"),
     "grid_gap": (
         "grid_gap",
-        lambda value, limits: jnp.float32(settings.number("grid_gap", value, limits.length, limits.grid)),
+        lambda value, limits: jnp.float32(number("grid_gap", value, limits.length, limits.grid)),
     ),
     "grid_offset": _number("grid_offset", 0.0),
     "target_laps": _whole("target_laps", 0),
     "crashed": (
         "obstacles",
-        lambda value, _: jnp.bool_(settings.choice("crashed", value, CRASHED) == "obstacle"),
+        lambda value, _: jnp.bool_(choice("crashed", value, CRASHED) == "obstacle"),
     ),
 }
-
-
-def read(readers: Readers, given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
-    """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
-    return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
 
 
 def change(
@@ -160,13 +161,10 @@ def change(
     plain = dict(given)
     gains = plain.pop("ftg", None)
     weights = plain.pop("reward", None)
-    for key in plain:
-        if key not in readers:
-            allowed = ", ".join((*readers, "ftg", "reward"))
-            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+    refuse_fixed(plain, (*readers, "ftg", "reward"))
     limits = limits._replace(max_steps=int(params.max_steps))
     return params.replace(
-        **read(readers, plain, limits),
-        ftg=settings.change_ftg(params.ftg, options, gains),
+        **read_fields(readers, plain, limits),
+        ftg=change_ftg(params.ftg, options, gains),
         reward=reward.change(params.reward, weights),
     )
