@@ -59,7 +59,8 @@ def read_config(*overrides: str, config_dir: str | Path | None = None) -> RunCon
       ValueError: one line, for anything that is not allowed, a missing package, or settings of several
         runs.
     """
-    config, choices = command_line.compose_config(command_line.plain(overrides), Sources(config_dir))
+    sources = Sources(config_dir)
+    config, choices = command_line.compose_config(command_line.plain(overrides, sources), sources)
     if variants.is_group(config):
         raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
     if config.get("resume") is not None:

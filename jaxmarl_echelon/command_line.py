@@ -23,25 +23,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.config_path import Sources, config_directory
 
-# Mappings that take keys of the user's own.
-OPEN = (
-    "controllers=",
-    "controllers.",
-    "algos=",
-    "algos.",
-    "variants=",
-    "variants.",
-    "curriculum.evaluation=",
-    "curriculum.evaluation.",
-    "curriculum.common.",
-    "curriculum.phases.",
-    "curriculum.stages.",
-    "reward.components.",
-    "env.goal.",
-    "env.spawn_points.",
-    "env.finish_lines.",
-    "env.base_poses.",
-)
 # Keys whose commas separate parts of one value.
 LISTS = ("ablate", "seeds")
 SEARCHED = "hydra.searchpath"
@@ -91,16 +72,22 @@ def groups() -> list[str]:
     return sorted(path.name for path in config_directory().iterdir() if path.is_dir())
 
 
-def plain(arguments: Sequence[str]) -> list[str]:
+def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     """Makes what people type into what Hydra wants.
 
     The plus sign of `+algo=ppo` is dropped: groups have defaults, so adding and choosing are one.
-    Mappings whose keys their owner checks (`OPEN`) may be given new keys without a plus sign.
+    Mappings that take keys of the user's own (`Sources.open_keys`) are given new ones without a plus sign.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
     arguments = [as_list(argument) for argument in arguments]
-    return [f"++{argument}" if argument.startswith(OPEN) else argument for argument in arguments]
+    return [f"++{argument}" if is_open(argument, sources) else argument for argument in arguments]
+
+
+def is_open(argument: str, sources: Sources) -> bool:
+    """Whether `KEY=VALUE` is, or lies within, a mapping that takes keys of the user's own."""
+    key = argument.partition("=")[0]
+    return any(key == name or key.startswith(f"{name}.") for name in sources.open_keys())
 
 
 def as_list(argument: str) -> str:
@@ -299,7 +286,7 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
     typed = f"{key}={value}" if typed is None else typed
     try:
         before = OmegaConf.select(config, key, default=config)
-        if before is config and not f"{key}=".startswith(OPEN):
+        if before is config and not is_open(key, PACKAGED):
             raise UsageError(unknown(typed, key, config))
         if OmegaConf.is_dict(before) and before is not config and not isinstance(value, Mapping):
             raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")

@@ -1,5 +1,6 @@
 """Where configurations lie: the package's own, in a checkout and in a wheel, and a folder of the user's."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,19 @@ class Sources:
         roots = [folder / group for folder in self.directories()]
         found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
         return sorted(map(str, found))
+
+    def open_keys(self) -> tuple[str, ...]:
+        """Keys of mappings that take keys of the user's own, which whoever reads them checks.
+
+        A file names them, without its group, in a line `# keys of your own below: NAME, NAME`.
+        """
+        found = set()
+        for folder in self.directories():
+            for path in folder.rglob("*.yaml"):
+                group = path.relative_to(folder).parts[:-1][:1]
+                for names in re.findall(r"^# keys of your own below: (.*)$", path.read_text(), re.MULTILINE):
+                    found |= {".".join([*group, name.strip()]) for name in names.split(",")}
+        return tuple(sorted(found))
 
     def main_folder(self) -> Path:
         """The folder of the main configuration."""

@@ -206,7 +206,7 @@ def main() -> None:
         return
     command_line.use_compilation_cache()
     sources = Sources(arguments.config_dir, arguments.config_name)
-    overrides = command_line.plain(arguments.overrides)
+    overrides = command_line.plain(arguments.overrides, sources)
     if arguments.cfg is not None:
         show(overrides, sources, arguments.package, multirun=arguments.multirun)
     elif arguments.multirun:

@@ -145,6 +145,8 @@ def make_program(
     def seats(env, greedy=True):
         return make_controllers(config, env, agents, frozen, greedy=greedy)
 
+    seats(env)  # a controller that does not exist is told of now, not when something is traced
+
     def collector(world):
         here = placed(world)
         return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
