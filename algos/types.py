@@ -120,17 +120,29 @@ class Block(NamedTuple):
       start: index of its first feature.
       shape: shape of the part.
       kind: "vector" `[F]`, "set" `[K, F]` of unordered rows (zeros: empty places), or "map" `[H, W]`.
+      fields: names along the last axis; empty where it has none.
     """
 
     name: str
     start: int
     shape: tuple[int, ...]
     kind: str
+    fields: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """Number of its features."""
         return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        """Index after its last feature."""
+        return self.start + self.size
+
+    @property
+    def slice(self) -> slice:
+        """Its place in a flat observation."""
+        return slice(self.start, self.stop)
 
 
 class ObservationSpec(NamedTuple):

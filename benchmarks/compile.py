@@ -150,18 +150,27 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
     program = make_program(run, **tuned)
 
-    def chunk(state):
-        return jax.lax.scan(lambda s, _: program.update(s), state, None, run.updates_per_chunk)
+    # Where a program takes its world as an argument, that is what a run compiles.
+    world = (program.world,) if hasattr(program, "world") else ()
+
+    def start(key, *world):
+        return program.init(key, None, *world)
+
+    def chunk(state, *world):
+        return jax.lax.scan(lambda s, _: program.update(s, *world), state, None, run.updates_per_chunk)
+
+    def evaluate(state, *world):
+        return program.assess(state, jax.random.key(0), *world)
 
     key = jax.random.key(0)
-    state = jax.eval_shape(program.init, key)
+    state = jax.eval_shape(start, key, *world)
     options, quick = program.compiler_options, None
     if importlib.util.find_spec("algos.compiler"):
         quick = importlib.import_module("algos.compiler").quick()
     return {
-        "init": lowered_part(program.init, (key,), roots, quick, False, compiles),
-        "update": lowered_part(chunk, (state,), roots, options, True, compiles),
-        "evaluate": lowered_part(lambda s: program.assess(s, key), (state,), roots, None, False, compiles),
+        "init": lowered_part(start, (key, *world), roots, quick, False, compiles),
+        "update": lowered_part(chunk, (state, *world), roots, options, True, compiles),
+        "evaluate": lowered_part(evaluate, (state, *world), roots, None, False, compiles),
     }
 
 

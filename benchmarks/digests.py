@@ -5,8 +5,8 @@
 
 A job is one training, and for some an evaluation of its last checkpoint. Compared are the columns of
 `metrics.csv`, `eval.csv`, `episodes.csv` and `eval_episodes.csv` and the numbers of `evaluation.json`, text
-by text, but for what clocks say. Columns that are new are counted and are no difference. A column that differs
-is named with the first row in which it does and the largest relative difference of its numbers. The exit
+by text, but for what clocks say. New columns are counted and are no difference. A column that differs is
+named with the first row in which it does and the largest relative difference of its numbers. The exit
 status is 1 if anything recorded differs or is gone. Programs are compiled without optimisation, which takes
 less time and leaves less to rounding. Records hold for one machine and one jax.
 """

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.types import Block, Goal
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Space
@@ -200,9 +201,8 @@ class Environment:
       baselines: names of the scripts that a trained policy is compared with.
       references: per role the scripts whose score is shown beside the learner's in any case.
       controllers: who acts for a role unless the run says otherwise; a learner where nothing is said.
-      blocks: per role what its observations consist of, `(name, start, shape, kind)`, see
-        `algos.types.Block`.
-      goals: per role how its goals appear in observations, see `algos.types.Goal`.
+      blocks: per role what its observations consist of.
+      goals: per role how its goals appear in observations, for hindsight.
       viewer: draws evaluations, or None. `snapshot(env_state, params, time)` is recorded, `picture(path,
         evaluation)` and `animation(path, evaluation, episode)` draw; `replay(path, evaluation, episode)`,
         where there is one, writes a page to scrub.
@@ -214,8 +214,8 @@ class Environment:
     baselines: tuple[str, ...] = ()
     references: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     controllers: Mapping[str, str] = MappingProxyType({})
-    blocks: Mapping[str, tuple] = MappingProxyType({})
-    goals: Mapping[str, Any] = MappingProxyType({})
+    blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
+    goals: Mapping[str, Goal] = MappingProxyType({})
     viewer: Any = None
     ladder: str | None = None
 

@@ -121,7 +121,7 @@ class Finished:
 
 
 @struct.dataclass
-class Transition:
+class Stepped:
     """What one step of E environments did, before any reset.
 
     Attributes:
@@ -193,7 +193,7 @@ def step(
     *,
     cut: jax.Array | None = None,
     reset_chunk: int | None = None,
-) -> tuple[Episodes, Transition]:
+) -> tuple[Episodes, Stepped]:
     """Takes one decision in each environment and resets those whose episode is over.
 
     An environment with a non-finite number in its state, observations, rewards or info is
@@ -245,7 +245,7 @@ def step(
         Episodes(episodes.drawn, rows(Running(state, time, sums))),
         reset_chunk or max(8, -(-num_envs // 64)),
     )
-    transition = Transition(
+    transition = Stepped(
         time=time,
         acted=acted,
         waited=waited,

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
-from algos.types import Block, Goal
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training.controllers import action_spec
@@ -148,12 +147,11 @@ class RunConfig:
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
         """What a role asks of its learner: arguments, by place and by name, of `make` and `memory`."""
         role = self.env.spec.role(name)
-        goal = self.env.goals.get(name)
         sizes = {
             "samples": self.num_envs * self.agents(name),
             "episode_limit": self.env.spec.episode_limit,
-            "goal": None if goal is None else Goal(*goal),
-            "blocks": tuple(Block(*block) for block in self.env.blocks.get(name, ())),
+            "goal": self.env.goals.get(name),
+            "blocks": tuple(self.env.blocks.get(name, ())),
         }
         return (role.observation.shape, action_spec(role.action)), sizes
 

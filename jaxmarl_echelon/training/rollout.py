@@ -199,7 +199,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
 
 
-def _flow(run: RunState, transition: episodes_lib.Transition) -> Flow:
+def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """What begins and ends with one decision, `[E]`.
 
     An episode that begins before its environment's stagger is through may be broken off. It counts

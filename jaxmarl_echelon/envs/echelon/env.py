@@ -48,7 +48,7 @@ class Echelon(Environment):
       simulation: the battle.
       teams: mechs of blue and of red.
       layout: what an observation consists of.
-      blocks: the same for encoders, per role `(name, start, shape, kind)`.
+      blocks: the same for encoders, per role.
       endings: names of how an episode can end.
       baselines: scripts to compare a learner with.
       controllers: who plays a role unless the run says otherwise.
@@ -65,8 +65,7 @@ class Echelon(Environment):
         self._params, self._limits = params, limits
         self._team, self._assists = simulation.team, simulation.bank.ways is not None
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
-        parts = tuple((block.name, block.start, block.shape, block.kind) for block in layout.blocks)
-        self.blocks = dict.fromkeys(TEAMS, parts)
+        self.blocks = dict.fromkeys(TEAMS, layout.blocks)
         self.baselines = scripts_lib.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)

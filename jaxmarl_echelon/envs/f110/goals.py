@@ -6,13 +6,13 @@ relabelled in hindsight with flat observations alone.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.types import Goal
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.f110.observation import layout
@@ -23,23 +23,6 @@ from jaxmarl_echelon.envs.spaces import Box
 ROLE = "attacker"
 COMPONENT = "goal"
 DEFAULTS = {"low": None, "high": None, "radius": 0.25, "amount": 1.0, "dense": False}
-
-
-class Goal(NamedTuple):
-    """How goals `[..., 2]` appear in the attacker's flat observations `[..., F]`; pure functions.
-
-    Attributes:
-      achieved: `(next_obs) -> [..., 2]`, the relative position that was reached. Farther than the
-        observation's `position_scale` forward or left it is that distance: observations are clipped there.
-      desired: `(obs) -> [..., 2]`, the relative position that was asked for.
-      replace: `(obs, goal) -> [..., F]`, the observation had `goal` been asked for.
-      reward: `(achieved, desired) -> [...]`, what a decision pays for its goal.
-    """
-
-    achieved: Callable
-    desired: Callable
-    replace: Callable
-    reward: Callable
 
 
 @struct.dataclass
@@ -155,6 +138,8 @@ class F110Goals(Environment):
 
 def make_goal(start: int, scale: float, *, radius: float, amount: float, dense: bool) -> Goal:
     """The goals of observations that hold the relative position at `start` and end in the goal.
+
+    Observations are clipped, so that what is reached beyond their scale counts as being there.
 
     Args:
       start: index of the first of the two features forward and left.

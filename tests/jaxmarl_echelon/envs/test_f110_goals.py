@@ -131,7 +131,7 @@ def test_goals_fit_the_learners_type():
 
 def test_without_goals_nothing_changes():
     plain = build()
-    assert not hasattr(plain, "goals") and "goal" not in plain.spec.components
+    assert not plain.goals and "goal" not in plain.spec.components
     sizes = {role.name: role.observation.shape for role in plain.spec.roles}
     assert sizes == {"attacker": (12 + 11,), "defender": (12 + 11,)}
     asked = build(RANGE)
