@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from algos import types
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs.checks import check_env, random_actions
-from jaxmarl_echelon.envs.f110.goals import Goal, make_goal
+from jaxmarl_echelon.envs.f110.goals import make_goal
 from jaxmarl_echelon.envs.f110.observation import rotate
 from jaxmarl_echelon.envs.f110.simulation import poses_of
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
@@ -123,10 +123,6 @@ def test_what_a_goal_pays(dense, missed):
     goal = make_goal(0, 1.0, radius=0.3, amount=2.0, dense=dense)
     achieved = jnp.array([[1.0, 1.0], [1.2, 1.0], [1.5, 1.0], [4.0, 5.0]])
     np.testing.assert_allclose(goal.reward(achieved, jnp.ones(2)), [2.0, 2.0, *missed], rtol=1e-6)
-
-
-def test_goals_fit_the_learners_type():
-    assert Goal._fields == types.Goal._fields
 
 
 def test_without_goals_nothing_changes():
