@@ -110,6 +110,13 @@ class EnvSpec:
         return () if self.score is None else self.result(self.score).among
 
     @property
+    def measures(self) -> tuple[Result, ...]:
+        """Results that are numbers of their own: no codes, no scores, no reward components."""
+        scores = {self.score, *(role.score for role in self.roles)}
+        plain = (one for one in self.results if one.kind != "code" and one.name not in scores)
+        return tuple(one for one in plain if not one.name.startswith(results_lib.COMPONENT))
+
+    @property
     def score_column(self) -> str | None:
         """Name of the score's average among evaluations and rolling statistics; None without a score."""
         return None if self.score is None else self.result(self.score).column

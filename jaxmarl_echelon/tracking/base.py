@@ -22,7 +22,7 @@ class RunInfo:
     Attributes:
       folder: the run's folder; it exists.
       spec: the environment's `EnvSpec`, of which sinks use `name`, `outcomes`, `good_outcomes`,
-        `score`, `score_column` and `results`.
+        `score`, `score_column` and `measures`.
       total_steps: environment steps after which the run ends.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.

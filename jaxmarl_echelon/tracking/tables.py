@@ -23,8 +23,7 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
     result = Table(title=f"score on {episodes} fresh episodes each, deterministic", title_justify="left")
     result.add_column("actor", no_wrap=True)
     scored = spec.score is not None
-    numbers = [one.column for one in spec.results if one.kind != "code" and one.name != spec.score]
-    numbers = [name for name in numbers if not name.startswith("reward_components/")]
+    numbers = [one.column for one in spec.measures]
     numbers = [
         name for name in numbers if any(abs(values[f"eval_agg/{name}"]) > 0 for values in rows.values())
     ]

@@ -92,9 +92,8 @@ class RunView:
         return sorted(outcomes, key=lambda item: order.get(item[0], len(order)))
 
     def results(self) -> list[tuple[str, float]]:
-        """What else the environment reports of training's episodes: neither score, codes nor rewards."""
-        shown = [one for one in self.run.spec.results if one.kind != "code" and one.name != self.score]
-        columns = [one.column for one in shown if not one.column.startswith("reward_components/")]
+        """The environment's own measures of training's episodes."""
+        columns = [one.column for one in self.run.spec.measures]
         return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
 
     @property
