@@ -223,10 +223,12 @@ def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> P
             return jax.vmap(call, (0, 0, None))(state, own, common)
 
         def step(chunk, state):
-            picked = take_rows((state if reads_state else None, own), chunk.index)
-            return put_rows(state, chunk.index, rows(*picked))
+            return put_rows(state, chunk.index, rows(*take_rows((state, own), chunk.index)))
 
-        return fold_active(active, step, state, max(1, ceil(active.shape[0] * share)))
+        room = max(1, ceil(active.shape[0] * share))
+        if not reads_state:
+            return compute_rows(active, lambda own: rows(None, own), own, state, room)
+        return fold_active(active, step, state, room)
 
     @batch.def_vmap
     def _(axis_size, batched, active, state, own, common):
