@@ -1,9 +1,9 @@
 """Sparse batched work: computing the active entries of a batch only.
 
 XLA has static shapes, and under `jax.vmap` both branches of a `lax.cond` run for every element. Here the
-active entries of a batch are compacted into chunks of a fixed size, as many as it takes. `fold_active` is
-the loop over chunks; `compute_rows` and `update_rows` gather, compute and scatter rows of arrays with it;
-`compute_where` and `update_where` are a `lax.cond` that does the same once it is batched.
+active entries of a batch are compacted into chunks of a fixed size, as many as it takes. `fold_active`
+loops over chunks; `compute_rows` gathers, computes and scatters rows of arrays; `compute_where` and
+`update_where` are a `lax.cond` that does the same once it is batched.
 """
 
 from collections.abc import Callable
@@ -69,6 +69,8 @@ def fold_active(
 ) -> PyTree:
     """Loops over the active entries of a mask, `room` at a time: ceil(active / room) steps.
 
+    The mask is compacted in every step, so that an empty one costs nothing.
+
     Args:
       mask: `[N]` bool.
       step: `(active, carry) -> carry`.
@@ -80,9 +82,7 @@ def fold_active(
     Raises:
       ValueError: if `room` is below 1.
     """
-    if room < 1:
-        raise ValueError(f"room={room} must be at least 1")
-    room = min(room, mask.shape[0])
+    room = _checked(mask, room)
 
     def advance(loop):
         mask, _, carry = loop
@@ -114,8 +114,8 @@ def compute_rows(
 ) -> PyTree:
     """Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
 
-    The cost follows the number of active rows: ceil(active / room) calls, none for an empty mask. With a
-    `fn` that treats rows independently the result does not depend on `room`.
+    The mask is compacted once, before the loop. `fn` is called ceil(active / room) times, not at all for an
+    empty mask. With a `fn` that treats rows independently the result does not depend on `room`.
 
     Args:
       mask: `[N]` bool.
@@ -127,22 +127,17 @@ def compute_rows(
     Raises:
       ValueError: if `room` is below 1.
     """
+    size, room = mask.shape[0], _checked(mask, room)
+    # One chunk more than needed: a slice that covers everything would be loop-invariant, and XLA would
+    # move `fn` out of the loop, where it runs even for an empty mask.
+    active = first_active(mask, (-(-size // room) + 1) * room)
 
-    def step(active, result):
-        return put_rows(result, active.index, fn(take_rows(inputs, active.index)))
+    def step(carry):
+        first, result = carry
+        index = lax.dynamic_slice(active.index, (first,), (room,))
+        return first + room, put_rows(result, index, fn(take_rows(inputs, index)))
 
-    return fold_active(mask, step, default, room)
-
-
-def update_rows(
-    mask: jax.Array, fn: Callable[[PyTree, PyTree], PyTree], state: PyTree, inputs: PyTree, room: int
-) -> PyTree:
-    """`state` with the rows of `fn(state, inputs)` where `mask` is set; else like `compute_rows`."""
-
-    def step(active, state):
-        return put_rows(state, active.index, fn(*take_rows((state, inputs), active.index)))
-
-    return fold_active(mask, step, state, room)
+    return lax.while_loop(lambda carry: carry[0] < active.count, step, (jnp.int32(0), default))[1]
 
 
 @custom_vmap
@@ -203,6 +198,13 @@ def broadcast_unbatched(batched: PyTree, values: PyTree, size: int) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
+def _checked(mask: jax.Array, room: int) -> int:
+    """Entries per chunk: at least 1, at most all."""
+    if room < 1:
+        raise ValueError(f"room={room} must be at least 1")
+    return min(room, mask.shape[0])
+
+
 def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> PyTree:
     """The batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
 
@@ -220,10 +222,13 @@ def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> P
         def rows(state, own):
             return jax.vmap(call, (0, 0, None))(state, own, common)
 
+        def step(chunk, state):
+            return put_rows(state, chunk.index, rows(*take_rows((state, own), chunk.index)))
+
         room = max(1, ceil(active.shape[0] * share))
-        if reads_state:
-            return update_rows(active, rows, state, own, room)
-        return compute_rows(active, lambda own: rows(None, own), own, state, room)
+        if not reads_state:
+            return compute_rows(active, lambda own: rows(None, own), own, state, room)
+        return fold_active(active, step, state, room)
 
     @batch.def_vmap
     def _(axis_size, batched, active, state, own, common):

@@ -14,7 +14,6 @@ from physics.sparse_batch import (
     cond_any,
     first_active,
     fold_active,
-    update_rows,
     update_where,
 )
 
@@ -94,14 +93,11 @@ def test_fold_active_visits_each_active_entry_once_in_order(lockstep, size):
 
 
 def test_there_must_be_room():
+    mask = jnp.ones(2, bool)
     with pytest.raises(ValueError, match="room=0"):
-        fold_active(jnp.ones(2, bool), lambda active, carry: carry, (), 0)
-
-
-def test_update_rows_gives_each_row_its_own_state():
-    mask, state = jnp.arange(9) % 3 != 1, jnp.arange(18.0).reshape(9, 2)
-    got = update_rows(mask, lambda s, i: 2 * s + i[:, None], state, jnp.arange(9), 4)
-    np.testing.assert_array_equal(got, jnp.where(mask[:, None], 2 * state + jnp.arange(9)[:, None], state))
+        fold_active(mask, lambda active, carry: carry, (), 0)
+    with pytest.raises(ValueError, match="room=0"):
+        compute_rows(mask, lambda rows: rows, mask, mask, 0)
 
 
 def test_a_loop_while_anywhere_selects_nothing():

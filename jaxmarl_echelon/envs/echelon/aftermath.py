@@ -70,7 +70,8 @@ def settle(
     world = after(_hit, struck, world, impacts, struck, share=_SHARE)
     overlay, changed = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
     now = terrain._replace(overlay=overlay)
-    return overlay, update_where(looked_up_again, changed, ground, now, share=_LOOK_SHARE)
+    solid = update_where(looked_up_again, changed, ground.solid, ground.corner, now, share=_LOOK_SHARE)
+    return overlay, ground._replace(solid=solid)
 
 
 def _differ(one: Overlay, other: Overlay) -> jax.Array:

@@ -66,9 +66,9 @@ def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Groun
     return Ground(corner, _solid_from(terrain, corner, 2 * reach + 1))
 
 
-def looked_up_again(ground: Ground, terrain: Terrain) -> Ground:
-    """The same columns of a terrain that has changed."""
-    return ground._replace(solid=_solid_from(terrain, ground.corner, ground.solid.shape[-1]))
+def looked_up_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
+    """`Ground.solid` of a terrain that has changed, from the same corners."""
+    return _solid_from(terrain, corner, solid.shape[-1])
 
 
 def accelerate(
