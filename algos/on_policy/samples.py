@@ -43,7 +43,7 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
     alive = rollout.alive
     advantage, target = gae(
         learning_rewards(state, rollout, hyper),
-        rollout.value,
+        rollout.extras["value"],
         rollout.last_value,
         rollout.discount,
         rollout.boundary,
@@ -61,8 +61,8 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
     batch = Batch(
         obs=jax.tree.map(clean, observe(state.observations, rollout.obs)),
         action=clean(rollout.action),
-        log_prob=clean(rollout.log_prob),
-        value=clean(rollout.value),
+        log_prob=clean(rollout.extras["log_prob"]),
+        value=clean(rollout.extras["value"]),
         advantage=clean(advantage),
         target=clean(target),
         alive=alive,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,28 @@ from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
 from jaxmarl_echelon.envs.episodes import select
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
 
+PyTree = Any
+
+
+class Choice(NamedTuple):
+    """What a learner's agents did, as it wants it back.
+
+    Attributes:
+      action: `[E, A, D]` in the learner's own units.
+      extras: the learner's own pytree, leaves `[E, A, ...]`; None where it acted greedily.
+    """
+
+    action: jax.Array
+    extras: PyTree
+
 
 class Controller(NamedTuple):
     """Acts for all agents of a role in E environments.
 
     Attributes:
       init: `(num_envs) -> memory [E]`.
-      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], extras)`;
-        `action` is in the role's action space, `extras` what a learner wants back.
+      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
+        `action` is in the role's action space, `choice` a learner's `Choice`, None of others.
       policy: role whose learner's state it acts with; None where it needs none.
     """
 
@@ -62,10 +76,10 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
         reset = view.time.restarts(role.name, reset)
         if greedy:
             action, carry = agent.greedy(state, obs, carry, reset, mask)
-            extras = {}
+            extras = None
         else:
             action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
-        return carry, to_space(role.action, action), {"action": action, **extras}
+        return carry, to_space(role.action, action), Choice(action, extras)
 
     return Controller(init, act, policy)
 
@@ -82,7 +96,7 @@ def script(policy: ScriptedPolicy) -> Controller:
         memory = select(reset, init(reset.shape[0]), memory)
         keys = jax.random.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
-        return memory, action, {}
+        return memory, action, None
 
     return Controller(init, act)
 
@@ -98,7 +112,7 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
     def act_as(number, key, state, memories, view, reset):
         memory, action, _ = options[number].act(key, state, memories[number], view, reset)
-        return (*memories[:number], memory, *memories[number + 1 :]), action, {}
+        return (*memories[:number], memory, *memories[number + 1 :]), action, None
 
     def act(*inputs):
         return lax.switch(index, [partial(act_as, number) for number in range(len(options))], *inputs)

@@ -32,8 +32,7 @@ def rollout_of(agent, state, key=1, mask=None, reward=None):
     return Rollout(
         obs=obs,
         action=action,
-        log_prob=extras["log_prob"],
-        value=extras["value"],
+        extras=extras,
         reward=jax.random.normal(keys[3], shape) if reward is None else reward(obs, action),
         reset=reset,
         discount=jnp.where(boundary & jax.random.bernoulli(keys[4], 0.5, shape), 0.0, 1.0),
@@ -177,8 +176,10 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
     poisoned = rollout.replace(
         obs=poison(rollout.obs, jnp.nan),
         action=poison(rollout.action, 1),
-        log_prob=poison(rollout.log_prob, -jnp.inf),
-        value=poison(rollout.value, jnp.nan),
+        extras={
+            "log_prob": poison(rollout.extras["log_prob"], -jnp.inf),
+            "value": poison(rollout.extras["value"], jnp.nan),
+        },
         reward=poison(rollout.reward, jnp.inf),
         bootstrap=poison(rollout.bootstrap, jnp.nan),
         mask=poison(rollout.mask, False),
@@ -315,8 +316,7 @@ def test_time_limits_bootstrap_and_deaths_do_not(terminal):
         value = agent.value(state, ones, (), rollout.reset, None)
         rollout = rollout.replace(
             obs=ones,
-            log_prob=agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)[2]["log_prob"],
-            value=value,
+            extras=agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)[2] | {"value": value},
             last_value=value[0],
             boundary=boundary,
             bootstrap=jnp.where(boundary & ~jnp.array(terminal), value, 0.0),
