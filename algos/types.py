@@ -38,6 +38,24 @@ class ActionSpec(NamedTuple):
 
 
 @struct.dataclass
+class Asymmetric:
+    """Observations of an agent whose critic sees other things than its actor (Pinto et al. 2018).
+
+    Attributes:
+      actor: `[batch, ...]` what the policy sees.
+      critic: `[batch, ...]` what the value is a function of; None where nobody asks for values.
+    """
+
+    actor: PyTree
+    critic: PyTree
+
+
+def of_actor(obs: PyTree) -> PyTree:
+    """The part of observations that the policy sees."""
+    return obs.actor if isinstance(obs, Asymmetric) else obs
+
+
+@struct.dataclass
 class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
@@ -133,10 +151,17 @@ class Block(NamedTuple):
 
 
 class ObservationSpec(NamedTuple):
-    """What networks are told of an observation: its shape, and the blocks of it once it is flat."""
+    """What networks are told of an observation.
+
+    Attributes:
+      shape: of what the policy sees.
+      blocks: of that, once it is flat.
+      critic: shape of what the critic sees instead; None for the same.
+    """
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
+    critic: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -185,6 +210,8 @@ class Agent(NamedTuple):
       compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
       hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
         fresh state; None for agents whose state has none.
+      asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
+        `act` where it is not learnt from, are handed what the actor sees.
     """
 
     init: Callable
@@ -198,3 +225,4 @@ class Agent(NamedTuple):
     teach: Callable | None = None
     compiler_options: Mapping[str, str] = {}
     hyper: Callable[[], PyTree] | None = None
+    asymmetric: bool = False

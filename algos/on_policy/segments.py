@@ -21,7 +21,7 @@ from algos.on_policy.sampling import choose, importance_exponent, partition
 from algos.on_policy.settings import OnPolicyState
 from algos.on_policy.teacher import Lesson, Teacher, imitation_loss, lesson
 from algos.optim.optimizers import Optimizer
-from algos.types import Hyper, Metrics, PyTree, Rollout
+from algos.types import Hyper, Metrics, PyTree, Rollout, of_actor
 
 
 class Segments(NamedTuple):
@@ -90,7 +90,7 @@ def prepare(
     if teacher is not None:
         own, watched = rows.carry
         rows = rows.replace(carry=own)
-        seen = as_rows(keep(rollout.alive, rollout.obs), number)
+        seen = as_rows(keep(rollout.alive, of_actor(rollout.obs)), number)
         taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
     past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
     value = rows.extras["value"]

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from algos.types import ActionSpec, Agent
-from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
+from algos.types import ActionSpec, Agent, Asymmetric
+from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.episodes import select
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
 
@@ -71,17 +71,23 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
         return agent.initial_carry((num_envs, role.size))
 
     def act(key, state, carry, view, reset):
-        obs = view.time.obs[role.name]
         mask = view.time.action_mask.get(role.name)
         reset = view.time.restarts(role.name, reset)
         if greedy:
-            action, carry = agent.greedy(state, obs, carry, reset, mask)
+            action, carry = agent.greedy(state, view.time.obs[role.name], carry, reset, mask)
             extras = None
         else:
+            obs = observed(agent, view.time, role.name)
             action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
         return carry, to_space(role.action, action), Choice(action, extras)
 
     return Controller(init, act, policy)
+
+
+def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
+    """What a learner is handed of a role's observations: with those for critics if it tells them apart."""
+    obs = time.obs[role]
+    return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
 
 
 def script(policy: ScriptedPolicy) -> Controller:
@@ -133,5 +139,5 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
             return scripts[key]
     others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
-    known = ", ".join(["learner", *fitting])
+    known = ", ".join(["learner", "learner:per_agent", *fitting])
     raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")

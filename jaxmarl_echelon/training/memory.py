@@ -13,7 +13,7 @@ def replay_bytes(config: RunConfig) -> int:
     for name, algo in config.algos.items():
         if hasattr(algo, "memory"):
             spaces, sizes = config.learner_task(name)
-            total += algo.memory(*spaces, **sizes)
+            total += config.policies(name) * algo.memory(*spaces, **sizes)
     return total
 
 

@@ -9,7 +9,7 @@ from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
-from jaxmarl_echelon.training.controllers import Controller, action_spec
+from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import RunState, View
 
@@ -256,7 +256,7 @@ def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry,
     concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
     truncated = after.truncated[role] & concerned
     return {
-        "obs": before.obs[role],
+        "obs": observed(agent, before, role),
         "action": choice.action,
         "extras": choice.extras,
         "reward": after.reward[role],
@@ -273,7 +273,8 @@ def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry,
 def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
     """Values `[E, A]` of final observations where truncated, computed for those environments only.
 
-    None of an agent without a critic. They are taken inside the rollout because a recurrent critic needs the carry of that moment.
+    They are taken inside the rollout because a recurrent critic needs the carry of that moment. None of an
+    agent without a critic.
     """
     if agent.value is None:
         return None
@@ -283,7 +284,7 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
         reset = jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return agent.value(state, obs, carry, reset, mask)
 
-    inputs = (after.obs[role], carry, after.action_mask.get(role))
+    inputs = (observed(agent, after, role), carry, after.action_mask.get(role))
     values = episodes_lib.where_chunked(
         jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
     )
@@ -306,7 +307,7 @@ def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | No
         return None
 
     def value(role):
-        reset = time.restarts(role, run.reset)
-        return agent.value(state, time.obs[role], run.memories[role], reset, time.action_mask.get(role))
+        obs, reset = observed(agent, time, role), time.restarts(role, run.reset)
+        return agent.value(state, obs, run.memories[role], reset, time.action_mask.get(role))
 
     return _joined(value(role) for role in collector.seats(learner))
