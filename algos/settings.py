@@ -1,7 +1,7 @@
 """What the settings of every algorithm offer, whatever it learns from."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from algos.types import ActionSpec
 
@@ -17,8 +17,10 @@ class LearnerSettings:
 
     Attributes:
       horizon: decisions per segment of a rollout.
+      critics_apart: whether `make` takes `critic_shape`, the shape of what only critics see.
     """
 
+    critics_apart: ClassVar[bool] = False
     horizon: int
 
     @property

@@ -38,6 +38,24 @@ class ActionSpec(NamedTuple):
 
 
 @struct.dataclass
+class Asymmetric:
+    """Observations of an agent whose critic sees other things than its actor (Pinto et al. 2018).
+
+    Attributes:
+      actor: `[batch, ...]` what the policy sees.
+      critic: `[batch, ...]` what the value is a function of; None where nobody asks for values.
+    """
+
+    actor: PyTree
+    critic: PyTree
+
+
+def of_actor(obs: PyTree) -> PyTree:
+    """The part of observations that the policy sees."""
+    return obs.actor if isinstance(obs, Asymmetric) else obs
+
+
+@struct.dataclass
 class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
@@ -47,13 +65,13 @@ class Rollout:
     Attributes:
       obs: `[T, E, A, ...]` observations acted on.
       action: `[T, E, A, D]` as sampled, in the learner's own units.
-      log_prob: `[T, E, A]` log-probability of `action` when it was sampled.
-      value: `[T, E, A]` the critic's estimate for `obs`, in reward units as learnt.
+      extras: leaves `[T, E, A, ...]`, what the agent's `act` returned beside its actions.
       reward: `[T, E, A]` raw rewards.
       reset: `[T, E, A]` bool; recurrent state is cleared *before* this step.
       discount: `[T, E, A]` 0 where this step terminated the agent, 1 otherwise.
       boundary: `[T, E, A]` bool; the episode ended *after* this step, for any reason.
-      bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere.
+      bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere; None for an agent
+        without a critic.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
       skip: `[T, E, A]` bool; the agent did not act, but its story goes on: what it is paid belongs to its
@@ -62,22 +80,21 @@ class Rollout:
         on. None as for `skip`.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
-      last_value: `[E, A]` value of the observation after the last step.
+      last_value: `[E, A]` value of the observation after the last step; None as for `bootstrap`.
     """
 
     obs: PyTree
     action: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
+    extras: PyTree
     reward: jax.Array
     reset: jax.Array
     discount: jax.Array
     boundary: jax.Array
-    bootstrap: jax.Array
+    bootstrap: jax.Array | None
     alive: jax.Array
     mask: jax.Array | None
     carry: PyTree
-    last_value: jax.Array
+    last_value: jax.Array | None
     skip: jax.Array | None = None
     last_skip: jax.Array | None = None
 
@@ -146,10 +163,17 @@ class Block(NamedTuple):
 
 
 class ObservationSpec(NamedTuple):
-    """Shape of an observation, and its blocks once it is flat."""
+    """What networks are told of an observation.
+
+    Attributes:
+      shape: of what the policy sees.
+      blocks: of that, once it is flat.
+      critic: shape of what the critic sees instead; None for the same.
+    """
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
+    critic: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -185,10 +209,10 @@ class Agent(NamedTuple):
       init: `(key) -> state`.
       initial_carry: `(batch_shape) -> carry`.
       act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
-        `extras` comes back in the learner's batch (`log_prob`, `value`).
+        `extras` is the agent's own pytree, leaves `[batch, ...]`, which comes back in its Rollout.
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       value: `(state, obs, carry, reset, mask) -> [batch]`, or None for agents without a state value; the
-        carry is not advanced.
+        carry is not advanced. Rollouts of an agent without one have no bootstraps.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
         after every decision, and the metric `gradient_steps` counts the steps that followed.
@@ -201,6 +225,8 @@ class Agent(NamedTuple):
       frozen: arrays that `init` puts into the state and nothing changes (a teacher's), or None.
       init_with: `(key, frozen) -> state`, the same with these as an argument instead of constants; None
         without such arrays.
+      asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
+        `act` where it is not learnt from, are handed what the actor sees.
     """
 
     init: Callable
@@ -216,3 +242,4 @@ class Agent(NamedTuple):
     hyper: Callable[[], PyTree] | None = None
     frozen: PyTree = None
     init_with: Callable | None = None
+    asymmetric: bool = False

@@ -184,8 +184,7 @@ def shapes_of(agent, algo, agents: int, shape: tuple[int, ...], dtype) -> Rollou
         return Rollout(
             obs=jnp.zeros((decisions, agents, 1, *shape), dtype),
             action=jnp.zeros((decisions, agents, 1, 1), jnp.int32),
-            log_prob=zeros,
-            value=zeros,
+            extras={"log_prob": zeros, "value": zeros},
             reward=zeros,
             reset=no,
             discount=zeros,
@@ -211,7 +210,7 @@ def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[s
     rollout = shapes_of(agent, algo, agents, shape, dtype)
 
     def cut(state, rollout):
-        flat = rollout.obs.reshape((*rollout.value.shape, -1)).astype(jnp.float32)
+        flat = rollout.obs.reshape((*rollout.alive.shape, -1)).astype(jnp.float32)
         return prepare(algo, state, rollout.replace(obs=flat), annealed(algo, state.hyper, state.updates))
 
     update, _ = compile_call(agent.update, state, jax.random.key(0), rollout)

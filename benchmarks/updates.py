@@ -107,8 +107,7 @@ def rollout_updates(name: str, tuned: bool):
     rollout = Rollout(
         obs=jax.random.normal(key, (*shape, OBSERVATION)),
         action=jax.random.normal(key, (*shape, ACTION)),
-        log_prob=zeros - 2.0,
-        value=zeros,
+        extras={"log_prob": zeros - 2.0, "value": zeros},
         reward=jax.random.normal(key, shape),
         reset=no,
         discount=zeros + 1.0,

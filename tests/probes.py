@@ -151,6 +151,17 @@ class ObservationReward(Probe):
         return state.cue
 
 
+class Opposites(Probe):
+    """One step of two agents that see the same: action 0 pays the first 1, action 1 the second. V = 1 for
+    each with a policy of its own, 1/2 on average with one for both.
+    """
+
+    agents = 2
+
+    def reward(self, state, action, params):
+        return (action == jnp.arange(2)).astype(jnp.float32)
+
+
 class DelayedReward(Probe):
     """Two steps, observations 0 and 1, reward 1 at the end: V(0) = gamma, V(1) = 1."""
 
@@ -380,6 +391,30 @@ class Poison(Probe):
         return state, time.replace(**{self.where: spoilt})
 
 
+class Hidden(Probe):
+    """One step of blind agents, paid 1 for action 1, and a hundred times a cue: V = 1 + 100 cue.
+
+    The cue is what critics see, unless it is not `shown`: then values explain nothing, and noise drowns what
+    the action was worth.
+    """
+
+    def __init__(self, shown: bool = True):
+        self.shown = shown
+
+    @property
+    def spec(self) -> EnvSpec:
+        (role,) = super().spec.roles
+        seen = self.observation if self.shown else None
+        return replace(super().spec, roles=(replace(role, critic_observation=seen),))
+
+    def reward(self, state, action, params):
+        return 100.0 * state.cue + action
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        return time.replace(critic_obs={ROLE: state.cue[:, None]}) if self.shown else time
+
+
 class ContinuousTarget(Probe):
     """One step, minus the squared distance to `params["target"]` per coordinate: V = 0. The
     space is lopsided, so that a wrong scaling of actions shows.
@@ -466,6 +501,7 @@ CONFORMING = (
     ConstantReward(),
     ObservationReward(),
     DelayedReward(),
+    Opposites(),
     ActionReward(),
     ObservationActionReward(),
     TimeLimit(),
@@ -476,6 +512,7 @@ CONFORMING = (
     Fallen(),
     Comings(),
     Poison(),
+    Hidden(),
     ContinuousTarget(),
     MultiDiscreteTarget(),
     Memory(),

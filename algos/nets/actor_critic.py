@@ -25,7 +25,7 @@ from algos.nets.networks import (
     require_inside,
     require_widths,
 )
-from algos.types import ActionSpec, ObservationSpec, PyTree
+from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, of_actor
 
 
 class ActorCritic(nn.Module):
@@ -36,7 +36,8 @@ class ActorCritic(nn.Module):
       policy_widths: hidden layers of the policy (of both, when shared).
       value_widths: hidden layers of the critic; unused when shared.
       shared: whether both heads read one trunk.
-      layers: how the hidden layers are computed; each trunk has an encoder of its own.
+      layers: how the hidden layers are computed; each trunk has an encoder of its own, but for that of a
+        critic which sees other things.
     """
 
     policy: PolicyHead
@@ -46,14 +47,23 @@ class ActorCritic(nn.Module):
     layers: Layers = Layers()
 
     @nn.compact
-    def __call__(self, obs: jax.Array) -> tuple[tuple[jax.Array, jax.Array | None], jax.Array]:
+    def __call__(self, obs: jax.Array | Asymmetric) -> tuple[tuple, jax.Array | None]:
         """Maps flat observations `[..., F]` to `((outputs, log_std), value)`."""
-        seen = encode(self.layers.encoder, "actor_encoder", obs)
+        seen = encode(self.layers.encoder, "actor_encoder", of_actor(obs))
         actor = critic = MLP(self.policy_widths, self.layers, name="actor_trunk")(seen)
+        if isinstance(obs, Asymmetric):
+            return self.policy(actor), privileged_value(self.value_widths, self.layers, obs)
         if not self.shared:
             seen = encode(self.layers.encoder, "critic_encoder", obs)
             critic = MLP(self.value_widths, self.layers, name="critic_trunk")(seen)
         return self.policy(actor), ValueHead(name="value")(critic)
+
+
+def privileged_value(widths: tuple[int, ...], layers: Layers, obs: Asymmetric) -> jax.Array | None:
+    """The value of what the critic sees, by a trunk of its own; None where it sees nothing. In a module."""
+    if obs.critic is None:
+        return None
+    return ValueHead(name="value")(MLP(widths, layers, name="critic_trunk")(obs.critic))
 
 
 class RecurrentActorCritic(nn.Module):
@@ -62,24 +72,28 @@ class RecurrentActorCritic(nn.Module):
     Attributes:
       policy: the policy head.
       widths: hidden layers of the trunk.
+      value_widths: hidden layers of a critic that sees other things, which remembers nothing; unused else.
       core: settings of the core.
       layers: how the hidden layers are computed.
     """
 
     policy: PolicyHead
     widths: tuple[int, ...]
+    value_widths: tuple[int, ...]
     core: CoreConfig
     layers: Layers = Layers()
 
     @nn.compact
-    def __call__(self, carry: PyTree, obs: jax.Array, reset: jax.Array, *, sequence: bool):
+    def __call__(self, carry: PyTree, obs: jax.Array | Asymmetric, reset: jax.Array, *, sequence: bool):
         """Maps flat observations `[..., F]`, or a sequence `[T, ..., F]` of them, to
         `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
         """
         core = Core(self.core, self.layers.dtype, name="core")
-        seen = encode(self.layers.encoder, "encoder", obs)
+        seen = encode(self.layers.encoder, "encoder", of_actor(obs))
         x = MLP(self.widths, self.layers, name="trunk")(seen)
         carry, x = (core.sequence if sequence else core)(carry, x, reset)
+        if isinstance(obs, Asymmetric):
+            return carry, self.policy(x), privileged_value(self.value_widths, self.layers, obs)
         return carry, self.policy(x), ValueHead(name="value")(x)
 
 
@@ -89,7 +103,8 @@ class ActorCriticConfig:
 
     Attributes:
       widths: hidden layers of the policy (of both, when shared).
-      value_widths: hidden layers of the critic; None for the same as `widths`.
+      value_widths: hidden layers of the critic; None for the same as `widths`. Unused with a recurrent core,
+        unless critics have observations of their own.
       shared: one trunk for both heads.
       activation: "tanh", "relu" or "silu".
       initial_std: initial standard deviation of continuous actions (before squashing).
@@ -128,7 +143,7 @@ class ActorCriticConfig:
 
 
 class Policy(NamedTuple):
-    """An actor and critic as pure functions of flat observations `[..., F]`.
+    """An actor and critic as pure functions of flat observations `[..., F]`, or of `Asymmetric` ones.
 
     Attributes:
       init: `(key) -> params`.
@@ -180,24 +195,29 @@ def make_actor_critic(
         family = SquashedGaussian if config.squash else Gaussian
         return family(out, jnp.clip(log_std, *LOG_STD_RANGE))
 
+    if config.shared and observation.critic is not None:
+        raise ValueError("shared=True: must be false where critics have observations of their own")
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
     layers = Layers(config.activation, dtype, encoder, dot_general)
+    value_widths = config.widths if config.value_widths is None else config.value_widths
+    example = jnp.zeros((observation.size,))
+    if observation.critic is not None:
+        example = Asymmetric(example, jnp.zeros((math.prod(observation.critic),)))
     if core is None or core.kind == "none":
-        value_widths = config.widths if config.value_widths is None else config.value_widths
         network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
-        return _feed_forward(network, distribution, observation.size)
-    network = RecurrentActorCritic(head, config.widths, core, layers)
-    return _recurrent(network, distribution, observation.size)
+        return _feed_forward(network, distribution, example)
+    network = RecurrentActorCritic(head, config.widths, value_widths, core, layers)
+    return _recurrent(network, distribution, example)
 
 
-def _feed_forward(network: ActorCritic, distribution: Callable, observation_size: int) -> Policy:
+def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric) -> Policy:
     def apply(params, obs, mask):
         out, value = network.apply(params, obs)
         return distribution(*out, mask), value
 
     return Policy(
-        init=lambda key: network.init(key, jnp.zeros((observation_size,))),
+        init=lambda key: network.init(key, example),
         apply=apply,
         initial_carry=lambda batch_shape: (),
         step=lambda params, obs, carry, reset, mask: (carry, *apply(params, obs, mask)),
@@ -205,12 +225,13 @@ def _feed_forward(network: ActorCritic, distribution: Callable, observation_size
     )
 
 
-def _recurrent(network: RecurrentActorCritic, distribution: Callable, observation_size: int) -> Policy:
+def _recurrent(
+    network: RecurrentActorCritic, distribution: Callable, example: jax.Array | Asymmetric
+) -> Policy:
     initial_carry = Core(network.core).initial_carry
 
     def init(key):
-        obs, reset = jnp.zeros((observation_size,)), jnp.zeros((), bool)
-        return network.init(key, initial_carry(()), obs, reset, sequence=False)
+        return network.init(key, initial_carry(()), example, jnp.zeros((), bool), sequence=False)
 
     def step(params, obs, carry, reset, mask):
         carry, out, value = network.apply(params, carry, obs, reset, sequence=False)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.nets.normalize import Moments, init_moments, merge_moments, normalize
-from algos.types import Block
+from algos.types import Asymmetric, Block
 
 
 class Entities(NamedTuple):
@@ -38,7 +38,8 @@ class BlockMoments:
     blocks: tuple[Block, ...] = struct.field(pytree_node=False)
 
 
-Statistics = Moments | BlockMoments | None
+# Of asymmetric observations, each part has its own.
+Statistics = Moments | BlockMoments | Asymmetric | None
 
 
 def init_statistics(size: int, blocks: tuple[Block, ...] = ()) -> Moments | BlockMoments:
@@ -62,10 +63,13 @@ def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
     return Entities(parts, present)
 
 
-def merge_statistics(statistics: Statistics, flat: jax.Array, alive: jax.Array) -> Statistics:
+def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive: jax.Array) -> Statistics:
     """Merges raw observations `[*lead, F]` of those alive, `[*lead]` bool; see `merge_moments`."""
     if statistics is None:
         return None
+    if isinstance(statistics, Asymmetric):
+        parts = (statistics.actor, flat.actor), (statistics.critic, flat.critic)
+        return Asymmetric(*(merge_statistics(*part, alive) for part in parts))
     if isinstance(statistics, Moments):
         return merge_moments(statistics, flat, alive)
     seen = take_apart(flat, statistics.blocks)
@@ -81,12 +85,16 @@ def merge_statistics(statistics: Statistics, flat: jax.Array, alive: jax.Array) 
     return statistics.replace(moments=merged)
 
 
-def observe(statistics: Statistics, flat: jax.Array) -> jax.Array | Entities:
+def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
     """Inputs of networks from raw observations `[..., F]`: unchanged without statistics, else normalised.
 
     Empty places of a set are found in the raw rows: normalised rows of zeros are not 0, and those of
     average entities may be.
     """
+    if isinstance(flat, Asymmetric):
+        own = Asymmetric(None, None) if statistics is None else statistics
+        critic = None if flat.critic is None else observe(own.critic, flat.critic)
+        return Asymmetric(observe(own.actor, flat.actor), critic)
     if statistics is None:
         return flat
     if isinstance(statistics, Moments):

@@ -43,6 +43,7 @@ class ReplayLearner(LearnerSettings):
         updates: int | None = None,
         episode_limit: int,
         goal: Goal | None = None,
+        late: bool = False,
         tuned: bool = False,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
@@ -55,6 +56,7 @@ class ReplayLearner(LearnerSettings):
           updates: length of the run; unused.
           episode_limit: decisions that an episode may last.
           goal: how goals appear in observations, for hindsight.
+          late: whether agents are paid while they wait, so that decisions do not follow each other in rows.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
 
@@ -63,7 +65,7 @@ class ReplayLearner(LearnerSettings):
         """
         del updates
         replay = self.make_replay(
-            observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
+            observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal, late=late
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
         implementation = choose_implementation(self.batch_size, tuned=tuned)
@@ -79,11 +81,17 @@ class ReplayLearner(LearnerSettings):
         episode_limit: int,
         goal: Goal | None = None,
         blocks: Sequence[Block] = (),
+        late: bool = False,
     ) -> Replay:
         """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
         del blocks
         if action.kind != "continuous":
             raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
+        for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
+            if late and (value := getattr(self.replay, key)) != plain:
+                raise ValueError(
+                    f"algo.replay.{key}={value}: must be {plain:g} where agents are paid while they wait"
+                )
         return make_replay(
             self.replay,
             rows=samples,

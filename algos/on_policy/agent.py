@@ -1,5 +1,6 @@
 """A learner of rollouts as an `Agent`: acting, one update per rollout, and building it from settings."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,17 @@ from algos.on_policy.samples import prepare
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState, annealed
 from algos.optim.optimizers import global_norm
 from algos.optim.small_batches import Implementation, choose_implementation
-from algos.types import ActionSpec, Agent, Block, Metrics, ObservationSpec, PyTree, Rollout
+from algos.types import (
+    ActionSpec,
+    Agent,
+    Asymmetric,
+    Block,
+    Metrics,
+    ObservationSpec,
+    PyTree,
+    Rollout,
+    of_actor,
+)
 
 
 class Method(NamedTuple):
@@ -59,6 +70,7 @@ class RolloutLearner:
         action: ActionSpec,
         *,
         blocks: Sequence[Block] = (),
+        critic_shape: tuple[int, ...] | None = None,
         samples: int | None = None,
         updates: int | None = None,
         tuned: bool = False,
@@ -70,6 +82,7 @@ class RolloutLearner:
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
           blocks: of the flattened observation, for encoders.
+          critic_shape: shape of what the critic sees instead, which is flattened too; None for the same.
           samples: agents side by side, E * A; needed only to normalise or centre rewards.
           updates: length of the run, for schedules without a length of their own.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
@@ -79,7 +92,7 @@ class RolloutLearner:
         Raises:
           ValueError: for settings that do not fit together.
         """
-        observation = ObservationSpec(observation_shape, tuple(blocks))
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
         total_updates = self.total_updates or updates
         implementation = choose_implementation(None if samples is None else self.rows(samples), tuned=tuned)
         policy = self.networks(observation, action, implementation)
@@ -100,7 +113,7 @@ def make_agent(
     """Combines networks and a method into an agent; see `RolloutLearner.make`."""
 
     def evaluate(state, obs, carry, reset, mask):
-        seen = observe(state.observations, flatten(obs, observation.shape))
+        seen = observe(state.observations, flat(observation, obs))
         return policy.step(acting_params(method, state), seen, carry, reset, mask)
 
     def act(state, key, obs, carry, reset, mask):
@@ -109,15 +122,15 @@ def make_agent(
         return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
 
     def update(state, key, rollout):
-        flat = rollout.replace(obs=flatten(rollout.obs, observation.shape))
-        return learn_from(config, method, state, key, flat)
+        rollout = rollout.replace(obs=flat(observation, rollout.obs))
+        return learn_from(config, method, state, key, rollout)
 
     def greedy(state, obs, carry, reset, mask):
         carry, distribution, _ = evaluate(state, obs, carry, reset, mask)
         return distribution.mode(), carry
 
-    def teach(state, flat, carry, reset, mask):
-        seen = observe(state.observations, flat)
+    def teach(state, obs, carry, reset, mask):
+        seen = observe(state.observations, obs)
         return policy.sequence(acting_params(method, state), seen, carry, reset, mask)
 
     return Agent(
@@ -130,9 +143,20 @@ def make_agent(
         policy_state=lambda state: state.replace(
             params=acting_params(method, state), optimizer=None, rewards=None, centre=None
         ),
-        teach=teach,
+        # A lesson is made of what the actor sees.
+        teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
+        asymmetric=observation.critic is not None,
     )
+
+
+def flat(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:
+    """Observations with their features in one axis; where the critic's are missing, they are None."""
+    actor = flatten(of_actor(obs), observation.shape)
+    if observation.critic is None:
+        return actor
+    shown = isinstance(obs, Asymmetric) and obs.critic is not None
+    return Asymmetric(actor, flatten(obs.critic, observation.critic) if shown else None)
 
 
 def initial_state(
@@ -147,6 +171,8 @@ def initial_state(
     """The state before the first update."""
     params = policy.init(key)
     statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
+    if observation.critic is not None:
+        statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
     return OnPolicyState(
         params=params,
         optimizer=method.init(params),

@@ -23,7 +23,10 @@ MINIBATCH_UNROLL = 4
 
 
 class Batch(NamedTuple):
-    """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros."""
+    """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros.
+
+    `idle` marks those of agents that act in no step of the rollout: slots that are not filled.
+    """
 
     obs: jax.Array | Entities
     action: jax.Array
@@ -33,6 +36,7 @@ class Batch(NamedTuple):
     target: jax.Array
     alive: jax.Array
     mask: jax.Array | None
+    idle: jax.Array | None = None
 
 
 def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
@@ -43,7 +47,7 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
     alive = rollout.alive
     advantage, target = gae(
         learning_rewards(state, rollout, hyper),
-        rollout.value,
+        rollout.extras["value"],
         rollout.last_value,
         rollout.discount,
         rollout.boundary,
@@ -61,12 +65,13 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
     batch = Batch(
         obs=jax.tree.map(clean, observe(state.observations, rollout.obs)),
         action=clean(rollout.action),
-        log_prob=clean(rollout.log_prob),
-        value=clean(rollout.value),
+        log_prob=clean(rollout.extras["log_prob"]),
+        value=clean(rollout.extras["value"]),
         advantage=clean(advantage),
         target=clean(target),
         alive=alive,
         mask=None if rollout.mask is None else clean(rollout.mask, True),
+        idle=jnp.broadcast_to(~alive.any(0), alive.shape),
     )
     return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
 
@@ -99,14 +104,17 @@ def learn_samples(
         return grads, *summed(samples, minibatch.alive), memory
 
     def epoch(progress, order):
-        shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch)
+        shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch._replace(idle=None))
         if config.normalize_advantage == "minibatch":
             advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
             shuffled = shuffled._replace(advantage=advantage)
         return descend(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
 
     progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
-    orders = jnp.argsort(jax.random.bits(key, (config.epochs, batch.alive.size)), axis=-1)
+    bits = jax.random.bits(key, (config.epochs, batch.alive.size))
+    # Slots that never act come last: the minibatches before are full of samples, those after are empty.
+    bits = bits if batch.idle is None else jnp.where(batch.idle, jnp.iinfo(bits.dtype).max, bits)
+    orders = jnp.argsort(bits, axis=-1)
     progress, steps = jax.lax.scan(epoch, progress, orders)
     return progress.params, progress.optimizer, steps.metrics()
 

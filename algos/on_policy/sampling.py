@@ -11,15 +11,24 @@ MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
 EPSILON = 1e-6
 
 
-def partition(key: jax.Array, rows: int, minibatches: int) -> jax.Array:
+def partition(key: jax.Array, rows: int, minibatches: int, idle: jax.Array | None = None) -> jax.Array:
     """All rows in random order, cut into minibatches: int32 `[n, m]` with n * m = rows.
+
+    Args:
+      key: of the order.
+      rows: how many.
+      minibatches: n.
+      idle: `[rows]` bool, rows of agents that never act, which come last; None for none.
 
     Raises:
       ValueError: if the rows do not split evenly.
     """
     if rows % minibatches:
         raise ValueError(f"minibatches={minibatches}: must divide the {rows} segments of a rollout")
-    return jax.random.permutation(key, rows).reshape(minibatches, rows // minibatches)
+    order = jax.random.permutation(key, rows)
+    if idle is not None:
+        order = order[jnp.argsort(idle[order], stable=True)]
+    return order.reshape(minibatches, rows // minibatches)
 
 
 def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float) -> jax.Array:
@@ -75,8 +84,8 @@ def choose(
     Meant for a scan over the keys and the parts of one `partition` per epoch; only "sequential"
     takes the rows from there. The other modes draw each minibatch on its own: "uniform" and
     "prioritized" without replacement within it (the m largest of log p + Gumbel noise have the law of
-    successive draws; Vieira 2014). Prioritised, rows without an alive step are never drawn, unless
-    without replacement fewer than m others exist.
+    successive draws; Vieira 2014). Drawn, rows without an alive step are left out, unless without
+    replacement fewer than m others exist.
 
     Args:
       key: randomness of this minibatch; unused when sequential.
@@ -98,7 +107,8 @@ def choose(
     number, rows = part.shape[0], advantage.shape[1]
     if mode == "sequential":
         return part, jnp.ones(number)
-    share = jnp.zeros(rows) if mode == "uniform" else log_shares(advantage, alive, alpha)
+    even = jnp.where(alive.any(0), 0.0, -jnp.inf)
+    share = even if mode == "uniform" else log_shares(advantage, alive, alpha)
     if mode == "prioritized_replacement":
         chosen = find_rows(share, jax.random.uniform(key, (number,)))
     else:

@@ -21,7 +21,7 @@ from algos.on_policy.sampling import choose, importance_exponent, partition
 from algos.on_policy.settings import OnPolicyState
 from algos.on_policy.teacher import Lesson, Teacher, imitation_loss, lesson
 from algos.optim.optimizers import Optimizer
-from algos.types import Hyper, Metrics, PyTree, Rollout
+from algos.types import Hyper, Metrics, PyTree, Rollout, of_actor
 
 
 class Segments(NamedTuple):
@@ -44,7 +44,7 @@ class Segments(NamedTuple):
     @property
     def value(self) -> jax.Array:
         """The critic's estimates during the rollout."""
-        return self.rollout.value
+        return self.rollout.extras["value"]
 
     @property
     def alive(self) -> jax.Array:
@@ -90,21 +90,24 @@ def prepare(
     if teacher is not None:
         own, watched = rows.carry
         rows = rows.replace(carry=own)
-        seen = as_rows(keep(rollout.alive, rollout.obs), number)
+        seen = as_rows(keep(rollout.alive, of_actor(rollout.obs)), number)
         taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
     past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
-    advantage, target = trace(config, rows, rows.value, jnp.ones_like(rows.value), hyper)
+    value = rows.extras["value"]
+    advantage, target = trace(config, rows, value, jnp.ones_like(value), hyper)
     return Segments(rows, advantage, target, rows.alive & past_burn_in, taught)
 
 
 def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
     """The same rollout with axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
-    alive = rollout.alive
+    alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
         obs=jax.tree.map(partial(keep, alive), observe(state.observations, rollout.obs)),
         action=keep(alive, rollout.action),
-        log_prob=keep(alive, rollout.log_prob),
-        value=jnp.where(alive | jnp.isfinite(rollout.value), rollout.value, 0.0),
+        extras={
+            "log_prob": keep(alive, rollout.extras["log_prob"]),
+            "value": jnp.where(alive | jnp.isfinite(value), value, 0.0),
+        },
         reward=keep(rollout.paid, learning_rewards(state, rollout, hyper)),
         bootstrap=keep(rollout.paid, rollout.bootstrap),
         mask=None if rollout.mask is None else keep(alive, rollout.mask, True),
@@ -114,7 +117,7 @@ def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: in
     )
     within = jax.tree.map(lambda x: as_rows(x, number), within)
     length, segments = within.alive.shape
-    following = jnp.concatenate([rollout.value[length::length], rollout.last_value[None]])
+    following = jnp.concatenate([value[length::length], rollout.last_value[None]])
     # The observations, and with them the state, of an agent that is dead as its row begins may be non-finite.
     carry = jax.tree.map(
         lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((segments,) + x.shape[3:]), rollout.carry
@@ -185,7 +188,7 @@ def learn_segments(
         key_partition, key_draw = jax.random.split(key)
         if config.recompute_advantage == "epoch":
             progress = progress._replace(memory=refresh(config, segments, progress.memory, hyper))
-        parts = partition(key_partition, rows, plan.minibatches)
+        parts = partition(key_partition, rows, plan.minibatches, ~segments.alive.any(0))
         keys = jax.random.split(key_draw, plan.minibatches)
         return descend(config, optimizer, gradient, progress, (keys, parts), hyper)
 
@@ -264,7 +267,7 @@ def segment_loss(
     """
     rows = minibatch.rollout
     distribution, value = policy.sequence(params, rows.obs, rows.carry, rows.reset, rows.mask)
-    log_ratio = distribution.log_prob(rows.action) - rows.log_prob
+    log_ratio = distribution.log_prob(rows.action) - rows.extras["log_prob"]
     ratio = jnp.exp(jax.lax.stop_gradient(log_ratio))
     advantage = known.advantage
     if config.policy_advantage == "vtrace":
@@ -276,7 +279,7 @@ def segment_loss(
         value,
         log_ratio,
         advantage=advantage * weight,
-        old_value=known.value if config.value_clip_center == "refreshed" else rows.value,
+        old_value=known.value if config.value_clip_center == "refreshed" else rows.extras["value"],
         target=known.target,
         alive=minibatch.learning,
         hyper=hyper,

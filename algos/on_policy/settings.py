@@ -58,6 +58,8 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
     COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
+    # Whether critics may have observations of their own.
+    critics_apart: ClassVar[bool] = True
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
     horizon: int = 128

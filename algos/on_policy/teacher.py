@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.nets.distributions import Distribution, divergence, full
-from algos.types import Agent, PyTree
+from algos.types import Agent, PyTree, of_actor
 
 LOSSES: dict[str, Callable] = {
     # Without the teacher's entropy, which is constant: 0 where both agree.
@@ -52,7 +52,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         # The state of a frozen copy has no teacher.
         if state.teacher is None:
             return carry
-        return teacher.agent.greedy(state.teacher, obs, carry, reset, mask)[1]
+        return teacher.agent.greedy(state.teacher, of_actor(obs), carry, reset, mask)[1]
 
     def act(state, key, obs, carry, reset, mask):
         action, own, extras = agent.act(state, key, obs, carry[0], reset, mask)

@@ -43,7 +43,8 @@ ELSEWHERE = (
 )
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
-LEARNER, FROZEN, SHARED = "learner", "frozen:", "shared:"
+LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
+LEARNERS = (LEARNER, PER_AGENT)
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class RunConfig:
       algo: settings of the learners; offers `horizon` and `make`, see `algos.settings.LearnerSettings`.
       algos: role name to settings of its own, for learners that differ from `algo`.
       curriculum: `(env) -> Curriculum`.
-      controllers: role name to "learner", "shared:ROLE" (that role's learner, which then learns from
-        both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy that this or that role learnt in another
-        run), or the name of one of the environment's scripts.
+      controllers: role name to "learner", "learner:per_agent" (one for each of its agents), "shared:ROLE"
+        (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
+        that this or that role learnt in another run), or the name of one of the environment's scripts.
       total_env_steps: decisions of an environment, summed over environments, to train for;
         rounded up to whole chunks of updates.
       num_envs: environments E that run side by side.
@@ -109,15 +110,20 @@ class RunConfig:
             if role not in roles:
                 raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
         chosen = _controllers(self.env, self.controllers)
-        if LEARNER not in chosen.values():
+        if not any(name in LEARNERS for name in chosen.values()):
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
         for role, name in chosen.items():
             if name.startswith(SHARED):
-                self._require_shared(role, name, [r for r, other in chosen.items() if other == LEARNER])
+                self._require_shared(role, name, chosen)
         return chosen
 
-    def _require_shared(self, role: str, name: str, learners: list[str]) -> None:
+    def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
+        learners = [learner for learner, other in chosen.items() if other == LEARNER]
         owner = name.removeprefix(SHARED)
+        if chosen.get(owner) == PER_AGENT:
+            raise ValueError(
+                f"controllers.{role}={name}: {owner} has a learner per agent, which nobody can share"
+            )
         if owner not in learners:
             allowed = ", ".join(SHARED + learner for learner in learners)
             raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
@@ -127,13 +133,21 @@ class RunConfig:
                 f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
                 f"{ours.observation.shape} and {theirs.observation.shape}"
             )
+        if ours.critic_observation != theirs.critic_observation:
+            raise ValueError(
+                f"controllers.{role}={name}: the critics of {role} and {owner} must see the same"
+            )
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
-        learners = [role for role, name in self.controllers.items() if name == LEARNER]
+        learners = [role for role, name in self.controllers.items() if name in LEARNERS]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
+        for role, algo in chosen.items():
+            if self.env.spec.role(role).critic_observation and not algo.critics_apart:
+                name = getattr(algo, "NAME", type(algo).__name__)
+                raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
         lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
@@ -153,11 +167,19 @@ class RunConfig:
             "goal": self.env.goals.get(name),
             "blocks": tuple(self.env.blocks.get(name, ())),
         }
+        if self.env.spec.late:
+            sizes["late"] = True
+        if role.critic_observation is not None:
+            sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
 
     def agents(self, learner: str) -> int:
-        """Agents per environment that act with a learner's policy."""
+        """Agents per environment that act with a learner's policy, or with each of its policies."""
         return _agents(self.env, self.controllers, learner)
+
+    def policies(self, learner: str) -> int:
+        """Policies that a learner consists of: one, or one per agent."""
+        return self.env.spec.role(learner).size if self.controllers[learner] == PER_AGENT else 1
 
     @property
     def segments(self) -> int:
@@ -187,7 +209,9 @@ def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
-    """Agents of a learner's own role and of those that share its policy."""
+    """Agents of a learner's own role and of those that share its policy; 1 where each has its own."""
+    if controllers[learner] == PER_AGENT:
+        return 1
     sharing = (role for role, name in controllers.items() if name == SHARED + learner)
     return sum(env.spec.role(role).size for role in (learner, *sharing))
 
@@ -223,7 +247,7 @@ def read(config: DictConfig) -> RunConfig:
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
-    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name == LEARNER}
+    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(

@@ -2,17 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from algos.types import ActionSpec, Agent
-from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
+from algos.types import ActionSpec, Agent, Asymmetric
+from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.episodes import select
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
+
+PyTree = Any
+
+
+class Choice(NamedTuple):
+    """What a learner's agents did, as it wants it back.
+
+    Attributes:
+      action: `[E, A, D]` in the learner's own units.
+      extras: the learner's own pytree, leaves `[E, A, ...]`; None where it acted greedily.
+    """
+
+    action: jax.Array
+    extras: PyTree
 
 
 class Controller(NamedTuple):
@@ -20,8 +34,8 @@ class Controller(NamedTuple):
 
     Attributes:
       init: `(num_envs) -> memory [E]`.
-      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], extras)`;
-        `action` is in the role's action space, `extras` what a learner wants back.
+      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
+        `action` is in the role's action space, `choice` a learner's `Choice`, None of others.
       policy: role whose learner's state it acts with; None where it needs none.
     """
 
@@ -57,17 +71,23 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
         return agent.initial_carry((num_envs, role.size))
 
     def act(key, state, carry, view, reset):
-        obs = view.time.obs[role.name]
         mask = view.time.action_mask.get(role.name)
         reset = view.time.restarts(role.name, reset)
         if greedy:
-            action, carry = agent.greedy(state, obs, carry, reset, mask)
-            extras = {}
+            action, carry = agent.greedy(state, view.time.obs[role.name], carry, reset, mask)
+            extras = None
         else:
+            obs = observed(agent, view.time, role.name)
             action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
-        return carry, to_space(role.action, action), {"action": action, **extras}
+        return carry, to_space(role.action, action), Choice(action, extras)
 
     return Controller(init, act, policy)
+
+
+def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
+    """What a learner is handed of a role's observations: with those for critics if it tells them apart."""
+    obs = time.obs[role]
+    return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
 
 
 def script(policy: ScriptedPolicy) -> Controller:
@@ -82,7 +102,7 @@ def script(policy: ScriptedPolicy) -> Controller:
         memory = select(reset, init(reset.shape[0]), memory)
         keys = jax.random.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
-        return memory, action, {}
+        return memory, action, None
 
     return Controller(init, act)
 
@@ -98,7 +118,7 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
     def act_as(number, key, state, memories, view, reset):
         memory, action, _ = options[number].act(key, state, memories[number], view, reset)
-        return (*memories[:number], memory, *memories[number + 1 :]), action, {}
+        return (*memories[:number], memory, *memories[number + 1 :]), action, None
 
     def act(*inputs):
         return lax.switch(index, [partial(act_as, number) for number in range(len(options))], *inputs)
@@ -119,5 +139,5 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
             return scripts[key]
     others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
-    known = ", ".join(["learner", *fitting])
+    known = ", ".join(["learner", "learner:per_agent", *fitting])
     raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")

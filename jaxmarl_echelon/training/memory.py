@@ -12,7 +12,7 @@ def replay_bytes(config: RunConfig) -> int:
     total = 0
     for name, algo in config.algos.items():
         spaces, sizes = config.learner_task(name)
-        total += algo.memory(*spaces, **sizes)
+        total += config.policies(name) * algo.memory(*spaces, **sizes)
     return total
 
 

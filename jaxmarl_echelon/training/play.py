@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.controllers import Choice, Controller
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
@@ -17,12 +17,12 @@ class Decisions(NamedTuple):
     Attributes:
       memories: of the controllers, after the decision.
       actions: `[E, A, ...]` in the environment's spaces.
-      extras: what learners want back.
+      choices: of learners what they want back, see `controllers.Choice`; None of others.
     """
 
     memories: dict[str, PyTree]
     actions: dict[str, jax.Array]
-    extras: dict[str, PyTree]
+    choices: dict[str, Choice | None]
 
 
 def decide(
@@ -45,7 +45,7 @@ def decide(
     """
     result = Decisions({}, {}, {})
     for key, (role, controller) in zip(keys, sorted(controllers.items()), strict=True):
-        result.memories[role], result.actions[role], result.extras[role] = controller.act(
+        result.memories[role], result.actions[role], result.choices[role] = controller.act(
             key, policies.get(controller.policy), memories[role], view, reset
         )
     return result

@@ -9,6 +9,7 @@ import numpy as np
 
 from algos.on_policy.teacher import Teacher
 from algos.types import Agent
+from algos.vectorized import per_agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
@@ -16,7 +17,7 @@ from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.config import FROZEN, SHARED, RunConfig
+from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.types import RunState
 
@@ -225,7 +226,7 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
-    """One agent for every role whose controller is `learner`; `tuned` is as for `make_program`."""
+    """One agent for every role whose controller is a learner; `tuned` is as for `make_program`."""
     return {role: make_agent(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
 
 
@@ -237,7 +238,8 @@ def make_actors(config: RunConfig) -> dict[str, Agent]:
 def make_agent(config: RunConfig, name: str, **options) -> Agent:
     """The agent of one role; `options` are further ones of the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
-    return config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
+    agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
+    return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
 
 
 def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
@@ -249,9 +251,11 @@ def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
     path = getattr(config.algos[role], "teacher", None)
     if path is None:
         return {}
-    policy = frozen_policy(config, role, path, f"algo.teacher={path}")
+    policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
     if policy.agent.teach is None:
-        raise ValueError(f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c")
+        raise ValueError(
+            f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c whose critics see no more"
+        )
     return {"teacher": Teacher(*policy)}
 
 
@@ -265,13 +269,19 @@ class FrozenPolicy(NamedTuple):
 def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
     """Loads the policy of every role whose controller is `frozen:PATH`."""
     return {
-        role: frozen_policy(config, role, name.removeprefix(FROZEN), f"controllers.{role}={name}")
+        role: frozen_policy(
+            config,
+            role,
+            name.removeprefix(FROZEN),
+            f"controllers.{role}={name}",
+            config.env.spec.role(role).size,
+        )
         for role, name in config.controllers.items()
         if name.startswith(FROZEN)
     }
 
 
-def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> FrozenPolicy:
+def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
     """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
 
     Args:
@@ -279,6 +289,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> Frozen
       role: the role that it is to act for.
       path: the run's folder or a checkpoint; with `@ROLE` at its end, for what that role learnt.
       where: the setting that asks for it, for messages.
+      agents: in an environment, for which it is to act at once.
 
     Raises:
       ValueError: one line, where that run did not learn the role or saw and did other things.
@@ -299,8 +310,14 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> Frozen
             f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
             f"this run's {ours.observation.shape} and {ours.action}"
         )
+    if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
+        raise ValueError(
+            f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
+        )
     agent = make_agent(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    # Only its actor sees anything here.
+    agent = agent._replace(asymmetric=False)
     return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
 
 

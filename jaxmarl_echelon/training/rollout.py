@@ -9,7 +9,7 @@ from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
-from jaxmarl_echelon.training.controllers import Controller, action_spec
+from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
@@ -140,7 +140,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
         view = View(run.episodes.env, run.episodes.params, run.episodes.time)
         keys = jax.random.split(key_act, len(collector.controllers))
-        memories, actions, extras = decide(
+        memories, actions, choices = decide(
             collector.controllers, run.policies, keys, run.memories, view, run.reset
         )
         episodes, transition = episodes_lib.step(
@@ -148,7 +148,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         )
         records = {
             role: _joined(
-                _record(agent, run, role, seat, extras[seat], memories[seat], transition)
+                _record(agent, run, role, seat, choices[seat], memories[seat], transition)
                 for seat in collector.seats(role)
             )
             for role, agent in recorded.items()
@@ -158,7 +158,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
             decided = {
-                seat: _transition(collector.env, run, seat, extras[seat]["action"], transition)
+                seat: _transition(collector.env, run, seat, choices[seat].action, transition)
                 for seat in collector.seats(role)
             }
             for seat in pending.keys() & decided.keys():
@@ -250,17 +250,16 @@ def _transition(env, run: RunState, role: str, action: jax.Array, transition) ->
     )
 
 
-def _record(agent: Agent, run: RunState, learner: str, role: str, extras, carry, transition) -> dict:
+def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry, transition) -> dict:
     before, after = run.episodes.time, transition.time
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
     concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
     truncated = after.truncated[role] & concerned
     return {
-        "obs": before.obs[role],
-        "action": extras["action"],
-        "log_prob": extras["log_prob"],
-        "value": extras["value"],
+        "obs": observed(agent, before, role),
+        "action": choice.action,
+        "extras": choice.extras,
         "reward": after.reward[role],
         "reset": before.restarts(role, run.reset),
         "discount": jnp.where(after.terminated[role], 0.0, 1.0),
@@ -272,18 +271,21 @@ def _record(agent: Agent, run: RunState, learner: str, role: str, extras, carry,
     }
 
 
-def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array:
+def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
     """Values `[E, A]` of final observations where truncated, computed for those environments only.
 
-    They are taken inside the rollout because a recurrent critic needs the carry of that moment.
+    They are taken inside the rollout because a recurrent critic needs the carry of that moment. None of an
+    agent without a critic.
     """
+    if agent.value is None:
+        return None
 
     def value(inputs):
         obs, carry, mask = inputs
         reset = jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return agent.value(state, obs, carry, reset, mask)
 
-    inputs = (after.obs[role], carry, after.action_mask.get(role))
+    inputs = (observed(agent, after, role), carry, after.action_mask.get(role))
     values = compute_rows(
         jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
     )
@@ -296,12 +298,17 @@ def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | N
     return _joined(waits[role] for role in collector.seats(learner)) if waits else None
 
 
-def _values(collector: Collector, run: RunState, learner: str) -> jax.Array:
-    """Values `[E, A]` of where the rollout ended, of all that act with a learner's policy."""
+def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+    """Values `[E, A]` of where the rollout ended, of all that act with a learner's policy.
+
+    None where it has no critic.
+    """
     time, agent, state = run.episodes.time, collector.agents[learner], run.policies[learner]
+    if agent.value is None:
+        return None
 
     def value(role):
-        reset = time.restarts(role, run.reset)
-        return agent.value(state, time.obs[role], run.memories[role], reset, time.action_mask.get(role))
+        obs, reset = observed(agent, time, role), time.restarts(role, run.reset)
+        return agent.value(state, obs, run.memories[role], reset, time.action_mask.get(role))
 
     return _joined(value(role) for role in collector.seats(learner))

@@ -48,8 +48,7 @@ def rollout():
     return Rollout(
         obs=jax.random.normal(keys[0], (T, E, 1, F)),
         action=jax.random.normal(keys[2], (T, E, 1, 2)),
-        log_prob=-2.0 * jnp.ones((T, E, 1)),
-        value=jnp.zeros((T, E, 1)),
+        extras={"log_prob": -2.0 * jnp.ones((T, E, 1)), "value": jnp.zeros((T, E, 1))},
         reward=jax.random.normal(keys[3], (T, E, 1)),
         reset=jnp.concatenate([jnp.ones((1, E, 1), bool), boundary[:-1]]),
         discount=jnp.ones((T, E, 1)),

@@ -134,8 +134,7 @@ def experience(agent, state, obs):
     return Rollout(
         obs=obs,
         action=action,
-        log_prob=zeros,
-        value=zeros,
+        extras={"log_prob": zeros, "value": zeros},
         reward=zeros,
         reset=no,
         discount=zeros,

@@ -36,8 +36,7 @@ def rollout_of(agent, state, key=1, mask=None):
     return Rollout(
         obs=obs,
         action=action,
-        log_prob=extras["log_prob"],
-        value=extras["value"],
+        extras=extras,
         reward=jax.random.normal(keys[3], shape),
         reset=reset,
         discount=discount,
@@ -96,7 +95,7 @@ def test_one_step_follows_the_policy_gradient(action):
         value = agent.value(now, rollout.obs, (), rollout.reset, mask)
         log_prob, entropy = likelihood(config, params, rollout, action, mask)
         return (
-            -jnp.mean(log_prob * (returned - rollout.value))
+            -jnp.mean(log_prob * (returned - rollout.extras["value"]))
             + 0.7 * 0.5 * jnp.mean(jnp.square(value - returned))
             - 0.1 * jnp.mean(entropy)
         )
@@ -173,7 +172,7 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data(optimizer):
     poisoned = rollout.replace(
         obs=jnp.where(alive[..., None], rollout.obs, jnp.nan),
         reward=jnp.where(alive, rollout.reward, jnp.inf),
-        value=jnp.where(alive, rollout.value, jnp.nan),
+        extras=rollout.extras | {"value": jnp.where(alive, rollout.extras["value"], jnp.nan)},
         last_value=rollout.last_value.at[0, 1].set(jnp.nan),
     )
     update = jax.jit(agent.update)

@@ -32,8 +32,7 @@ def rollout_of(agent, state, key=1, mask=None, reward=None):
     return Rollout(
         obs=obs,
         action=action,
-        log_prob=extras["log_prob"],
-        value=extras["value"],
+        extras=extras,
         reward=jax.random.normal(keys[3], shape) if reward is None else reward(obs, action),
         reset=reset,
         discount=jnp.where(boundary & jax.random.bernoulli(keys[4], 0.5, shape), 0.0, 1.0),
@@ -177,8 +176,10 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
     poisoned = rollout.replace(
         obs=poison(rollout.obs, jnp.nan),
         action=poison(rollout.action, 1),
-        log_prob=poison(rollout.log_prob, -jnp.inf),
-        value=poison(rollout.value, jnp.nan),
+        extras={
+            "log_prob": poison(rollout.extras["log_prob"], -jnp.inf),
+            "value": poison(rollout.extras["value"], jnp.nan),
+        },
         reward=poison(rollout.reward, jnp.inf),
         bootstrap=poison(rollout.bootstrap, jnp.nan),
         mask=poison(rollout.mask, False),
@@ -315,8 +316,7 @@ def test_time_limits_bootstrap_and_deaths_do_not(terminal):
         value = agent.value(state, ones, (), rollout.reset, None)
         rollout = rollout.replace(
             obs=ones,
-            log_prob=agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)[2]["log_prob"],
-            value=value,
+            extras=agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)[2] | {"value": value},
             last_value=value[0],
             boundary=boundary,
             bootstrap=jnp.where(boundary & ~jnp.array(terminal), value, 0.0),
@@ -372,3 +372,20 @@ def test_settings_that_do_not_fit_together():
 
 def test_settings_from_lists_are_hashable():
     assert hash(PPOConfig(widths=[8, 8])) == hash(PPOConfig(widths=(8, 8)))
+
+
+@pytest.mark.parametrize("normalize", ["minibatch", "batch"])
+def test_slots_that_never_act_take_no_share_of_a_minibatch(normalize):
+    """Half of the rows belong to a slot that is never filled: half of the minibatches are full, half empty."""
+    agent, state = make(normalize_advantage=normalize, normalize_observation=False)
+    rollout = rollout_of(agent, state)
+    after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
+    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"]
+    alive = rollout.alive.at[:, :, 1].set(False)
+    after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(alive=alive))
+    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"] // 2
+    assert all(np.isfinite(float(x)) for x in metrics.values())
+    # A slot that is filled for a while is learnt from wherever its rows lie.
+    alive = rollout.alive.at[1:, :, 1].set(False)
+    after, _ = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(alive=alive))
+    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"]

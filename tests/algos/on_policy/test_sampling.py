@@ -248,3 +248,22 @@ def test_an_unknown_mode():
         ValueError, match="mode=random: unknown; allowed: sequential, uniform, prioritized, pri"
     ):
         choose(jax.random.key(0), "random", jnp.arange(2), advantage, alive, alpha=0.0, beta=0.0)
+
+
+def test_idle_rows_come_last_and_change_nothing_where_there_are_none():
+    key, rows = jax.random.key(3), 12
+    plain = partition(key, rows, 3)
+    np.testing.assert_array_equal(partition(key, rows, 3, jnp.zeros(rows, bool)), plain)
+    idle = jnp.arange(rows) % 3 == 0
+    order = np.asarray(partition(key, rows, 3, idle)).ravel()
+    assert sorted(order) == list(range(rows))
+    assert not idle[order[:8]].any() and idle[order[8:]].all()
+    np.testing.assert_array_equal(order[:8], [row for row in np.asarray(plain).ravel() if row % 3])
+
+
+def test_uniform_draws_leave_out_rows_that_never_act():
+    alive = jnp.ones((4, 8), bool).at[:, ::2].set(False)
+    for seed in range(20):
+        key = jax.random.key(seed)
+        rows, weight = choose(key, "uniform", jnp.arange(4), jnp.ones((4, 8)), alive, alpha=0.0, beta=1.0)
+        assert set(np.asarray(rows)) == {1, 3, 5, 7} and (weight == 1.0).all()

@@ -49,8 +49,7 @@ def play(agent, state, segments=1, key=1):
     return Rollout(
         obs=obs,
         action=action,
-        log_prob=extras["log_prob"],
-        value=extras["value"],
+        extras=extras,
         reward=jax.random.normal(keys[2], shape),
         reset=reset,
         discount=jnp.where(boundary & (obs[..., 0] > 0), 0.0, 1.0),
@@ -114,8 +113,10 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
 
     poisoned = rollout.replace(
         obs=poison(rollout.obs, jnp.nan),
-        log_prob=poison(rollout.log_prob, -jnp.inf),
-        value=poison(rollout.value, jnp.nan),
+        extras={
+            "log_prob": poison(rollout.extras["log_prob"], -jnp.inf),
+            "value": poison(rollout.extras["value"], jnp.nan),
+        },
         reward=poison(rollout.reward, jnp.inf),
         bootstrap=poison(rollout.bootstrap, jnp.nan),
         last_value=rollout.last_value.at[0, 1].set(jnp.nan).at[1, 0].set(jnp.inf),
@@ -204,9 +205,14 @@ def test_what_was_learnt_of_the_rollout_reaches_later_minibatches():
 def test_burn_in_and_the_dropped_last_column():
     agent, state = make(burn_in=3, normalize_advantage="none")
     rollout = play(agent, state)
-    changed = rollout.replace(log_prob=rollout.log_prob.at[:3].add(-1.0))
+
+    def less_likely(steps):
+        log_prob = rollout.extras["log_prob"].at[steps].add(-1.0)
+        return rollout.replace(extras=rollout.extras | {"log_prob": log_prob})
+
+    changed = less_likely(slice(3))
     assert_same(learn(agent, state, rollout)[0].params, learn(agent, state, changed)[0].params)
-    changed = rollout.replace(log_prob=rollout.log_prob.at[3:].add(-1.0))
+    changed = less_likely(slice(3, None))
     assert learn(agent, state, changed)[1]["clip_fraction"] == 1.0
 
     agent, state = make(bootstrap_last=False, normalize_advantage="none")

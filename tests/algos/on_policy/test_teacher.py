@@ -71,16 +71,15 @@ def rollout(agent, state, key):
     obs = jax.random.normal(key, (T, E, 1, *SHAPE))
     reset = jax.random.bernoulli(key, 0.2, (T, E, 1))
     carry = first = agent.initial_carry((E, 1))
-    actions, log_probs, values = [], [], []
+    actions, extras = [], []
     for t in range(T):
-        action, carry, extras = agent.act(state, keys[t], obs[t], carry, reset[t], None)
-        actions.append(action), log_probs.append(extras["log_prob"]), values.append(extras["value"])
+        action, carry, extra = agent.act(state, keys[t], obs[t], carry, reset[t], None)
+        actions.append(action), extras.append(extra)
     ones, zeros = jnp.ones((T, E, 1)), jnp.zeros((T, E, 1))
     return Rollout(
         obs=obs,
         action=jnp.stack(actions),
-        log_prob=jnp.stack(log_probs),
-        value=jnp.stack(values),
+        extras=jax.tree.map(lambda *x: jnp.stack(x), *extras),
         reward=zeros,
         reset=reset,
         discount=ones,

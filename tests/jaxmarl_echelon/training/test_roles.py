@@ -19,7 +19,7 @@ from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
-from jaxmarl_echelon.training.program import frozen_policies, make_controllers, make_program
+from jaxmarl_echelon.training.program import frozen_policies, frozen_policy, make_controllers, make_program
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
@@ -65,6 +65,22 @@ def test_a_frozen_policy_may_come_from_another_role(saved_run):
     _, _, run = read(f"controllers.defender=frozen:{folder}@attacker")
     loaded = frozen_policies(run)["defender"].state.params
     jax.tree.map(np.testing.assert_array_equal, loaded, state.policies["attacker"].params)
+
+
+def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_number(tmp_path):
+    cars = ("env=f110_race", "env.lidar_beams=8", "env.max_steps=20", "algo.horizon=4")
+    config, choices, run = read(*cars, "env.cars=2", "controllers.car=learner:per_agent")
+    state = jax.jit(make_program(run).init)(jax.random.key(5))
+    resolved = OmegaConf.to_container(config) | {"choices": choices}
+    checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved})
+    policy = frozen_policy(run, "car", str(tmp_path), "controllers.car", agents=2)
+    jax.tree.map(np.testing.assert_array_equal, policy.state.params, state.policies["car"].params)
+    obs = jnp.ones((4, 2, *run.env.spec.role("car").observation.shape))
+    action, _ = policy.agent.greedy(policy.state, obs, (), jnp.zeros((4, 2), bool), None)
+    assert action.shape == (4, 2, 2) and (action[:, 0] != action[:, 1]).any()
+    _, _, three = read(*cars, "env.cars=3")
+    with pytest.raises(ValueError, match="^here: that run learnt a policy for each of 2 agents, here act 3$"):
+        frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
