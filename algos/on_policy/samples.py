@@ -113,7 +113,7 @@ def learn_samples(
     progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
     bits = jax.random.bits(key, (config.epochs, batch.alive.size))
     # Slots that never act come last: the minibatches before are full of samples, those after are empty.
-    bits = bits if batch.idle is None else jnp.where(batch.idle, jnp.iinfo(bits.dtype).max, bits)
+    bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
     orders = jnp.argsort(bits, axis=-1)
     progress, steps = jax.lax.scan(epoch, progress, orders)
     return progress.params, progress.optimizer, steps.metrics()

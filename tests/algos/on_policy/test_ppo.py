@@ -376,7 +376,7 @@ def test_settings_from_lists_are_hashable():
 
 @pytest.mark.parametrize("normalize", ["minibatch", "batch"])
 def test_slots_that_never_act_take_no_share_of_a_minibatch(normalize):
-    """Half of the rows belong to a slot that is never filled: half of the minibatches are full, half empty."""
+    """Half of the rows belong to a slot that is never filled: half of the minibatches are full."""
     agent, state = make(normalize_advantage=normalize, normalize_observation=False)
     rollout = rollout_of(agent, state)
     after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
