@@ -23,7 +23,7 @@ from rich.table import Table
 from spread import bytes_per_environment, spread
 
 from jaxmarl_echelon.config_path import config_directory
-from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs import episodes, trees
 from jaxmarl_echelon.envs.echelon import condition, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.observation import observe, place_of
 from jaxmarl_echelon.envs.echelon.tables import MISSILE, WEAPONS
@@ -65,7 +65,7 @@ def battles(env, num_envs: int, steps: int, devices: int):
     def advance(carry, key):
         running, memory = carry
         key_act, key_step = jax.random.split(key)
-        memory = episodes.select(running.time.info["decision"] == 0, begin, memory)
+        memory = trees.select(running.time.info["decision"] == 0, begin, memory)
         keys = jax.random.split(key_act, share)
         memory, actions = jax.vmap(act)(keys, memory, running.env, running.params)
         return (episodes.step(env, key_step, running, actions, draw)[0], memory), None

@@ -27,7 +27,8 @@ from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout as rollout_lib
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.agents import make_controllers
+from jaxmarl_echelon.training.program import make_program
 
 WIDTH, HORIZON, AGENTS, MINIBATCH, EPOCHS = 128, 64, 256, 4096, 4
 FEATURES, ACTIONS = 4, 2

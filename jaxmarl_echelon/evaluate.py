@@ -14,8 +14,9 @@ from jaxmarl_echelon import checkpoints, command_line, extras
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
+from jaxmarl_echelon.training.agents import make_actors
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
-from jaxmarl_echelon.training.program import Program, make_actors, make_program, scored_assessment
+from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
 from jaxmarl_echelon.training.record import environment, evaluation_values
 
 

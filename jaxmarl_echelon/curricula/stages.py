@@ -19,7 +19,8 @@ from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
+from jaxmarl_echelon.envs.episodes import Drawn, Finished
+from jaxmarl_echelon.envs.trees import masked_mean
 
 # Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
 TOLERANCE = 1e-6

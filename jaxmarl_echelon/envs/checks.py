@@ -4,17 +4,17 @@ import re
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results as results_lib
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
-from jaxmarl_echelon.envs.episodes import layout_difference
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
+from jaxmarl_echelon.envs.checks_of_play import Record, check_record, is_key, require
 from jaxmarl_echelon.envs.results import COMPONENT, KINDS, REDUCTIONS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
+from jaxmarl_echelon.envs.trees import layout_difference
 
 TOLERANCE = 1e-4
 BATCH = 3
@@ -81,33 +81,28 @@ def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, j
     }
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _check_spec(spec: EnvSpec) -> None:
-    _require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
+    require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
     try:
         hash(spec)
     except TypeError as error:
         raise AssertionError(f"env.spec must be hashable (tuples, not lists): {error}") from None
     names = [role.name for role in spec.roles]
-    _require(len(names) > 0, "spec.roles is empty, expected at least one Role")
-    _require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
+    require(len(names) > 0, "spec.roles is empty, expected at least one Role")
+    require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
     for role in spec.roles:
-        _require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
+        require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
         for field in ("observation", "action"):
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
-            _require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+            require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
-    _require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
     _check_results(spec)
     _require_score(spec, spec.score, "spec.score")
     first = spec.roles[0]
-    _require(
+    require(
         first.score in (None, spec.score),
         f"spec.roles: {first.name!r}.score is {first.score!r}, expected spec.score {spec.score!r} or None "
         "for the first role",
@@ -116,38 +111,38 @@ def _check_spec(spec: EnvSpec) -> None:
 
 def _check_results(spec: EnvSpec) -> None:
     known = {result.name: result for result in spec.results if isinstance(result, Result)}
-    _require(len(known) == len(spec.results), "spec.results must be Results with distinct names")
+    require(len(known) == len(spec.results), "spec.results must be Results with distinct names")
     roles = {role.name for role in spec.roles}
     for name, result in known.items():
         label = f"spec.results: {name!r}"
-        _require(result.kind in KINDS, f"{label}.kind is {result.kind!r}, expected one of {KINDS}")
+        require(result.kind in KINDS, f"{label}.kind is {result.kind!r}, expected one of {KINDS}")
         known_way = result.reduce in REDUCTIONS
-        _require(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
+        require(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
         there = result.role is None or result.role in roles
-        _require(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
+        require(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
         if result.kind == "code":
-            _require(len(result.labels) > 0, f"{label} is a code, expected labels")
-            _require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
+            require(len(result.labels) > 0, f"{label} is a code, expected labels")
+            require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
         if result.over is not None:
             number = result.over in known and known[result.over].kind != "code"
-            _require(number, f"{label}.over is {result.over!r}, expected the name of another number")
+            require(number, f"{label}.over is {result.over!r}, expected the name of another number")
         if result.among:
             source = known.get(result.entry)
             labels = source.labels if source is not None else ()
             wanted = (
                 f"{label}.among is {result.among}, expected labels of the code {result.entry!r}: {labels}"
             )
-            _require(result.kind == "rate" and set(result.among) <= set(labels), wanted)
+            require(result.kind == "rate" and set(result.among) <= set(labels), wanted)
 
 
 def _require_score(spec: EnvSpec, name: str | None, label: str) -> None:
     numbers = [result.name for result in spec.results if result.kind != "code"]
-    _require(name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}")
+    require(name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}")
 
 
 def _check_params(params: PyTree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        _require(
+        require(
             isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float),
             f"params{jax.tree_util.keystr(path)} is {leaf!r}, expected an array or a number",
         )
@@ -162,10 +157,10 @@ def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
     _check_time_layout(spec, next_time, "step")
     for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
         difference = layout_difference(expected, got)
-        _require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
+        require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
     leaves = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), after in zip(leaves, jax.tree.leaves(next_state), strict=True):
-        _require(
+        require(
             leaf.weak_type == after.weak_type,
             f"state{jax.tree_util.keystr(path)} is weakly typed from only one of reset and step, which makes "
             f"a second trace of step; expected {leaf.dtype} from both, as in jnp.{leaf.dtype}(0)",
@@ -173,7 +168,7 @@ def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
 
 
 def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
-    _require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
+    require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
     roles = {role.name: role for role in spec.roles}
     flag = np.dtype(bool)
     for field, dtype in (
@@ -185,25 +180,25 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
     ):
         values = getattr(time, field)
         found = f"{field} from {source} has {list(values)}"
-        _require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
+        require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
         for name, role in roles.items():
             space = role.observation
             shape, wanted = ((), dtype) if dtype is not None else (space.shape, space.dtype)
             _require_array(f"{field}[{name!r}] from {source}", values[name], (role.size, *shape), wanted)
     for name, mask in time.action_mask.items():
         known = name in roles and roles[name].action.mask_size > 0
-        _require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
+        require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
         shape = (roles[name].size, roles[name].action.mask_size)
         _require_array(f"action_mask[{name!r}] from {source}", mask, shape, flag)
     for field in ("present", "begins"):
         for name, values in getattr(time, field).items():
             known = name in roles
-            _require(known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}")
+            require(known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}")
             _require_array(f"{field}[{name!r}] from {source}", values, (roles[name].size,), flag)
     for name, role in roles.items():
         space = role.critic_observation
         wanted = f"critic_obs[{name!r}] from {source}"
-        _require((space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so")
+        require((space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so")
         if space is not None:
             _require_array(wanted, time.critic_obs[name], (role.size, *space.shape), space.dtype)
     _require_array(f"over from {source}", time.over, (), flag)
@@ -213,17 +208,17 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
 def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -> None:
     kept = {result.entry: result for result in results_lib.kept(spec.results)}
     for name, result in kept.items():
-        _require(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
+        require(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
         shape = () if result.role is None else (spec.role(result.role).size,)
         found = f"info[{name!r}] from {source} is {list(info[name].shape)}"
-        _require(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
+        require(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
         if result.kind == "code":
             _require_array(f"info[{name!r}] from {source}", info[name], shape, np.dtype("int32"))
     for name, value in info.items():
         scalar = name in kept or value.shape == ()
-        _require(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
+        require(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
     components = {name.removeprefix(COMPONENT) for name in info if name.startswith(COMPONENT)}
-    _require(
+    require(
         components == set(spec.components),
         f"info from {source} has reward components {sorted(components)}, "
         f"expected those of spec.results, {sorted(spec.components)}, under {COMPONENT}NAME",
@@ -235,7 +230,7 @@ def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -
 
 def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> None:
     found, wanted = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}"
-    _require(found == wanted, f"{label} is {found}, expected {wanted}")
+    require(found == wanted, f"{label} is {found}, expected {wanted}")
 
 
 class _Compiled:
@@ -288,7 +283,7 @@ def _require_one_program(name: str, function: Callable, *arguments) -> None:
         np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
         for a, b in zip(first.consts, again.consts, strict=True)
     )
-    _require(same, f"{name} gives another program when it is traced again: it is no pure function")
+    require(same, f"{name} gives another program when it is traced again: it is no pure function")
 
 
 def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:
@@ -304,29 +299,14 @@ def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -
 
 def _numbers(leaf: jax.Array) -> np.ndarray:
     leaf = jnp.asarray(leaf)
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _warn_of_equal_starts(spec: EnvSpec, starts: tuple[PyTree, TimeStep]) -> None:
     state, time = starts
-    shown = [leaf for leaf in jax.tree.leaves((state, time.obs)) if not _is_key(leaf)]
+    shown = [leaf for leaf in jax.tree.leaves((state, time.obs)) if not is_key(leaf)]
     if all((np.asarray(leaf) == np.asarray(leaf)[:1]).all() for leaf in shown):
         warnings.warn(f"{spec.name}: reset gives the same start for different keys", stacklevel=4)
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-class _Record(NamedTuple):
-    """One decision of play: the time step acted on, whether that came from a reset, the state
-    and the time step that followed. Stacked, the leaves have a leading axis of decisions.
-    """
-
-    before: TimeStep
-    fresh: np.ndarray
-    state: PyTree
-    after: TimeStep
 
 
 def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTree, steps: int) -> None:
@@ -337,132 +317,14 @@ def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTr
         key, key_act, key_step, key_reset = jax.random.split(key, 4)
         before, fresh = time, np.array(age == 0)
         state, time = compiled.step(key_step, state, compiled.act(key_act, time), params)
-        numbers = jax.tree.map(lambda leaf: None if _is_key(leaf) else np.asarray(leaf), state)
-        records.append(_Record(before, fresh, numbers, time))
+        numbers = jax.tree.map(lambda leaf: None if is_key(leaf) else np.asarray(leaf), state)
+        records.append(Record(before, fresh, numbers, time))
         age += 1
         late = age >= spec.episode_limit and not time.over
         if time.over:
             state, time = compiled.reset(key_reset, params)
             age, ended = 0, True
-    _check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
-    _require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
+    check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
+    require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
     traces = compiled.traces
-    _require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")
-
-
-def _forbid(bad: np.ndarray, message: str) -> None:
-    """Raises if any element of `bad [steps, ...]` is set, adding where the first one is."""
-    if bad.any():
-        step, *rest = np.argwhere(bad)[0].tolist()
-        raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
-
-
-def _check_record(spec: EnvSpec, record: _Record) -> None:
-    for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if jnp.issubdtype(leaf.dtype, jnp.inexact):
-                label = f"{prefix}{jax.tree_util.keystr(path)}".removeprefix(".")
-                _forbid(~np.isfinite(leaf), f"{label} is not finite")
-    _check_fresh(spec, record)
-    for role in spec.roles:
-        _check_spaces(role, record)
-        _check_flags(spec, role.name, record)
-    _check_codes(spec, record)
-
-
-def _check_spaces(role: Role, record: _Record) -> None:
-    name, space = role.name, role.observation
-    for time in (record.before, record.after):
-        inside = np.asarray(space.contains(jnp.asarray(time.obs[name])))
-        _forbid(~inside, f"obs[{name!r}] lies outside its space {space}")
-    if name not in record.before.action_mask:
-        return
-    sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
-    for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
-        stuck = record.before.alive[name] & ~choice.any(-1)
-        _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
-
-
-def _check_flags(spec: EnvSpec, name: str, record: _Record) -> None:
-    acted, after = record.before.alive[name], record.after
-    terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
-    begins = after.begins.get(name, np.zeros_like(alive))
-    present = np.asarray(after.present.get(name, np.ones_like(alive)))
-    over = after.over[:, None]
-    ended = terminated | truncated
-    _forbid(terminated & truncated, f"terminated[{name!r}] and truncated[{name!r}] are both set")
-    _forbid(alive & ~present, f"alive[{name!r}] is set for a slot that is not present")
-    _forbid(begins & ~present, f"begins[{name!r}] is set for a slot that is not present")
-    _forbid(
-        ~over & begins & acted & ~terminated,
-        f"begins[{name!r}] is set for an agent whose story goes on, expected terminated[{name!r}] as well",
-    )
-    _forbid(
-        ~over & acted & ended & alive & ~begins,
-        f"alive[{name!r}] is set for an agent just terminated or truncated, expected False until the reset",
-    )
-    if not spec.late:
-        _forbid(
-            ~over & acted & ~ended & ~alive,
-            f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
-        )
-        _forbid(
-            ~acted & alive & ~begins, f"alive[{name!r}] is set again for an agent that was out of the game"
-        )
-        unpaid = ~acted
-    else:
-        unpaid = _story_over(record, name)
-        _forbid(unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose story is over")
-    _forbid(
-        over & acted & ~ended,
-        f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
-    )
-    why = "whose story is over" if spec.late else "that is not alive"
-    _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
-
-
-def _story_over(record: _Record, name: str) -> np.ndarray:
-    """Whether each agent's story was over before each decision, `[steps, A]`."""
-    result, now = np.zeros_like(np.asarray(record.before.alive[name])), None
-    for step, fresh in enumerate(record.fresh):
-        now = np.zeros_like(result[0]) if fresh or now is None else now
-        result[step] = now
-        now = now | np.asarray(record.after.terminated[name][step])
-        if name in record.after.begins:
-            now = now & ~np.asarray(record.after.begins[name][step])
-    return result
-
-
-def _check_fresh(spec: EnvSpec, record: _Record) -> None:
-    fresh, time = record.fresh, record.before
-    _forbid(fresh & time.over, "over is set by a reset, expected False")
-    for role in spec.roles:
-        for field in ("reward", "terminated", "truncated"):
-            values = getattr(time, field)[role.name]
-            _forbid(fresh[:, None] & (values != 0), f"{field}[{role.name!r}] is not 0 after a reset")
-    anyone = np.any([time.alive[role.name].any(1) for role in spec.roles], axis=0)
-    _forbid(fresh & ~anyone, "alive is False for every agent after a reset, expected at least one")
-
-
-def _check_codes(spec: EnvSpec, record: _Record) -> None:
-    if spec.outcomes:
-        codes, over = record.after.info["outcome"], record.after.over
-        last = len(spec.outcomes) - 1
-        _forbid(~over & (codes != -1), "info['outcome'] is not -1 while the episode runs")
-        _forbid(over & ((codes < 0) | (codes > last)), f"info['outcome'] at the end is not in 0..{last}")
-        started = record.fresh & (record.before.info["outcome"] != -1)
-        _forbid(started, "info['outcome'] is not -1 after a reset")
-    if spec.tasks:
-        for time in (record.before, record.after):
-            task, last = time.info["task"], len(spec.tasks) - 1
-            _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
-    over = record.after.over
-    for result in results_lib.kept(spec.results):
-        values = np.asarray(record.after.info[result.entry])[over]
-        if result.kind == "code" and result.name not in ("outcome", "task"):
-            last = len(result.labels) - 1
-            _forbid(
-                (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
-            )
-        if result.kind == "rate" and result.reduce == "last" and result.over is None:
-            _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is no rate in 0..1")
+    require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")

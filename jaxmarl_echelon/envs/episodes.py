@@ -5,21 +5,18 @@ is reset within the same step, under parameters drawn anew; the step still repor
 episode ended, with its true last observation.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
 from jaxmarl_echelon.envs.rows import Rows, row, rows
+from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, layout_difference, select, strong
 from physics.sparse_batch import compute_rows
-
-SLICE = 8
 
 
 class Drawn(NamedTuple):
@@ -256,53 +253,6 @@ def step(
     return following, transition
 
 
-def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
-    """`fn` of a few of the rows `[N, ...]` after the other: it compiles much faster for few than for all."""
-    number = jax.tree.leaves(inputs)[0].shape[0]
-    size = math.gcd(number, SLICE)
-    sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
-    return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
-
-
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean over the last axis of the values where `mask`, of their shape, is set; NaN where none is."""
-    number = jnp.sum(mask, axis=-1)
-    total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
-    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
-
-
-def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Picks whole rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
-
-    def pick(a, b):
-        return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
-
-    return jax.tree.map(pick, chosen, other)
-
-
-def layout_difference(expected: PyTree, got: PyTree) -> str | None:
-    """Names the first leaf in which two pytrees of arrays differ in place, shape or dtype.
-
-    Returns:
-      One line that names the leaf and says what was expected, or None if there is no difference.
-    """
-    leaves, others = (
-        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, got)
-    )
-    for path in [*leaves, *others]:
-        if path not in others:
-            return f"{path} is missing"
-        if path not in leaves:
-            return f"{path} is unexpected"
-        wanted, found = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (leaves[path], others[path]))
-        if wanted != found:
-            return f"{path} is {found}, expected {wanted}"
-    if jax.tree.structure(expected) != jax.tree.structure(got):
-        return f"the containers are {jax.tree.structure(got)}, expected {jax.tree.structure(expected)}"
-    return None
-
-
 def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
     """Episodes that begin in the environments `numbers [N]`."""
 
@@ -404,35 +354,6 @@ def _finish(
         },
         tags={name: jnp.where(mask, tag, results_lib.NONE) for name, tag in tags.items()},
     )
-
-
-def _is_float(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-def finite(tree: PyTree) -> jax.Array:
-    """Whether each row's floats are all finite, as bool `[E]`; keys and whole numbers always are."""
-    rows = [
-        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-        for leaf in jax.tree.leaves(tree)
-        if _is_float(leaf)
-    ]
-    return jnp.stack(rows).all(0)
-
-
-def finite_part(tree: PyTree) -> PyTree:
-    """The tree with 0 for every number that is not finite."""
-    return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
-
-
-def strong(tree: PyTree) -> PyTree:
-    """Strips weak types, which would make a second trace of whatever carries the tree."""
-
-    def one(x):
-        x = jnp.asarray(x)
-        return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype)
-
-    return jax.tree.map(one, tree)
 
 
 def _require_same_layout(expected: PyTree, got: PyTree) -> None:

@@ -11,8 +11,8 @@ from jax import lax
 
 from algos.types import ActionSpec, Agent, Asymmetric
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.episodes import select
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
+from jaxmarl_echelon.envs.trees import select
 
 PyTree = Any
 

@@ -13,8 +13,8 @@ from flax import struct
 
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.episodes import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.envs.rows import Rows, row, rows
+from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import View

@@ -7,17 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.on_policy.teacher import Teacher
 from algos.types import Agent
-from algos.vectorized import per_agent
-from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
+from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
+from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.types import RunState
 
@@ -223,132 +220,6 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
         return jax.lax.scan(lambda run, _: program.update(run, world), start, None, config.updates)
 
     return train
-
-
-def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
-    """One agent for every role whose controller is a learner; `tuned` is as for `make_program`."""
-    return {role: make_agent(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
-
-
-def make_actors(config: RunConfig) -> dict[str, Agent]:
-    """The same agents for acting only: what they were taught by need not exist any more."""
-    return {role: make_agent(config, role) for role in config.algos}
-
-
-def make_agent(config: RunConfig, name: str, **options) -> Agent:
-    """The agent of one role; `options` are further ones of the algorithm's `make`."""
-    spaces, sizes = config.learner_task(name)
-    agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
-    return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
-
-
-def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the policy that a role's learner is to imitate, as an argument of `make_agent`.
-
-    Raises:
-      ValueError: one line, as for `frozen_policy`, and where there are no probabilities to imitate.
-    """
-    path = getattr(config.algos[role], "teacher", None)
-    if path is None:
-        return {}
-    policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
-    if policy.agent.teach is None:
-        raise ValueError(
-            f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c whose critics see no more"
-        )
-    return {"teacher": Teacher(*policy)}
-
-
-class FrozenPolicy(NamedTuple):
-    """A policy of another run: the agent that acts, and its state without what learning needs."""
-
-    agent: Agent
-    state: PyTree
-
-
-def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
-    """Loads the policy of every role whose controller is `frozen:PATH`."""
-    return {
-        role: frozen_policy(
-            config,
-            role,
-            name.removeprefix(FROZEN),
-            f"controllers.{role}={name}",
-            config.env.spec.role(role).size,
-        )
-        for role, name in config.controllers.items()
-        if name.startswith(FROZEN)
-    }
-
-
-def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
-    """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
-
-    Args:
-      config: the run that is to use it.
-      role: the role that it is to act for.
-      path: the run's folder or a checkpoint; with `@ROLE` at its end, for what that role learnt.
-      where: the setting that asks for it, for messages.
-      agents: in an environment, for which it is to act at once.
-
-    Raises:
-      ValueError: one line, where that run did not learn the role or saw and did other things.
-    """
-    stem, _, named = path.rpartition("@")
-    if named not in [one.name for one in config.env.spec.roles]:
-        stem, named = path, None
-    folder = checkpoints.find(stem, "best_eval")
-    theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
-    learnt = named or role
-    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
-        learnt = actor.removeprefix(SHARED)
-    if learnt not in theirs.algos:
-        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
-    ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
-    if not ours.fits(other):
-        raise ValueError(
-            f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
-            f"this run's {ours.observation.shape} and {ours.action}"
-        )
-    if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
-        raise ValueError(
-            f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
-        )
-    agent = make_agent(theirs, learnt)
-    like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    # Only its actor sees anything here.
-    agent = agent._replace(asymmetric=False)
-    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
-
-
-def make_controllers(
-    config: RunConfig,
-    env: Environment,
-    agents: dict[str, Agent],
-    frozen: dict[str, FrozenPolicy],
-    *,
-    greedy: bool,
-) -> dict[str, controllers_lib.Controller]:
-    """Controllers of all roles; networks act greedily or by sampling.
-
-    Args:
-      config: who acts for each role.
-      env: its environment, or one with another world, whose scripts act.
-      agents: the learners.
-      frozen: policies that only act.
-      greedy: whether networks act deterministically.
-    """
-    acting = agents | {role: policy.agent for role, policy in frozen.items()}
-    result = {}
-    for role in env.spec.roles:
-        policy = config.controllers[role.name].removeprefix(SHARED)
-        policy = policy if policy in acting else role.name
-        if policy in acting:
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
-        else:
-            policy = controllers_lib.find_script(env, role.name, config.controllers[role.name])
-            result[role.name] = controllers_lib.script(policy)
-    return result
 
 
 def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:

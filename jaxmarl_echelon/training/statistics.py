@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Finished, masked_mean
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.trees import masked_mean
 from jaxmarl_echelon.training.types import Recent
 
 

@@ -8,8 +8,9 @@ import pytest
 from probes import ROLE
 
 from jaxmarl_echelon.envs.checks import random_actions
-from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step
+from jaxmarl_echelon.envs.episodes import Drawn, start, step
 from jaxmarl_echelon.envs.rows import rows
+from jaxmarl_echelon.envs.trees import layout_difference
 
 
 def fixed(env, **changes):

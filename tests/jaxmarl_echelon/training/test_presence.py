@@ -15,8 +15,9 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training import loop, rollout
+from jaxmarl_echelon.training.agents import make_controllers
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.program import make_program
 
 
 def ppo(**changes):

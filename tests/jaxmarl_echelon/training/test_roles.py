@@ -18,8 +18,9 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_controllers
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
-from jaxmarl_echelon.training.program import frozen_policies, frozen_policy, make_controllers, make_program
+from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
