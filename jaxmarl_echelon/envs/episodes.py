@@ -233,7 +233,8 @@ def step(
     sums = _add(env.spec, before.sums, time)
     finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
-        time = _break_off(time, cut & ~time.over)
+        waits = waiting(env.spec, Running(state, time, sums))
+        time = _break_off(time, cut & ~time.over, waits)
 
     following = compute_rows(
         time.over,
@@ -270,10 +271,11 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
     return Episodes(drawn, rows(Running(state, time, _nothing_yet(env.spec, time))))
 
 
-def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
-    """Truncates everybody who is still in the game in the environments `cut [E]`."""
+def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
+    """Truncates everybody whose story goes on, acting or waiting, in the environments `cut [E]`."""
+    going_on = {role: time.alive[role] | waits[role] if waits else time.alive[role] for role in time.alive}
     truncated = {
-        role: flag | (cut[:, None] & time.alive[role] & ~time.terminated[role])
+        role: flag | (cut[:, None] & going_on[role] & ~time.terminated[role])
         for role, flag in time.truncated.items()
     }
     alive = {role: flag & ~cut[:, None] for role, flag in time.alive.items()}

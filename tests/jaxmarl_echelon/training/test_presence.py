@@ -12,6 +12,7 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Transition
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training import loop, rollout
@@ -197,3 +198,23 @@ def test_settling_keeps_one_decision_per_agent():
     assert [x.item() for x in (third.reward, third.obs, third.next_obs)] == [7.0, 5.0, 8.0]
     pending, fourth = settle(pending, one(8.0, True, 9.0), no)
     assert fourth.alive.all() and [x.item() for x in (fourth.reward, fourth.obs)] == [8.0, 9.0]
+
+
+def test_breaking_an_episode_off_truncates_those_that_wait_as_well():
+    env = probes.Fallen()
+
+    def draw(key):
+        return episodes_lib.Drawn(env.default_params())
+
+    @jax.jit
+    def two_steps(key):
+        running = episodes_lib.start(env, key, draw, 2)
+        actions = {ROLE: jnp.ones((2, 2), jnp.int32)}
+        running, _ = episodes_lib.step(env, key, running, actions, draw)
+        return episodes_lib.step(env, key, running, actions, draw, cut=jnp.array([True, False]))
+
+    running, stepped = two_steps(jax.random.key(0))
+    np.testing.assert_array_equal(stepped.time.truncated[ROLE], [[True, True], [False, False]])
+    np.testing.assert_array_equal(stepped.waited[ROLE], [[False, True], [False, True]])
+    np.testing.assert_array_equal(stepped.reset_next, [True, False])
+    np.testing.assert_array_equal(running.time.alive[ROLE], [[True, True], [True, False]])
