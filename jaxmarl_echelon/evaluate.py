@@ -38,7 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--ladder",
         action="store_true",
-        help="score the policy on every phase of the run's curriculum (of phased26 where it has none)",
+        help="score the policy on every phase of the run's curriculum, or else of the environment's",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(

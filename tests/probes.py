@@ -346,7 +346,7 @@ class Comings(Probe):
 
     def _filled(self, state, time, reward):
         there, over = self.there(state.clock), state.clock >= self.horizon
-        garbage = jnp.array([0.0, 0.0, 1e3])  # what the empty slot shows
+        garbage = jnp.where(there | self.there(state.clock - 1), 0.0, 1e3)  # what empty slots show
         info = time.info | {
             "travelled": jnp.where(there | (reward > 0), 1.0, 0.0) * (state.clock > 0) * (reward > 0)
             + garbage,

@@ -152,7 +152,7 @@ class TimeStep:
         scalars or, of a role, `[A]`, and whatever else there is to know, scalars.
       present: `[A]` bool; the slot is filled. Roles that are left out: those are present that are alive.
       begins: `[A]` bool; a new story of this slot begins here, inside the episode. The one before it, if
-        there was one, has terminated in this very step. Roles that are left out: none begins.
+        there was one, has terminated in this step or before. Roles that are left out: none begins.
       critic_obs: `[A, ...]` what only critics see, of the roles that have such a thing.
     """
 

@@ -123,6 +123,8 @@ def _check_results(spec: EnvSpec) -> None:
         if result.kind == "code":
             require(len(result.labels) > 0, f"{label} is a code, expected labels")
             require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
+        per_agent = result.reduce == "mean" and result.role is not None
+        require(not per_agent, f"{label}.reduce is 'mean' of a role, expected 'sum' over a count of steps")
         if result.over is not None:
             number = result.over in known and known[result.over].kind != "code"
             require(number, f"{label}.over is {result.over!r}, expected the name of another number")

@@ -230,7 +230,7 @@ def step(
     time = time.replace(
         reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
     )
-    sums = _add(env.spec, before.sums, time)
+    sums = _add(env.spec, before.sums, previous, time)
     finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
         waits = waiting(env.spec, Running(state, time, sums))
@@ -320,13 +320,14 @@ def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
     return {role: sums.present[role] & ~alive & ~sums.ended[role] for role, alive in time.alive.items()}
 
 
-def _add(spec: EnvSpec, sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
+def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> EpisodeSums:
     length = sums.length + 1
-    there = {role: time.filled(role) for role in time.alive}
-    present = {role: before | there[role] for role, before in sums.present.items()}
+    # A slot that empties in a step still reports that step.
+    there = {role: before.filled(role) | time.filled(role) for role in time.alive}
+    present = {role: seen | there[role] for role, seen in sums.present.items()}
     ended = {
-        role: jnp.where(time.begins.get(role, False), False, before | time.terminated[role])
-        for role, before in sums.ended.items()
+        role: jnp.where(time.begins.get(role, False), False, over | time.terminated[role])
+        for role, over in sums.ended.items()
     }
     return EpisodeSums(
         present=present,
@@ -334,7 +335,7 @@ def _add(spec: EnvSpec, sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
         length=length,
-        results=results_lib.advance(spec.results, sums.results, time.info, length, present),
+        results=results_lib.advance(spec.results, sums.results, time.info, length, there),
         ended=ended,
     )
 

@@ -20,7 +20,8 @@ class Result:
       name: in tables, and of the entry of `TimeStep.info` that it is made of.
       role: None for one value per episode; else one per agent of this role, and averages are over the
         agents that were present.
-      reduce: what becomes of the values of an episode's steps: one of `REDUCTIONS`.
+      reduce: what becomes of the values of an episode's steps: one of `REDUCTIONS`; "mean" for values per
+        episode only (of a role: "sum" `over` a count of steps).
       kind: "number"; "rate", a number in [0, 1] that is shown as a share; or "code", an index into `labels`
         (-1 for none), of which the shares are shown.
       labels: names of the codes.
@@ -114,7 +115,7 @@ def advance(
     values: Mapping[str, jax.Array],
     info: Mapping[str, jax.Array],
     length: jax.Array,
-    present: Mapping[str, jax.Array],
+    there: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
     """Values after one more step.
 
@@ -123,7 +124,8 @@ def advance(
       values: those before.
       info: entries as the step shows them.
       length: `[E]` int32 steps taken, with this one.
-      present: per role `[E, A]` bool; slots that are filled. What absent ones show is left out.
+      there: per role `[E, A]` bool; slots that are filled before or after the step. What others show is left
+        out.
     """
     after = {}
     for result in kept(results):
@@ -137,7 +139,7 @@ def advance(
             changed = {"last": lambda a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
                 old, new
             )
-        after[result.name] = changed if result.role is None else jnp.where(present[result.role], changed, old)
+        after[result.name] = changed if result.role is None else jnp.where(there[result.role], changed, old)
     return after
 
 

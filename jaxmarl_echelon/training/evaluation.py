@@ -162,8 +162,9 @@ def _accumulate(
         for role, total in result.episode_return.items()
     }
     length = result.length + counts
-    present = {role: seen | (counts[:, None] & after.filled(role)) for role, seen in result.present.items()}
-    values = results_lib.advance(spec.results, result.results, after.info, length, present)
+    there = {role: before.filled(role) | after.filled(role) for role in after.alive}
+    present = {role: seen | (counts[:, None] & there[role]) for role, seen in result.present.items()}
+    values = results_lib.advance(spec.results, result.results, after.info, length, there)
     return result.replace(
         present=present,
         episode_return=returns,

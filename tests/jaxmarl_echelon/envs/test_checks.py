@@ -184,6 +184,10 @@ BROKEN = {
         dict(spec={"results": (*SOUND, Result("clock", reduce="median"))}),
         r"'clock'.reduce is 'median', expected one of",
     ),
+    "mean of a role": (
+        dict(spec={"results": (*SOUND, Result("clock", role=ROLE, reduce="mean"))}),
+        r"'clock'.reduce is 'mean' of a role, expected 'sum'",
+    ),
     "alive but absent": (
         dict(
             reset=show(present={ROLE: jnp.array([True, False])}),
