@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from algos.nets.encoders import blocks_apart
 from algos.nets.networks import flatten
@@ -40,6 +41,7 @@ class ReplayLearner:
         updates: int | None = None,
         episode_limit: int,
         goal: Goal | None = None,
+        observation_dtype: DTypeLike = jnp.float32,
         tuned: bool = False,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
@@ -52,6 +54,7 @@ class ReplayLearner:
           updates: length of the run; unused.
           episode_limit: decisions that an episode may last.
           goal: how goals appear in observations, for hindsight.
+          observation_dtype: type of the environment's observations; the replay holds whole numbers as such.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
 
@@ -60,7 +63,12 @@ class ReplayLearner:
         """
         del updates
         replay = self.make_replay(
-            observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal
+            observation_shape,
+            action,
+            samples=samples,
+            episode_limit=episode_limit,
+            goal=goal,
+            observation_dtype=observation_dtype,
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
         how = choose_implementation(self.batch_size, tuned=tuned)
@@ -76,6 +84,7 @@ class ReplayLearner:
         episode_limit: int,
         goal: Goal | None = None,
         blocks: Sequence[Block] = (),
+        observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
         """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
         del blocks
@@ -90,6 +99,7 @@ class ReplayLearner:
             episode_limit=episode_limit,
             goal=goal,
             between=self.BETWEEN,
+            observation_dtype=observation_dtype,
         )
 
     def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:

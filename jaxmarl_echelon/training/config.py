@@ -51,13 +51,13 @@ AUTO = "auto"
 class LearnerSettings(Protocol):
     """What every algorithm's configuration offers.
 
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, tuned)` builds the
-    Agent for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
-    `algos.types.Block`s of its observations, if it has any. Learners that offer `critics_apart` are also told
-    the `critic_shape` of a role whose critics have observations of their own; the others cannot learn such a
-    role. A learner with a replay also has `memory`, with the same arguments but for `updates`: the bytes that
-    it will occupy.
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype,
+    tuned)` builds the Agent for `samples` = E * A agents side by side, a run of `updates` updates and
+    episodes of at most `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks`
+    are the `algos.types.Block`s of its observations, if it has any. Learners that offer `critics_apart` are
+    also told the `critic_shape` of a role whose critics have observations of their own; the others cannot
+    learn such a role. A learner with a replay also has `memory`, with the same arguments but for `updates`:
+    the bytes that it will occupy.
     """
 
     horizon: int
@@ -166,7 +166,9 @@ class RunConfig:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
         for role, algo in chosen.items():
-            if self.env.spec.role(role).critic_observation and not getattr(algo, "critics_apart", False):
+            if self.env.spec.role(role).critic_observation is not None and not getattr(
+                algo, "critics_apart", False
+            ):
                 name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
         lengths = {role: algo.horizon * _segments(algo) for role, algo in chosen.items()}
@@ -188,6 +190,7 @@ class RunConfig:
             "episode_limit": self.env.spec.episode_limit,
             "goal": None if goal is None else Goal(*goal),
             "blocks": tuple(Block(*block) for block in self.env.blocks.get(name, ())),
+            "observation_dtype": role.observation.dtype,
         }
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
