@@ -70,7 +70,7 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
         return None
     if isinstance(statistics, Asymmetric):
         return by_part(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
-    flat = flat.astype(jnp.float32)
+    flat = as_float32(flat)
     if isinstance(statistics, Moments):
         return merge_moments(statistics, flat, alive)
     seen = take_apart(flat, statistics.blocks)
@@ -94,7 +94,7 @@ def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array |
     """
     if isinstance(flat, Asymmetric):
         return by_part(observe, statistics, flat)
-    flat = flat.astype(jnp.float32)
+    flat = as_float32(flat)
     if statistics is None:
         return flat
     if isinstance(statistics, Moments):
@@ -123,6 +123,11 @@ def unfold(
     if isinstance(kept, Asymmetric):
         return by_part(unfold, statistics, kept)
     return observe(statistics, kept) if is_whole(kept) else kept
+
+
+def as_float32(x: jax.Array) -> jax.Array:
+    """`x` itself where it is float32, else its numbers as such."""
+    return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
 
 
 def is_whole(obs: jax.Array | Entities) -> bool:
