@@ -18,7 +18,8 @@ def per_agent(agent: Agent, number: int) -> Agent:
 
     Every leaf of the state has a leading axis `[A]`. Each learner has the batches that it would have alone,
     with an axis of one agent; nothing passes between them. Metrics are means over them, weighted with their
-    gradient steps where they count these.
+    gradient steps where they count these. Under `vmap` both branches of a conditional are computed: learners
+    with a replay take their steps in the warm-up too, and throw them away.
 
     Args:
       agent: one of them, made for one agent in each environment.
