@@ -18,7 +18,8 @@ def per_agent(agent: Agent, number: int) -> Agent:
 
     Every leaf of the state has a leading axis `[A]`. Each learner has the batches that it would have alone,
     with an axis of one agent; nothing passes between them. Metrics are means over them, weighted with their
-    gradient steps where they count these.
+    gradient steps where they count these. Under `vmap` both branches of a conditional are computed: learners
+    with a replay take their steps in the warm-up too, and throw them away.
 
     Args:
       agent: one of them, made for one agent in each environment.
@@ -48,11 +49,9 @@ def per_agent(agent: Agent, number: int) -> Agent:
             distribution, value = agent.teach(state, obs, carry, reset, mask)
             return full(distribution), value
 
-        history, before = (
-            rows_apart(tree, axis, number) for tree, axis in (((obs, reset, mask), 1), (carry, 0))
-        )
-        obs, reset, mask = history
-        taught = jax.vmap(lessons)(state, obs, before, reset, mask)
+        carry = rows_apart(carry, 0, number)
+        obs, reset, mask = rows_apart((obs, reset, mask), 1, number)
+        taught = jax.vmap(lessons)(state, obs, carry, reset, mask)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape((x.shape[1], -1) + x.shape[3:]), taught)
 
     def hyper():

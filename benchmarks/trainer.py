@@ -211,7 +211,7 @@ def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[s
     rollout = shapes_of(agent, algo, agents, shape, dtype)
 
     def cut(state, rollout):
-        flat = rollout.obs.reshape((*rollout.alive.shape, -1)).astype(jnp.float32)
+        flat = rollout.obs.reshape((*rollout.alive.shape, -1))
         return prepare(algo, state, rollout.replace(obs=flat), annealed(algo, state.hyper, state.updates))
 
     update, _ = compile_call(agent.update, state, jax.random.key(0), rollout)

@@ -200,6 +200,18 @@ class TimeLimit(Probe):
         self.horizon = horizon
 
 
+class Pictures(ObservationActionReward):
+    """The same with the cue as the brightness of a noisy picture, whole numbers of any type: V = 1."""
+
+    def __init__(self, dtype=np.uint8):
+        self.observation = Box((2, 3), 0.0, 255.0, dtype)
+
+    def observe(self, state, params):
+        noise = (state.start >> jnp.arange(0, 24, 4, dtype=jnp.uint32)) & 63
+        bright = jnp.where(state.cue > 0, 160, 40)
+        return (bright[:, None, None] + noise.reshape(2, 3)).astype(self.observation.dtype)
+
+
 class Credit(Probe):
     """Two agents, each of which sees its own cue and then the other's, and is paid 1 for
     following its own: V = 1 for each, whatever the other does.
@@ -504,6 +516,7 @@ CONFORMING = (
     Opposites(),
     ActionReward(),
     ObservationActionReward(),
+    Pictures(),
     TimeLimit(),
     Credit(),
     MaskOnly(),

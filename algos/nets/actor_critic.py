@@ -25,6 +25,7 @@ from algos.nets.networks import (
     require_inside,
     require_widths,
 )
+from algos.nets.observations import Statistics, unfold
 from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, of_actor
 
 
@@ -160,6 +161,18 @@ class Policy(NamedTuple):
     initial_carry: Callable
     step: Callable
     sequence: Callable
+
+
+def behind(policy: Policy, statistics: Statistics) -> Policy:
+    """The policy as a function of observations that `algos.nets.observations.compact` kept."""
+
+    def apply(params, obs, mask):
+        return policy.apply(params, unfold(statistics, obs), mask)
+
+    def sequence(params, obs, carry, reset, mask):
+        return policy.sequence(params, unfold(statistics, obs), carry, reset, mask)
+
+    return policy._replace(apply=apply, sequence=sequence)
 
 
 def make_actor_critic(

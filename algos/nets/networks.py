@@ -240,5 +240,5 @@ def require_inside(initial_action: tuple[float, ...] | None, reason: str) -> Non
 
 
 def flatten(obs: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Flattens the trailing `shape` of observations `[..., *shape]` to `[..., F]`, float32."""
-    return obs.reshape(obs.shape[: obs.ndim - len(shape)] + (-1,)).astype(jnp.float32)
+    """Flattens the trailing `shape` of observations `[..., *shape]` to `[..., F]`."""
+    return obs.reshape(obs.shape[: obs.ndim - len(shape)] + (-1,))

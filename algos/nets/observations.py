@@ -1,5 +1,6 @@
 """Inputs of networks from raw observations: normalised as a whole, or block by block for an encoder."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -68,8 +69,8 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
     if statistics is None:
         return None
     if isinstance(statistics, Asymmetric):
-        parts = (statistics.actor, flat.actor), (statistics.critic, flat.critic)
-        return Asymmetric(*(merge_statistics(*part, alive) for part in parts))
+        return by_part(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
+    flat = as_float32(flat)
     if isinstance(statistics, Moments):
         return merge_moments(statistics, flat, alive)
     seen = take_apart(flat, statistics.blocks)
@@ -86,15 +87,14 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
 
 
 def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
-    """Inputs of networks from raw observations `[..., F]`: unchanged without statistics, else normalised.
+    """Float32 inputs of networks from raw observations `[..., F]`, normalised if there are statistics.
 
     Empty places of a set are found in the raw rows: normalised rows of zeros are not 0, and those of
     average entities may be.
     """
     if isinstance(flat, Asymmetric):
-        own = Asymmetric(None, None) if statistics is None else statistics
-        critic = None if flat.critic is None else observe(own.critic, flat.critic)
-        return Asymmetric(observe(own.actor, flat.actor), critic)
+        return by_part(observe, statistics, flat)
+    flat = as_float32(flat)
     if statistics is None:
         return flat
     if isinstance(statistics, Moments):
@@ -104,3 +104,39 @@ def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array |
     for name, present in raw.present.items():
         blocks[name] = jnp.where(present[..., None], blocks[name], 0.0)
     return Entities(blocks, raw.present)
+
+
+def compact(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
+    """What a learner keeps of raw observations `[..., F]` until networks look at them more than once.
+
+    That is what `observe` makes of them, but for whole numbers: those stay as they are, in less room.
+    """
+    if isinstance(flat, Asymmetric):
+        return by_part(compact, statistics, flat)
+    return flat if is_whole(flat) else observe(statistics, flat)
+
+
+def unfold(
+    statistics: Statistics, kept: jax.Array | Entities | Asymmetric
+) -> jax.Array | Entities | Asymmetric:
+    """What networks see of what `compact` kept."""
+    if isinstance(kept, Asymmetric):
+        return by_part(unfold, statistics, kept)
+    return observe(statistics, kept) if is_whole(kept) else kept
+
+
+def as_float32(x: jax.Array) -> jax.Array:
+    """`x` itself where it is float32, else its numbers as such."""
+    return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
+
+
+def is_whole(obs: jax.Array | Entities) -> bool:
+    """Whether observations hold whole numbers."""
+    return not isinstance(obs, Entities) and not jnp.issubdtype(obs.dtype, jnp.floating)
+
+
+def by_part(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
+    """`fn(statistics, obs)` of each part; None of a critic's that is missing."""
+    own = Asymmetric(None, None) if statistics is None else statistics
+    critic = None if obs.critic is None else fn(own.critic, obs.critic)
+    return Asymmetric(fn(own.actor, obs.actor), critic)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from algos.nets.encoders import blocks_apart
 from algos.nets.networks import flatten
@@ -44,6 +45,7 @@ class ReplayLearner(LearnerSettings):
         episode_limit: int,
         goal: Goal | None = None,
         late: bool = False,
+        observation_dtype: DTypeLike = jnp.float32,
         tuned: bool = False,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
@@ -57,6 +59,7 @@ class ReplayLearner(LearnerSettings):
           episode_limit: decisions that an episode may last.
           goal: how goals appear in observations, for hindsight.
           late: whether agents are paid while they wait, so that decisions do not follow each other in rows.
+          observation_dtype: type of the environment's observations; the replay holds whole numbers as such.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
 
@@ -65,7 +68,13 @@ class ReplayLearner(LearnerSettings):
         """
         del updates
         replay = self.make_replay(
-            observation_shape, action, samples=samples, episode_limit=episode_limit, goal=goal, late=late
+            observation_shape,
+            action,
+            samples=samples,
+            episode_limit=episode_limit,
+            goal=goal,
+            late=late,
+            observation_dtype=observation_dtype,
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
         implementation = choose_implementation(self.batch_size, tuned=tuned)
@@ -82,6 +91,7 @@ class ReplayLearner(LearnerSettings):
         goal: Goal | None = None,
         blocks: Sequence[Block] = (),
         late: bool = False,
+        observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
         """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
         del blocks
@@ -101,6 +111,7 @@ class ReplayLearner(LearnerSettings):
             episode_limit=episode_limit,
             goal=goal,
             between=self.BETWEEN,
+            observation_dtype=observation_dtype,
         )
 
     def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:

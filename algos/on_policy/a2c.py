@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice
-from algos.nets.actor_critic import Policy
+from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import masked_mean
 from algos.on_policy.agent import Method, RolloutLearner
 from algos.on_policy.losses import total_loss
@@ -58,6 +58,7 @@ def learn(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """One gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
     del key
+    policy = behind(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
     norm = optimizer.norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])

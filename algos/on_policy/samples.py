@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_minibatches
-from algos.nets.actor_critic import Policy
+from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import scale_reward, standardize
-from algos.nets.observations import Entities, observe
+from algos.nets.observations import Entities, compact
 from algos.on_policy.losses import clipped_loss
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import gae
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer
-from algos.types import Hyper, Metrics, PyTree, Rollout
+from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
 
 # Gives XLA's CPU executor enough independent work to keep a second core busy.
 MINIBATCH_UNROLL = 4
@@ -26,9 +26,10 @@ class Batch(NamedTuple):
     """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros.
 
     `idle` marks those of agents that act in no step of the rollout: slots that are not filled.
+    Observations are as `algos.nets.observations.compact` keeps them.
     """
 
-    obs: jax.Array | Entities
+    obs: jax.Array | Entities | Asymmetric
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
 
 
 def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
-    """Advantages, targets and normalised observations of a rollout, flattened to `[T * E * A]`.
+    """Advantages, targets and observations of a rollout, flattened to `[T * E * A]`.
 
     Rows that are not alive are replaced here, before any arithmetic of the losses.
     """
@@ -63,7 +64,7 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
 
     clean = partial(keep, alive)
     batch = Batch(
-        obs=jax.tree.map(clean, observe(state.observations, rollout.obs)),
+        obs=jax.tree.map(clean, compact(state.observations, rollout.obs)),
         action=clean(rollout.action),
         log_prob=clean(rollout.extras["log_prob"]),
         value=clean(rollout.extras["value"]),
@@ -98,6 +99,7 @@ def learn_samples(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """All epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
     require_minibatches(config.num_minibatches, batch.alive.size)
+    policy = behind(policy, state.observations)
 
     def gradient(params, memory, minibatch):
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)

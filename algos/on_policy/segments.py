@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.nets.actor_critic import Policy
+from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import masked_mean, standardize
-from algos.nets.observations import observe
+from algos.nets.observations import compact
 from algos.on_policy.losses import clipped_loss
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo_settings import PPOSettings
@@ -29,7 +29,8 @@ class Segments(NamedTuple):
 
     Attributes:
       rollout: `[T, S]`, but `carry` before and `last_value`, `last_skip` after each row, `[S]`. Observations
-        are as networks see them, rewards in the units of the values; rows that are not alive hold zeros.
+        are as `algos.nets.observations.compact` keeps them, rewards in the units of the values; rows that are
+        not alive hold zeros.
       advantage, target: as after the rollout.
       learning: bool, alive and past the burn-in.
       lesson: the teacher's distributions and values, or None.
@@ -102,7 +103,7 @@ def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: in
     """The same rollout with axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
-        obs=jax.tree.map(partial(keep, alive), observe(state.observations, rollout.obs)),
+        obs=jax.tree.map(partial(keep, alive), compact(state.observations, rollout.obs)),
         action=keep(alive, rollout.action),
         extras={
             "log_prob": keep(alive, rollout.extras["log_prob"]),
@@ -174,6 +175,7 @@ def learn_segments(
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """All epochs over segments; returns `(params, optimizer, metrics)`."""
+    policy = behind(policy, state.observations)
     rows = segments.alive.shape[1]
     plan = config.plan(rows // config.segments_per_agent)
     progress = state.updates / hyper["total_updates"]

@@ -145,7 +145,7 @@ class RunConfig:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
         for role, algo in chosen.items():
-            if self.env.spec.role(role).critic_observation and not algo.critics_apart:
+            if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
                 name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
         lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
@@ -166,6 +166,7 @@ class RunConfig:
             "episode_limit": self.env.spec.episode_limit,
             "goal": self.env.goals.get(name),
             "blocks": tuple(self.env.blocks.get(name, ())),
+            "observation_dtype": role.observation.dtype,
         }
         if self.env.spec.late:
             sizes["late"] = True

@@ -77,10 +77,10 @@ def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
         window = jax.tree.map(lambda x: x[:count], window)
         row, begin = window.row, window.slot[:, 0]
         reached = (begin + ahead(key, steps_left(ends, row, begin))) % ring.slots
-        new_goal = goal.achieved(ring.next_obs[row, reached])
+        new_goal = goal.achieved(ring.next_obs[row, reached].astype(jnp.float32))
 
-        achieved = goal.achieved(ring.next_obs[row[:, None], window.slot])
-        old_goals = goal.desired(ring.obs[row[:, None], window.slot])
+        achieved = goal.achieved(ring.next_obs[row[:, None], window.slot].astype(jnp.float32))
+        old_goals = goal.desired(ring.obs[row[:, None], window.slot].astype(jnp.float32))
         new_goals = jnp.broadcast_to(new_goal[:, None], old_goals.shape)
         change = goal.reward(achieved, new_goals) - goal.reward(achieved, old_goals)
 

@@ -7,10 +7,13 @@ scans and can be vmapped over runs. Parts that are off have no state and no cost
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
@@ -157,6 +160,7 @@ def make_replay(
     episode_limit: int,
     goal: Goal | None = None,
     between: bool = False,
+    observation_dtype: DTypeLike = jnp.float32,
 ) -> Replay:
     """Builds a replay.
 
@@ -169,6 +173,7 @@ def make_replay(
       episode_limit: decisions that an episode may last.
       goal: how goals appear in observations, for hindsight.
       between: whether samples of several decisions include their intermediate states.
+      observation_dtype: of the environment's observations; see `init_ring`.
 
     Raises:
       ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
@@ -181,10 +186,16 @@ def make_replay(
     from_hindsight = min(share(config.hindsight_ratio, batch_size), batch_size - from_success)
     choice = make_choice(config, rows, slots, batch_size)
     hindsight = make_hindsight(config, rows, slots, from_hindsight, goal)
-    success = make_success(config, rows, observation_size, action_size, from_success, episode_limit, between)
+    empty = partial(
+        init_ring,
+        observation_size=observation_size,
+        action_size=action_size,
+        observation_dtype=observation_dtype,
+    )
+    success = make_success(config, rows, empty, from_success, episode_limit, between)
 
     def init():
-        ring = init_ring(rows, slots, observation_size, action_size)
+        ring = empty(rows, slots)
         return ReplayState(ring, choice.init(), hindsight.init(), success.init())
 
     def add(state: ReplayState, transition: Transition):
@@ -278,19 +289,21 @@ def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal
 def make_success(
     config: ReplayConfig,
     rows: int,
-    observation_size: int,
-    action_size: int,
+    empty: Callable,
     count: int,
     longest: int,
     between: bool,
 ) -> Part:
-    """Stores successful episodes, and draws the last `count` samples of a batch from them."""
+    """Stores successful episodes, and draws the last `count` samples of a batch from them.
+
+    `empty` is `(rows, slots) -> Ring`.
+    """
     if count == 0:
         return OFF
     collect = make_collect(longest)
     mix = make_mix(count, config.n_step, between)
     return Part(
-        init=lambda: init_successes(rows, config.success_capacity, observation_size, action_size),
+        init=lambda: init_successes(rows, empty(1, config.success_capacity)),
         add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),
         change=lambda kept, ring, key, gamma, window, batch: mix(kept, key, gamma, batch),
     )

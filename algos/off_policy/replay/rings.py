@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 
 from algos.types import PyTree, Transition
 
@@ -14,7 +15,7 @@ class Ring:
     """The newest transitions of N rows, at most C of each, in the order in which they were made.
 
     Attributes:
-      obs: `[N, C, F]`.
+      obs: `[N, C, F]`, of the environment's type where that is one of whole numbers.
       action: `[N, C, D]`.
       reward: `[N, C]`.
       discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
@@ -121,15 +122,19 @@ class Sample:
     between: Between | None = None
 
 
-def init_ring(rows: int, slots: int, observation_size: int, action_size: int) -> Ring:
-    """An empty ring: zeros throughout."""
+def init_ring(
+    rows: int, slots: int, observation_size: int, action_size: int, observation_dtype: DTypeLike = jnp.float32
+) -> Ring:
+    """An empty ring: zeros throughout. Observations of any floating type are held as float32."""
     shape = (rows, slots)
+    if jnp.issubdtype(observation_dtype, jnp.floating):
+        observation_dtype = jnp.float32
     return Ring(
-        obs=jnp.zeros((*shape, observation_size)),
+        obs=jnp.zeros((*shape, observation_size), observation_dtype),
         action=jnp.zeros((*shape, action_size)),
         reward=jnp.zeros(shape),
         discount=jnp.zeros(shape),
-        next_obs=jnp.zeros((*shape, observation_size)),
+        next_obs=jnp.zeros((*shape, observation_size), observation_dtype),
         last=jnp.zeros(shape, bool),
         cursor=jnp.zeros(rows, jnp.int32),
         count=jnp.zeros(rows, jnp.int32),
@@ -146,13 +151,18 @@ def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
     Args:
       ring: N rows.
       step: `[N]` transitions with flat observations `[N, F]`; rows not alive are arbitrary.
+
+    Raises:
+      ValueError: for observations that the ring would cut off.
     """
+    if jnp.promote_types(step.obs.dtype, ring.obs.dtype) != ring.obs.dtype:
+        raise ValueError(f"observations are {step.obs.dtype}, though their space is {ring.obs.dtype}")
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
     ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)
 
     def write(buffer, value):
-        return buffer.at[row, slot].set(value, mode="drop")
+        return buffer.at[row, slot].set(value.astype(buffer.dtype), mode="drop")
 
     return ring.replace(
         obs=write(ring.obs, step.obs),
@@ -206,11 +216,11 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, betwee
     """
     row, begin = window.row, window.slot[:, 0]
     return Sample(
-        obs=ring.obs[row, begin],
+        obs=ring.obs[row, begin].astype(jnp.float32),
         action=ring.action[row, begin],
         reward=window_sum(window, ring.reward[row[:, None], window.slot]),
         discount=window.discount,
-        next_obs=ring.next_obs[row, window.end],
+        next_obs=ring.next_obs[row, window.end].astype(jnp.float32),
         weight=weight,
         index=index,
         between=read_between(ring, window) if between and window.slot.shape[1] > 1 else None,
@@ -220,4 +230,5 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, betwee
 def read_between(ring: Ring, window: Window) -> Between:
     """The states of the windows after their first, with factor 0 beyond the end of a window."""
     factor = jnp.where(window.inside, window.factor, 0.0)
-    return Between(obs=ring.obs[window.row[:, None], window.slot[:, 1:]], factor=factor[:, 1:])
+    obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
+    return Between(obs=obs, factor=factor[:, 1:])

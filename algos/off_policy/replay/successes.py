@@ -8,7 +8,7 @@ from flax import struct
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from algos.off_policy.replay.rings import Ring, Sample, Written, draw_uniform, init_ring, look, read
+from algos.off_policy.replay.rings import Ring, Sample, Written, draw_uniform, look, read
 
 
 @struct.dataclass
@@ -24,9 +24,9 @@ class Successes:
     length: jax.Array
 
 
-def init_successes(rows: int, capacity: int, observation_size: int, action_size: int) -> Successes:
-    """Room for `capacity` transitions of successful episodes of N rows."""
-    return Successes(init_ring(1, capacity, observation_size, action_size), jnp.zeros(rows, jnp.int32))
+def init_successes(rows: int, ring: Ring) -> Successes:
+    """Room for successful episodes of N rows in an empty ring of one row."""
+    return Successes(ring, jnp.zeros(rows, jnp.int32))
 
 
 def make_collect(longest: int) -> Callable:

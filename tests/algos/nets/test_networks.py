@@ -108,7 +108,7 @@ def test_bfloat16_arithmetic_keeps_float32_parameters_and_outputs():
 
 def test_flatten():
     assert flatten(jnp.zeros((2, 3, 4, 5), jnp.int8), (4, 5)).shape == (2, 3, 20)
-    assert flatten(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.float32
+    assert flatten(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.int8
 
 
 @pytest.mark.parametrize(
