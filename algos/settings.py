@@ -11,9 +11,10 @@ AUTO = "auto"
 class LearnerSettings:
     """Base of all algorithms' settings; `make` builds the agent, see `algos.types.Agent`.
 
-    `make(observation_shape, action, *, samples, updates, episode_limit, ...)` is for `samples`
-    agents side by side (E * A), a run of `updates` updates and episodes of `episode_limit` decisions; `goal`
-    is the role's `algos.types.Goal` or None, `blocks` are the `algos.types.Block`s of its observations.
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype,
+    tuned)` is for `samples` agents side by side (E * A), a run of `updates` updates and episodes of at most
+    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
+    `algos.types.Block`s of its observations. See `critics_apart`, and `tuned` in `algos.optim.small_batches`.
 
     Attributes:
       horizon: decisions per segment of a rollout.

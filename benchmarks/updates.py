@@ -41,7 +41,7 @@ PEER = {
 }
 
 
-def make_agent(config, tuned: bool):
+def make_learner(config, tuned: bool):
     """An agent of the sizes above."""
     action = ActionSpec("continuous", (ACTION,))
     return config.make(
@@ -65,7 +65,7 @@ def replay_updates(name: str, tuned: bool):
         replay={"capacity": 1 << 16},
         normalize_observation=False,
     )
-    agent = make_agent(config, tuned)
+    agent = make_learner(config, tuned)
 
     def transition(key):
         seen, following = jax.random.normal(key, (2, ROWS, 1, OBSERVATION))
@@ -101,7 +101,7 @@ def rollout_updates(name: str, tuned: bool):
     else:
         config = A2CConfig(horizon=16, normalize_observation=False)
     steps = config.epochs * config.num_minibatches if name == "ppo" else 1
-    agent = make_agent(config, tuned)
+    agent = make_learner(config, tuned)
     shape = (config.horizon, ROWS, 1)
     key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
     rollout = Rollout(

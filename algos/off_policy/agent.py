@@ -78,7 +78,7 @@ class ReplayLearner(LearnerSettings):
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
         implementation = choose_implementation(self.batch_size, tuned=tuned)
-        agent = make_agent(self, self.method(observation, action, implementation), replay, observation)
+        agent = make_replay_agent(self, self.method(observation, action, implementation), replay, observation)
         return agent._replace(compiler_options=implementation.compiler_options)
 
     def make_replay(
@@ -119,7 +119,7 @@ class ReplayLearner(LearnerSettings):
         return self.make_replay(observation_shape, action, **sizes).nbytes
 
 
-def make_agent(
+def make_replay_agent(
     config: OffPolicySettings,
     method: Method,
     replay: Replay,

@@ -98,11 +98,11 @@ class RolloutLearner:
         policy = self.networks(observation, action, implementation)
         self.require_run(samples, total_updates)
         method = self.method(policy, implementation, **run)
-        agent = make_agent(self, policy, method, observation, samples, total_updates)
+        agent = make_rollout_agent(self, policy, method, observation, samples, total_updates)
         return agent._replace(compiler_options=implementation.compiler_options)
 
 
-def make_agent(
+def make_rollout_agent(
     config: OnPolicySettings,
     policy: Policy,
     method: Method,

@@ -16,15 +16,15 @@ from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
     """One agent for every role whose controller is a learner; `tuned` is as for `make_program`."""
-    return {role: make_agent(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
+    return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
     """The same agents for acting only: what they were taught by need not exist any more."""
-    return {role: make_agent(config, role) for role in config.algos}
+    return {role: make_learner(config, role) for role in config.algos}
 
 
-def make_agent(config: RunConfig, name: str, **options) -> Agent:
+def make_learner(config: RunConfig, name: str, **options) -> Agent:
     """The agent of one role; `options` are further ones of the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
     agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
@@ -32,7 +32,7 @@ def make_agent(config: RunConfig, name: str, **options) -> Agent:
 
 
 def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the policy that a role's learner is to imitate, as an argument of `make_agent`.
+    """Loads the policy that a role's learner is to imitate, as an argument of `make_learner`.
 
     Raises:
       ValueError: one line, as for `frozen_policy`, and where there are no probabilities to imitate.
@@ -103,7 +103,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
         raise ValueError(
             f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
         )
-    agent = make_agent(theirs, learnt)
+    agent = make_learner(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     # Only its actor sees anything here.
     agent = agent._replace(asymmetric=False)
