@@ -18,7 +18,7 @@ class ConsoleSink(Sink):
 
     Args:
       every_seconds: minimum time between progress lines; 0 prints every update.
-      stream: output stream; None for the present `sys.stdout`.
+      stream: output stream; None for `sys.stdout`.
       now: a monotonic clock in seconds.
     """
 

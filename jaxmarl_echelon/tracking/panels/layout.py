@@ -66,8 +66,11 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
 
 
 def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
-    """Panels of the last row, as many as fit: what is known of curriculum, the environment's own results,
-    losses, pool and reward components (largest first), then events."""
+    """Panels of the last row, as many as fit.
+
+    In order: curriculum, the environment's measures, losses, pool, reward components (largest first);
+    events are always last.
+    """
     rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
     room = max(width // PANEL_WIDTH, 1) - 1
     found = [
