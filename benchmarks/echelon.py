@@ -40,7 +40,7 @@ def environment(name: str, overrides=()):
 
 
 def heuristic_teams(env):
-    """`(memory, act)`: initial memories of both teams; `(key, memory, state, params) -> (memory, actions)`."""
+    """Both teams' initial memories, and `act`: `(key, memory, state, params) -> (memory, actions)`."""
     policies = {role: env.scripts[f"heuristic_{role}"] for role in TEAMS}
     memory = {role: policy.init() for role, policy in policies.items()}
 

@@ -35,7 +35,7 @@ _AS_FOR_GOING_ON = {"regress_min_episodes": "min_episodes", "regress_window_size
 
 
 class Criteria(NamedTuple):
-    """Criteria of S phases for advancing and regressing; omitted ones never block and never trigger.
+    """Criteria of S phases for advancing and regressing; disabled ones (None) never block and never trigger.
 
     Attributes:
       success_rate, avg_reward: `[S]` float32, minimum values for advancing.

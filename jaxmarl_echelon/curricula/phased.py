@@ -72,7 +72,7 @@ def phased(
       phases: the phases in order.
       common: defaults of all phases, with the keys of a phase.
       evaluation: settings of the task that scores the run, overriding the environment's own.
-      role: the role whose returns are used; None for the first default learner.
+      role: the role whose returns are used; None for the first role that learns by default.
 
     Raises:
       ValueError: one line with the phase's name, for unknown, out-of-range or contradictory values.

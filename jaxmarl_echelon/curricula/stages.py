@@ -139,7 +139,7 @@ def staged(
       table: the stages.
       rules: see `Rules`.
       evaluation: settings of the task that scores the run, overriding the environment's own.
-      role: the role whose returns are used; None for the first default learner.
+      role: the role whose returns are used; None for the first role that learns by default.
 
     Raises:
       ValueError: one line, without a score, or for an unknown role or evaluation setting.

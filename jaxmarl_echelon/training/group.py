@@ -202,7 +202,7 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of the finite numbers by name; the first non-empty result gives the names."""
+    """Means over members of finite numbers, by the names in the first non-empty result."""
     found = [result for result in results if result]
     means = {}
     for name in found[0] if found else ():

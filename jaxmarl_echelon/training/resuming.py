@@ -236,7 +236,7 @@ def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> Ru
 
 
 def without_numbers(program: Program, like: RunState) -> RunState:
-    """A state's structure without what `Program.renewed` replaces, which may differ from the checkpoint's."""
+    """A state's structure without hyper-parameters: `Program.renewed` sets them, and they may be new."""
     policies = {
         name: state.replace(hyper={}) if adjustable(program.agents, name) else state
         for name, state in like.policies.items()
