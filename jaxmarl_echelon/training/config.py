@@ -289,7 +289,7 @@ def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
 
 
 def _target(node: DictConfig) -> Any:
-    """The `_target_` of a node; None if it cannot be imported, which building it then reports."""
+    """The imported `_target_` of a node; None if the import fails, which building it then reports."""
     module, _, name = str(node.get("_target_")).rpartition(".")
     try:
         return getattr(import_module(module), name, None)
