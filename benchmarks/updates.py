@@ -2,8 +2,9 @@
 
     python benchmarks/updates.py [--peer-python PATH] [--algos tqc,sac] [--seconds 5] [--plain]
 
-119 observed and 2 acted numbers, networks of 256x256; batches of 256 (PPO 64, A2C 256). `--peer-python` is
-a Python that has stable-baselines3 and sb3-contrib; without it this one is tried. Compilation is apart.
+119-dimensional observations, 2-dimensional actions, 256x256 networks; batches of 256 (PPO 64, A2C 256).
+`--peer-python` is a Python with stable-baselines3 and sb3-contrib (default: this one). Compilation is
+reported separately.
 """
 
 import argparse
@@ -50,14 +51,13 @@ def make_learner(config, tuned: bool):
 
 
 def compile_call(call, *arguments, options: Mapping[str, str]):
-    """The compiled call, and the seconds that compiling it took."""
+    """The compiled call, and its compilation seconds."""
     begin = time.perf_counter()
     return jax.jit(call).lower(*arguments).compile(compiler_options=options), time.perf_counter() - begin
 
 
 def replay_updates(name: str, tuned: bool):
-    """A compiled call of gradient steps on a filled replay, its arguments, the steps per call, and the
-    seconds of compilation."""
+    """Compiled gradient steps on a filled replay, their arguments, steps per call, compilation seconds."""
     config = REPLAY[name](
         batch_size=BATCH,
         learning_starts=2 * BATCH,
@@ -95,7 +95,7 @@ def replay_updates(name: str, tuned: bool):
 
 
 def rollout_updates(name: str, tuned: bool):
-    """The same for a learner of rollouts: 16 agents, 128 or 16 decisions."""
+    """As `replay_updates`, for rollout learners: 16 agents, 128 or 16 decisions."""
     if name == "ppo":
         config = PPOConfig(horizon=128, epochs=10, num_minibatches=32, normalize_observation=False)
     else:
@@ -126,15 +126,15 @@ def rollout_updates(name: str, tuned: bool):
 
 
 def dense(sizes: tuple[int, ...]) -> int:
-    """Multiply-adds of one sample through fully connected layers."""
+    """Multiply-adds per sample of fully connected layers."""
     return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
 
 
 def needed_flops(name: str) -> float:
-    """Floating-point operations that the matrix products of one gradient step need.
+    """FLOPs of the matrix products of one gradient step.
 
-    A pass forward counts once; a gradient of parameters adds two more, less the first layer's input;
-    a gradient of inputs alone adds one.
+    A forward pass counts once; a gradient of parameters adds two more, without that of the first layer's
+    input; a gradient of inputs alone adds one.
     """
     hidden = (256, 256)
     outputs = {"sac": 2 * ACTION, "tqc": 2 * ACTION, "td3": ACTION}.get(name, ACTION)
@@ -155,7 +155,7 @@ def needed_flops(name: str) -> float:
 
 
 def peer(python: str, name: str, seconds: float) -> float | None:
-    """Updates per second of the other library; None where it is not installed."""
+    """Updates per second of the peer library; None if it is not installed."""
     job = {
         "algo": name,
         "observation": OBSERVATION,

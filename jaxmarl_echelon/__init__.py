@@ -1,4 +1,4 @@
-"""Environments, training and policies from Python; the top of README.md shows them in ten lines."""
+"""Public Python API: environments, training, policies; see the top of README.md."""
 
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
 
-# Imported when they are first asked for: whoever needs one module of the package waits for no other.
+# Imported lazily, so that importing one module of the package does not import all others.
 HOMES = {
     "make": "api",
     "make_train": "api",

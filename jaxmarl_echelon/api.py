@@ -1,4 +1,4 @@
-"""Environments and whole runs from Python, by the names and settings of the command line."""
+"""Builds environments and runs from Python, with the names and settings of the command line."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,17 +26,16 @@ def make(
     """Builds an environment: `make("f110", lidar_beams=36, ftg={"steering_gain": 0.35})`.
 
     Args:
-      name: of the environment, as in `env=NAME`.
-      reward: another reward than the environment's own, as in `reward=NAME`, or a mapping of values of
-        its own to change.
-      config_dir: a folder like `conf` with environments and rewards of your own.
-      **settings: values of `conf/env/NAME.yaml` to change; mappings change single entries.
+      name: the environment, as in `env=NAME`.
+      reward: another reward, as in `reward=NAME`, or a mapping of overrides of the default one.
+      config_dir: a folder laid out like `conf`, with user-defined environments and rewards.
+      **settings: overrides of `conf/env/NAME.yaml`; mappings are merged.
 
     Returns:
-      the environment, with the settings of its YAML and without any of `conf/tuning`.
+      the environment, without settings of `conf/tuning`.
 
     Raises:
-      ValueError: one line, for a name, a setting or a value that is not allowed, or a missing package.
+      ValueError: one line, for an invalid name, setting or value, or a missing package.
     """
     chosen = [f"env={name}", "tuning=none", *([f"reward={reward}"] if isinstance(reward, str) else [])]
     config, choices = command_line.compose_config(chosen, Sources(config_dir))
@@ -49,15 +48,14 @@ def make(
 
 
 def read_config(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
-    """The settings of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
+    """The configuration of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
       *overrides: `KEY=VALUE`, as on the command line.
-      config_dir: a folder like `conf` with environments, rewards, algorithms, ... of your own.
+      config_dir: a folder laid out like `conf`, with user-defined environments, rewards, algorithms, ...
 
     Raises:
-      ValueError: one line, for anything that is not allowed, a missing package, or settings of several
-        runs.
+      ValueError: one line, for invalid overrides, a missing package, or settings of several runs.
     """
     sources = Sources(config_dir)
     config, choices = command_line.compose_config(command_line.plain(overrides, sources), sources)
@@ -72,13 +70,13 @@ def make_train(*config: RunConfig | str, config_dir: str | Path | None = None) -
     """A whole run as one pure function: `make_train("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
-      *config: overrides as for `read_config`, or what it returned.
+      *config: overrides as for `read_config`, or its result.
       config_dir: as for `read_config`.
 
     Returns:
-      `(key) -> (RunState, Report [updates])`, to be compiled and mapped: `jax.jit(jax.vmap(train))(keys)`.
-      The typed key takes the place of `seed`; evaluations, checkpoints and tracking are the host's and do
-      not happen. `make_policy` makes a policy of the state.
+      `(key) -> (RunState, Report [updates])`, for jit and vmap: `jax.jit(jax.vmap(train))(keys)`. The typed
+      key replaces `seed`. There are no evaluations, checkpoints or tracking, which are on the host.
+      `make_policy` extracts a policy from the state.
 
     Raises:
       ValueError: as for `read_config`.
@@ -95,7 +93,7 @@ def _read(config: DictConfig, choices: Mapping[str, str]) -> RunConfig:
 
 
 def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:
-    """Overrides values below `key`, those of mappings one by one."""
+    """Overrides values below `key`, merging mappings recursively."""
     for name, value in changes.items():
         where = f"{key}.{name}"
         if isinstance(value, Mapping) and OmegaConf.is_dict(OmegaConf.select(config, where)):
@@ -105,7 +103,7 @@ def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """As a configuration holds it: arrays become lists, NumPy's numbers and paths plain ones."""
+    """Converts to plain data: arrays to lists, NumPy scalars to Python ones, paths to strings."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

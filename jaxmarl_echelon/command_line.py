@@ -1,4 +1,4 @@
-"""What the command lines share: composing a configuration, and errors made for people."""
+"""Shared by the command lines: composing configurations, one-line errors."""
 
 import argparse
 import copy
@@ -23,20 +23,20 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.config_path import Sources, config_directory
 
-# Keys whose commas separate parts of one value.
+# Keys whose values are comma-separated lists, not sweeps.
 LISTS = ("ablate", "seeds")
 SEARCHED = "hydra.searchpath"
 PACKAGED = Sources()
 
 
 class UsageError(ValueError):
-    """Something that was typed is wrong; the message is one line for the person who typed it."""
+    """Invalid user input; the message is one line."""
 
 
 def guarded(main: Callable[[], None]) -> None:
-    """Runs a command line: what the user got wrong is one line on stderr and exit status 2.
+    """Runs a command line; user errors become one line on stderr and exit status 2.
 
-    Set JAXMARL_TRACEBACK=1 to see where the message came from.
+    JAXMARL_TRACEBACK=1 shows the traceback instead.
     """
     try:
         main()
@@ -48,19 +48,19 @@ def guarded(main: Callable[[], None]) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, like all that is typed wrong."""
+    """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 
 
 def program(module: str, script: str) -> str:
-    """How a command line was called: by its console script, or as a module."""
+    """The invoked command: the console script, or `python -m module`."""
     return script if Path(sys.argv[0]).stem == script else f"python -m {module}"
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
+    """Enables the persistent compilation cache, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "jaxmarl_echelon" / "jax"))
@@ -73,10 +73,10 @@ def groups() -> list[str]:
 
 
 def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
-    """Makes what people type into what Hydra wants.
+    """Normalises arguments for Hydra.
 
-    The plus sign of `+algo=ppo` is dropped: groups have defaults, so adding and choosing are one.
-    Mappings that take keys of the user's own (`Sources.open_keys`) are given new ones without a plus sign.
+    The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of mappings that accept new
+    keys (`Sources.open_keys`) get `++`.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
@@ -85,13 +85,13 @@ def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
 
 
 def is_open(argument: str, sources: Sources) -> bool:
-    """Whether `KEY=VALUE` is, or lies within, a mapping that takes keys of the user's own."""
+    """Whether the key of `KEY=VALUE` is, or lies within, a mapping that accepts new keys."""
     key = argument.partition("=")[0]
     return any(key == name or key.startswith(f"{name}.") for name in sources.open_keys())
 
 
 def as_list(argument: str) -> str:
-    """Puts brackets around the values of a key that takes several, where Hydra would see a sweep."""
+    """Adds brackets around comma-separated values of `LISTS` keys, which Hydra would take for a sweep."""
     key, _, value = argument.partition("=")
     bare = key in LISTS and "," in value and value[0] not in "[\"'"
     return f"{key}=[{value}]" if bare else argument
@@ -100,14 +100,14 @@ def as_list(argument: str) -> str:
 def compose_config(
     overrides: Sequence[str], sources: Sources = PACKAGED
 ) -> tuple[DictConfig, dict[str, str]]:
-    """Composes the configuration and tells which option of each group was chosen.
+    """Composes the configuration; also returns the chosen option of each group.
 
     Args:
-      overrides: `KEY=VALUE` each, as `plain` returns them.
-      sources: where configurations are looked for.
+      overrides: `KEY=VALUE` each, as returned by `plain`.
+      sources: locations of configurations.
 
     Raises:
-      UsageError: with one line for anything that does not fit.
+      UsageError: one line, for invalid overrides.
     """
     for override in overrides:
         _check_override(override, sources)
@@ -126,7 +126,7 @@ def compose_config(
 
 @contextmanager
 def _composing(sources: Sources):
-    """Hydra's global state for composing; what it was before, as in a program of the user's, comes back."""
+    """Initialises Hydra's global state for composing and restores the previous one, e.g. of a user's app."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -137,10 +137,10 @@ def _composing(sources: Sources):
 
 
 def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
-    """The overrides of each run of a sweep: all combinations of what its keys are to be.
+    """The overrides of each run of a sweep: the Cartesian product of its values.
 
     Raises:
-      UsageError: one line, for what cannot be read or is no list of values.
+      UsageError: one line, for overrides that cannot be parsed or are intervals.
     """
     return [list(chosen) for chosen in itertools.product(*(_values(one, sources) for one in overrides))]
 
@@ -158,7 +158,7 @@ def _values(override: str, sources: Sources) -> list[str]:
 
 
 def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Sources = PACKAGED) -> list[str]:
-    """What `conf/tuning` set for this environment and algorithm, in words; nothing where there is no file.
+    """Lines of text with the settings of `conf/tuning` in effect; empty without a tuning file.
 
     Args:
       config, choices, sources: as composed.
@@ -177,7 +177,7 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Source
 
 
 def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Values of a tree of mappings by their keys with dots."""
+    """Dotted key to value of nested mappings."""
     found = {}
     for key, value in node.items():
         found |= (
@@ -198,14 +198,14 @@ def _check_override(override: str, sources: Sources) -> None:
 
 
 def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of the last `resume=`, None where there is none, and the other arguments."""
+    """The value of the last `resume=`, None without one, and the other arguments."""
     mine = [argument for argument in arguments if argument.lstrip("+").startswith("resume=")]
     value = parsed(mine[-1].lstrip("+")) if mine else None
     return None if value is None else str(value), [a for a in arguments if a not in mine]
 
 
 def parsed(override: str) -> Any:
-    """The value of `KEY=VALUE`; raises UsageError where it cannot be read or is several."""
+    """The value of `KEY=VALUE`; raises UsageError if it cannot be parsed or is a sweep."""
     read = _read_override(override)
     if read.is_sweep_override():
         raise UsageError(f"{override}: several values; a run takes one, -m starts a run for each")
@@ -225,15 +225,15 @@ def overridden(
     overrides: Sequence[str],
     sources: Sources = PACKAGED,
 ) -> tuple[DictConfig, dict[str, str]]:
-    """A saved configuration, and its choices, with what was typed for it now.
+    """A saved configuration and its choices, with overrides applied.
 
-    A group may be named with the option that the run has; only `tracking` may be chosen anew.
+    Of the groups only `tracking` may change its option; others may be given with the saved one.
 
     Args:
-      config: the saved configuration; left as it is.
-      choices: the options that were chosen for it.
-      overrides: `KEY=VALUE` each, as `plain` returns them.
-      sources: where another `tracking` is looked for.
+      config: the saved configuration; not modified.
+      choices: its chosen options.
+      overrides: `KEY=VALUE` each, as returned by `plain`.
+      sources: locations of `tracking` options.
 
     Raises:
       UsageError: one line, for an unknown key or another option.
@@ -267,7 +267,7 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
 
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
-    """Overrides one value of a saved configuration by what was typed for it; see `put`."""
+    """Overrides one value of a saved configuration by its text; see `put`."""
     put(config, key, parsed(as_list(f"{key}={value}")), typed=f"{key}={value}")
 
 
@@ -275,13 +275,13 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
     """Overrides one value of a configuration.
 
     Args:
-      config: changed in place.
-      key: of the value, with dots.
-      value: plain data; the entries of a mapping are set, others are kept.
-      typed: how messages call it; None for `KEY=VALUE`.
+      config: modified in place.
+      key: dotted key.
+      value: plain data; mappings are merged.
+      typed: the override as shown in messages; None for `KEY=VALUE`.
 
     Raises:
-      UsageError: one line, for a key that the configuration does not have or a value that does not fit there.
+      UsageError: one line, for an unknown key or an invalid value.
     """
     typed = f"{key}={value}" if typed is None else typed
     try:
@@ -296,12 +296,12 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
 
 
 def unknown(override: str, key: str, node: DictConfig) -> str:
-    """The line for a key that does not exist: what was probably meant, and what is allowed there.
+    """The message for an unknown key: the closest match, and the allowed keys.
 
     Args:
       override: as typed.
-      key: of it.
-      node: the configuration that it was meant for.
+      key: its dotted key.
+      node: the configuration.
     """
     *parents, last = key.split(".")
     while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
@@ -314,7 +314,7 @@ def unknown(override: str, key: str, node: DictConfig) -> str:
 
 
 def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:
-    """The folder of a new run; raises UsageError where it exists already."""
+    """The folder of a new run; raises UsageError if it exists."""
     name = f"{stamp}_s{config.seed}" if config.run_name is None else config.run_name
     folder = run_folder(config, choices, name)
     if folder.exists():
@@ -326,7 +326,7 @@ def run_folder(config: DictConfig, choices: Mapping[str, str], name: Any) -> Pat
     """The folder of the run with this name, `outputs/ENV/ALGO/NAME`.
 
     Raises:
-      UsageError: one line, for a name that is none of a single folder, or no folder to put it in.
+      UsageError: one line, for an invalid `run_name` or `output_dir`.
     """
     if not re.fullmatch(r"[\w.-]+", str(name)) or str(name) in (".", "..") or isinstance(name, bool | float):
         raise UsageError(f"run_name={name}: must be the name of a folder, of letters, digits, _, - and .")

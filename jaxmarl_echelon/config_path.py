@@ -1,4 +1,4 @@
-"""Where configurations lie: the package's own, in a checkout and in a wheel, and a folder of the user's."""
+"""Locations of configurations: the package's, in a checkout or a wheel, and a user's folder."""
 
 import re
 from dataclasses import dataclass
@@ -10,8 +10,11 @@ MAIN = "config"
 def config_directory() -> Path:
     """Returns the absolute path of the `conf` directory.
 
-    A wheel carries it inside the package; a checkout (also an editable install) has it at the
-    top of the repository. Raises FileNotFoundError where neither exists.
+    It lies inside the package in a wheel, and at the top of the repository in a checkout or editable
+    install.
+
+    Raises:
+      FileNotFoundError: if neither exists.
     """
     package = Path(__file__).resolve().parent
     for candidate in (package / "conf", package.parent / "conf"):
@@ -22,15 +25,15 @@ def config_directory() -> Path:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a run's configuration is composed from.
+    """Sources from which a run's configuration is composed.
 
     Attributes:
-      folder: a folder of the user's, laid out like `conf`, that is searched besides it; or None.
-      name: of the main configuration, without `.yaml`, in either.
+      folder: a user's folder, laid out like `conf` and searched in addition; or None.
+      name: the main configuration in either, without `.yaml`.
 
     Raises:
-      ValueError: one line, for a folder or a name that does not exist, and for a file of the folder that
-        the package has as well: Hydra would ignore it.
+      ValueError: one line, for a folder or name that does not exist, and for a file in `folder` of the same
+        name as one of the package's, which Hydra would ignore.
     """
 
     folder: str | Path | None = None
@@ -55,7 +58,7 @@ class Sources:
                 raise ValueError(f"--config-dir={self.folder}: {name} is the package's; choose another name")
 
     def directories(self) -> tuple[Path, ...]:
-        """The folders that are searched, in this order."""
+        """The searched folders, in order."""
         return (config_directory(), *(() if self.folder is None else (self.folder,)))
 
     def find(self, name: str) -> Path | None:
@@ -64,15 +67,15 @@ class Sources:
         return next((path for path in candidates if path.is_file()), None)
 
     def options(self, group: str) -> list[str]:
-        """Choices of a configuration group, nested ones with their folder."""
+        """Options of a configuration group, nested ones with their folder."""
         roots = [folder / group for folder in self.directories()]
         found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
         return sorted(map(str, found))
 
     def open_keys(self) -> tuple[str, ...]:
-        """Keys of mappings that take keys of the user's own, which whoever reads them checks.
+        """Keys of mappings that accept arbitrary new keys, validated by their readers.
 
-        A file names them, without its group, in a line `# keys of your own below: NAME, NAME`.
+        Declared in a file, without its group, by a line `# keys of your own below: NAME, NAME`.
         """
         found = set()
         for folder in self.directories():
@@ -88,8 +91,8 @@ class Sources:
         return config_directory() if file is None else file.parents[self.name.count("/")]
 
     def searched(self) -> list[str]:
-        """The other folder, where there is one, as an override of Hydra's."""
-        # Hydra looks for the main configuration in the first folder only.
+        """The other folder, if any, as a Hydra override of the search path."""
+        # Hydra searches the main configuration in the first folder only.
         others = [str(folder) for folder in self.directories() if folder != self.main_folder()]
         quoted = [path.replace("\\", "\\\\").replace("'", "\\'") for path in others]
         return [f"hydra.searchpath=['file://{path}']" for path in quoted]

@@ -51,7 +51,7 @@ def load(path: str, name: str, overrides=()):
     """Rebuilds a run from a checkpoint.
 
     Returns:
-      checkpoint folder, its metadata, the run's configuration, its program and its policy's state.
+      checkpoint folder, metadata, run configuration, program, and the state reduced to acting.
     """
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
@@ -101,10 +101,10 @@ def main() -> None:
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
-    """Scores of the policy and of others in its place, on the same final episodes, in one program.
+    """Scores of the policy and of other actors on the same final episodes, in one program.
 
-    Others are the environment's reference scripts; with `baselines` the untrained policy and all scripts
-    that the environment names for comparison.
+    Other actors are the environment's reference scripts; with `baselines`, the untrained policy and the
+    environment's baseline scripts.
     """
     key, role = stream_key(config.seed, Stream.FINAL), program.role
     names = program.env.baselines if baselines else references.names(program)
@@ -130,13 +130,13 @@ def score_actors(program, config, state, episodes: int, *, baselines: bool) -> d
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
-    """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
+    """Repeats the evaluation of training; returns a line with its result and whether it was reproduced."""
     _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
         parts.insert(0, f"{program.env.spec.score} {formats.fixed(values[f'eval_agg/{column}'], 2)}")
-    # As text, because not a number is not equal to itself.
+    # Compared as text, because NaN != NaN.
     same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
     return (
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
@@ -145,18 +145,16 @@ def reproduction(program, config, state, recorded: dict[str, float]) -> str:
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
-    """What `eval.csv` would say of an evaluation."""
+    """An evaluation's values as in `eval.csv`."""
     scalars = evaluation.summary(result, program.env.spec, program.role)
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
 def ladder(program, config, state, episodes: int) -> list[dict]:
-    """Scores of the policy on every stage of a curriculum, as the stages are by themselves.
-
-    Like the final score they come from episodes that training never saw.
+    """Scores of the policy on each stage's task of a curriculum, on held-out episodes.
 
     Raises:
-      ValueError: where the environment cannot be set to the stages' tasks.
+      ValueError: if the environment does not support the stages' tasks.
     """
     curriculum = program.curriculum
     course = state.curriculum
@@ -192,7 +190,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
 
 
 def show(program, config, state, viewer, episodes: int, output: Path, episode: int | None, console) -> None:
-    """Writes the picture of all trajectories, and one episode as an animation and, if it can be, a replay."""
+    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay."""
     key = stream_key(config.seed, Stream.PICTURES)
 
     @jax.jit
@@ -210,7 +208,7 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
 
 
 def interesting(program: Program, result) -> int:
-    """The episode to look at: the first with the highest score above 0, else that with the highest return."""
+    """Index of the episode to animate: the first with the highest positive score, else the highest return."""
     spec = program.env.spec
     if spec.score is not None:
         value, weight = (np.asarray(x) for x in result.scores(spec))

@@ -1,4 +1,4 @@
-"""Optional packages: what needs them, and how they are installed."""
+"""Optional packages: which modules need them, and how to install them."""
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Modules that a configuration may name, and the package that each needs; an extra has its package's name.
+# Module to the optional package it needs; extras are named after their packages.
 NEEDED = {
     "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
     "jaxmarl_echelon.tracking.wandb_sink": "wandb",
@@ -14,11 +14,11 @@ NEEDED = {
 
 
 def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
-    """Demands the packages that a configuration needs and that not every installation has.
+    """Checks that the optional packages that a configuration needs are installed.
 
     Args:
       config, choices: as composed.
-      groups: the parts of the configuration that are looked at; () for all.
+      groups: top-level keys of the configuration to check; () for all.
 
     Raises:
       ValueError: one line with the choice, the package and the command that installs it.
@@ -33,7 +33,7 @@ def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, .
 
 
 def _targets(node: Any) -> Iterator[str]:
-    """All that a tree of plain data names as `_target_`."""
+    """All `_target_` values in a tree of plain data."""
     if isinstance(node, dict):
         if "_target_" in node:
             yield str(node["_target_"])

@@ -1,4 +1,4 @@
-"""Policies of finished runs, to act with outside of the training program."""
+"""Policies of finished runs, for use outside of training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,18 +19,18 @@ from jaxmarl_echelon.training.types import RunState
 PyTree = Any
 
 
-# Compared by identity, so that `jax.jit(policy)` can tell policies apart without looking at their arrays.
+# eq=False: hashable by identity, as `jax.jit(policy)` needs; arrays are not comparable.
 @struct.dataclass(eq=False)
 class Policy:
-    """What a learner has learnt for a role: deterministic, pure, from raw observations to actions.
+    """A learnt policy of a role: a deterministic pure function from raw observations to actions.
 
-    A pytree: `jax.jit(policy)` compiles it with its parameters, and it can be an argument of other
-    compiled functions, so that policies of one architecture share a program.
+    A pytree: `jax.jit(policy)` compiles it with its parameters as constants; as an argument of other
+    compiled functions, policies of one architecture share a program.
 
     Attributes:
-      state: what the learner acts with: parameters, and the observation normaliser, which stays as it is.
+      state: parameters and the frozen observation normaliser.
       agent: the learner's functions.
-      role: the role that it acts for; its spaces give shapes and units.
+      role: the role it acts for; its spaces give shapes and units.
     """
 
     state: PyTree
@@ -38,7 +38,7 @@ class Policy:
     role: Role = struct.field(pytree_node=False)
 
     def initial_memory(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """Memory before the first decision of `batch_shape` agents; `()` where the policy has none."""
+        """Initial recurrent carry of `batch_shape` agents; `()` for feed-forward policies."""
         return self.agent.initial_carry(tuple(batch_shape))
 
     def __call__(
@@ -48,21 +48,21 @@ class Policy:
         reset: jax.Array | None = None,
         mask: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
-        """Decides for any number of agents; `batch` stands for one or more leading axes, as `[E, A]`.
+        """Acts for a batch of agents; `batch` stands for any leading axes, such as `[E, A]`.
 
         Args:
-          obs: `[batch, *role.observation.shape]`, as the environment returns them, in its units.
-          memory: as returned by the last call, or by `initial_memory(batch)`.
-          reset: `[batch]` bool, where an episode begins with this decision: memory is cleared before it.
-            None for nowhere.
-          mask: `[batch, role.action.mask_size]` bool, which discrete actions are allowed; None for all.
+          obs: `[batch, *role.observation.shape]`, raw, in the environment's units.
+          memory: from the previous call, or `initial_memory(batch)`.
+          reset: `[batch]` bool; an episode begins with this decision: the memory is reset first. None for
+            no resets.
+          mask: `[batch, role.action.mask_size]` bool, legal discrete actions; None for all.
 
         Returns:
-          the actions in `role.action`: for a box `[batch, D]` float32 in its units, within its bounds; for
-          discrete choices int32, `[batch]` of one and `[batch, n]` of n; and the memory.
+          actions in `role.action`: `[batch, D]` float32 within bounds for a Box, int32 `[batch]` for
+          Discrete, int32 `[batch, n]` for n choices; and the memory.
 
         Raises:
-          ValueError: observations of another shape.
+          ValueError: if `obs` does not end in the role's observation shape.
         """
         obs, shape = jnp.asarray(obs), self.role.observation.shape
         batch = obs.shape[: obs.ndim - len(shape)]
@@ -74,12 +74,12 @@ class Policy:
 
 
 def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Policy:
-    """The policy of a run's state.
+    """The policy in a run's state.
 
     Args:
-      config: of the run.
-      run: its state, as `make_train`'s function returns it (of one run: index those of mapped ones first).
-      role: that it is to act for, one that learns or shares a learner's policy; None for the first learner.
+      config: the run.
+      run: its state, as returned by `make_train`'s function (not vmapped: index into the seeds first).
+      role: a role that learns or shares a learner's policy; None for the first learner.
 
     Raises:
       ValueError: one line, for another role.
@@ -92,22 +92,22 @@ def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Po
 
 
 def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "best_eval") -> Policy:
-    """The policy of a checkpoint.
+    """The policy in a checkpoint.
 
     Args:
       path: a run's folder, its `checkpoints` folder, or one checkpoint.
       role: as for `make_policy`.
-      checkpoint: which one of a run's folder.
+      checkpoint: name of the checkpoint in a run's folder.
 
     Raises:
-      ValueError: one line, for no such checkpoint, one that cannot be read, or another role.
+      ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
     _, _, config, _, state = evaluate.load(path, checkpoint)
     return make_policy(config, state, role)
 
 
 def _learner(config: RunConfig, role: str) -> str:
-    """The role whose learner acts for a role."""
+    """The role whose learner controls a role."""
     sharing: Mapping[str, str] = {
         name: controller.removeprefix(SHARED)
         for name, controller in config.controllers.items()

@@ -46,7 +46,7 @@ def start(
 
     Args:
       config, choices, sources: as composed.
-      folder: where; None for a new folder.
+      folder: the run's folder; None for a new one.
     """
     tracker = make_tracker(config)
     job = read_job(config, choices)
@@ -59,7 +59,7 @@ def start(
 
 
 class Continuation(NamedTuple):
-    """A run that is to continue: from which checkpoint, with which configuration and choices."""
+    """A run to be resumed: checkpoint, configuration and chosen options."""
 
     checkpoint: Path
     config: DictConfig
@@ -67,7 +67,7 @@ class Continuation(NamedTuple):
 
 
 def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> Continuation:
-    """Finds a run's checkpoint and overrides values of its configuration; see `resuming`."""
+    """Finds a run's checkpoint and overrides its configuration; see `resuming`."""
     checkpoint = checkpoints.find(path, "latest")
     facts = checkpoints.metadata(checkpoint)
     if facts.get("policy_only"):
@@ -79,11 +79,11 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
 
 
 def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> None:
-    """Continues a run from its checkpoint, with values of its configuration overridden."""
+    """Resumes a run from its checkpoint, with overrides of its configuration."""
     checkpoint, config, choices = continuation(path, overrides, sources)
     tracker = make_tracker(config)
     job = read_job(config, choices)
-    # Whether the checkpoint can be read is known only by reading it, and it must be known before writing.
+    # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     execute(job, checkpoint.parent.parent, tracker, checkpoint)
 
@@ -91,11 +91,11 @@ def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAG
 def continue_or_start(
     config: DictConfig, choices: dict[str, str], overrides: Sequence[str], sources: Sources = PACKAGED
 ) -> None:
-    """Continues the run of this name from its checkpoint, or begins it where it has none.
+    """Resumes the run `run_name` from its checkpoint, or starts it if it has none.
 
     Args:
       config, choices, sources: as composed from the overrides.
-      overrides: what was typed.
+      overrides: the overrides.
     """
     if config.run_name is None:
         raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
@@ -103,7 +103,7 @@ def continue_or_start(
     if not checkpoints.exists(folder, "latest"):
         start(config, choices, sources, folder)
         return
-    # These two only say where it lies.
+    # These two only locate the folder.
     said = [o for o in overrides if not o.startswith(("run_name=", "output_dir="))]
     resume(folder, said, sources)
 
@@ -114,16 +114,16 @@ def make_tracker(config: DictConfig) -> Tracker:
 
 
 class Job(NamedTuple):
-    """What is to be run.
+    """A run, or a group of runs, ready to execute.
 
     Attributes:
       resolved: the composed configuration as plain data, with the groups' `choices`.
       train: `(folder, tracker, checkpoint) -> summary`.
-      restore: `(checkpoint) -> state`, to see whether a run can continue from it.
-      replay_bytes: memory of the replay buffers.
-      group: whether it is several runs in one program.
-      score: name of the result that is the score, or None.
-      plans: role name to the sizes of its updates, of the roles that learn from segments.
+      restore: `(checkpoint) -> state`, to check that a checkpoint can be resumed.
+      replay_bytes: size of the replay buffers in bytes.
+      group: whether it is a group.
+      score: name of the score, or None.
+      plans: role name to `Plan`, for roles that learn from segments.
     """
 
     resolved: dict
@@ -136,7 +136,7 @@ class Job(NamedTuple):
 
 
 def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
-    """Reads and checks everything; raises ValueError with one line before anything is written."""
+    """Reads and validates the configuration; raises a one-line ValueError before anything is written."""
     extras.require(config, choices)
     resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
     if variants.is_group(config):
@@ -156,7 +156,7 @@ def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
-    """Runs the loop and leaves the configuration, the summary and the pictures in the folder."""
+    """Runs the loop; writes the configuration, the summary and the plots to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
     if job.replay_bytes:
@@ -168,7 +168,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     except checkpoints.CheckpointError:
         raise
     except ValueError as error:
-        # By now the configuration was read: this is no slip of the person at the keyboard.
+        # The configuration is valid at this point, so this is not a user error.
         raise RuntimeError(f"the run failed: {error}") from error
     except loop.DivergedError as error:
         print(f"stopped: {error}", file=sys.stderr)
@@ -182,7 +182,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads a command line: Hydra's options, by Hydra's names, and overrides."""
+    """Parses a command line: Hydra's options and overrides."""
     parser = command_line.Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
@@ -216,17 +216,17 @@ def main() -> None:
         if where in (None, AUTO):
             launch(where, *command_line.compose_config(overrides, sources), overrides, sources)
         else:
-            # The keys are those of the run, which a configuration composed anew need not have.
+            # Overrides apply to the saved configuration, whose keys may differ from the default's.
             resume(where, overrides, sources)
 
 
 def show(overrides: Sequence[str], sources: Sources, package: str | None, *, multirun: bool) -> None:
-    """Prints the configuration of the run, or of every run of a sweep, as documents of YAML.
+    """Prints the configuration of the run, or of every run of a sweep, as YAML documents.
 
     Args:
       overrides, sources: of the run.
-      package: the key of the part to show; None for all.
-      multirun: whether overrides may have several values.
+      package: dotted key of the part to print; None for all.
+      multirun: whether overrides may be sweeps.
     """
     runs = command_line.combinations(overrides, sources) if multirun else [list(overrides)]
     shown = []
@@ -250,7 +250,7 @@ def launch(
     overrides: Sequence[str],
     sources: Sources = PACKAGED,
 ) -> None:
-    """Starts a run, or continues it if that is what `resume` says: None, or `auto`."""
+    """Starts a run (`where` is None), or resumes or starts it (`auto`)."""
     if where is None:
         start(config, choices, sources)
     elif where == AUTO:
@@ -260,7 +260,7 @@ def launch(
 
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
-    """Lets Hydra start one run per combination of values, once it is known that all can be composed."""
+    """Runs a Hydra sweep, after checking that all combinations can be composed."""
     for chosen in command_line.combinations(overrides, sources):
         extras.require(*command_line.compose_config(chosen, sources))
 

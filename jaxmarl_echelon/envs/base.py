@@ -27,10 +27,9 @@ class Role:
       size: number of agents A of the role.
       observation: space of one agent's observation.
       action: space of one agent's action.
-      score: name of the result, in [0, 1], that is this role's own success; None for the environment's
-        `score` if the role is its first, and for none if it is not.
-      critic_observation: space of what only critics see, `TimeStep.critic_obs`; None for no more than
-        the agent.
+      score: name of the result in [0, 1] that is this role's own score; None means the environment's
+        `score` for the first role, and no score for others.
+      critic_observation: space of `TimeStep.critic_obs`, privileged observations of critics; None without.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Role:
     critic_observation: Space | None = None
 
     def fits(self, other: "Role") -> bool:
-        """Whether a policy of one role can act for the other: both see and do the same."""
+        """Whether a policy of one role can act for the other: observation shapes and actions are equal."""
         return (self.observation.shape, self.action) == (other.observation.shape, other.action)
 
 
@@ -51,16 +50,15 @@ class EnvSpec:
 
     Attributes:
       name: the environment's name, for folders and tables.
-      version: raised whenever behaviour changes, never otherwise.
+      version: incremented if and only if behaviour changes.
       roles: the groups of agents.
       decision_period: seconds of simulated time per decision; 0 where time has no unit.
       episode_limit: decisions after which every episode has ended.
-      results: what its episodes report.
-      score: name of the result in [0, 1] by which evaluations, curricula and best checkpoints go; None
-        where returns are all there is.
-      late: whether agents are paid while they do not act: those whose story goes on (not terminated) though
-        they are not alive, which wait for their turn or for the end. Their rewards belong to their last
-        decision.
+      results: results reported per episode.
+      score: name of the result in [0, 1] used by evaluations, curricula and best checkpoints; None to use
+        returns only.
+      late: whether agents that wait (not alive, not terminated: for their turn or the end) receive
+        rewards, which are credited to their last decision.
     """
 
     name: str
@@ -84,7 +82,7 @@ class EnvSpec:
         return results_lib.find(self.results, name)
 
     def labels(self, name: str) -> tuple[str, ...]:
-        """Labels of a code; empty where the environment does not report it."""
+        """Labels of a code; empty if the environment does not report it."""
         return next((result.labels for result in self.results if result.name == name), ())
 
     @property
@@ -94,7 +92,7 @@ class EnvSpec:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Labels of the result `task`: by which the score is shown."""
+        """Labels of the result `task`, by which the score is grouped."""
         return self.labels("task")
 
     @property
@@ -106,27 +104,27 @@ class EnvSpec:
 
     @property
     def good_outcomes(self) -> tuple[str, ...]:
-        """The outcomes that are a success, where the score is about outcomes."""
+        """The outcomes that make the score 1; empty if the score does not derive from outcomes."""
         return () if self.score is None else self.result(self.score).among
 
     @property
     def measures(self) -> tuple[Result, ...]:
-        """Results that are numbers of their own: no codes, no scores, no reward components."""
+        """Results other than codes, scores and reward components."""
         scores = {self.score, *(role.score for role in self.roles)}
         plain = (one for one in self.results if one.kind != "code" and one.name not in scores)
         return tuple(one for one in plain if not one.name.startswith(results_lib.COMPONENT))
 
     @property
     def score_column(self) -> str | None:
-        """Name of the score's average among evaluations and rolling statistics; None without a score."""
+        """Name of the score's average in evaluations and rolling statistics; None without a score."""
         return None if self.score is None else self.result(self.score).column
 
     def scores(self, values: Mapping[str, jax.Array], role: str | None = None) -> jax.Array | None:
-        """The score of episodes, `[...]` or, where it is one of a role's agents, `[..., A]`; None without.
+        """The score of episodes, `[...]` or, for a per-agent result, `[..., A]`; None without a score.
 
         Args:
           values: results by name.
-          role: whose own score; None for the environment's.
+          role: the role whose own score is read; None for the environment's.
         """
         name = self.score
         if role is not None:
@@ -136,24 +134,26 @@ class EnvSpec:
 
 @struct.dataclass
 class TimeStep:
-    """What an environment shows after a reset or a step. Dictionaries map role names to arrays.
+    """Output of a reset or a step. Dictionaries map role names to arrays.
+
+    A story is the trajectory of one agent, from its beginning to its end within the episode.
 
     Attributes:
-      obs: `[A, ...]` observations of the state that was reached; the last one of an episode
-        is a true final observation, never one of the next episode.
+      obs: `[A, ...]` observations of the state reached; the last one of an episode is its true final
+        observation, never the first of the next episode.
       reward: `[A]` float32, for the step that led here (0 after a reset).
-      terminated: `[A]` bool; this agent's story is over (crash, goal): nothing is bootstrapped.
+      terminated: `[A]` bool; this agent's story is over (crash, goal): no bootstrapping.
       truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.
-      alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for
-        agents that are out of the game, or that wait (`EnvSpec.late`).
+      alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for agents out
+        of the game or waiting (`EnvSpec.late`).
       action_mask: `[A, n]` bool for roles with discrete actions and masks; empty otherwise.
       over: scalar bool; the environment must be reset before the next step.
-      info: named arrays, with the same keys after every reset and step: what `EnvSpec.results` are made of,
-        scalars or, of a role, `[A]`, and whatever else there is to know, scalars.
-      present: `[A]` bool; the slot is filled. Roles that are left out: those are present that are alive.
-      begins: `[A]` bool; a new story of this slot begins here, inside the episode. The one before it, if
-        there was one, has terminated in this step or before. Roles that are left out: none begins.
-      critic_obs: `[A, ...]` what only critics see, of the roles that have such a thing.
+      info: named arrays, with the same keys after every reset and step: the entries of `EnvSpec.results`,
+        scalars or per agent `[A]`, and any further scalars.
+      present: `[A]` bool; the slot is filled. Defaults to `alive` for omitted roles.
+      begins: `[A]` bool; a new story of this slot begins here, within the episode; the slot's previous
+        story, if any, terminated in this step or before. Defaults to False for omitted roles.
+      critic_obs: `[A, ...]` privileged observations of critics, for roles with a `critic_observation`.
     """
 
     obs: dict[str, jax.Array]
@@ -173,10 +173,10 @@ class TimeStep:
         return self.present.get(role, self.alive[role])
 
     def restarts(self, role: str, reset: jax.Array) -> jax.Array:
-        """`[..., A]` bool; agents whose memory is cleared before they act.
+        """`[..., A]` bool; agents whose recurrent state is reset before they act.
 
         Args:
-          role: whose.
+          role: the role.
           reset: `[...]` bool; the episode begins.
         """
         resets = jnp.broadcast_to(reset[..., None], self.alive[role].shape)
@@ -184,10 +184,10 @@ class TimeStep:
 
 
 class ScriptedPolicy(NamedTuple):
-    """A policy that is not learnt, for one environment; it may look at the whole state.
+    """A hand-written policy of one environment, with access to the full state.
 
     Attributes:
-      init: `() -> memory`, renewed whenever an episode begins.
+      init: `() -> memory`, called at every start of an episode.
       act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
     """
 
@@ -196,24 +196,24 @@ class ScriptedPolicy(NamedTuple):
 
 
 class Environment:
-    """A pure environment: static choices live in the object, everything else in arguments.
+    """A pure environment: static choices are attributes of the object, everything else is an argument.
 
-    A subclass has `spec` and the methods `default_params`, `reset` and `step`. The rest has defaults.
-    `params` is a pytree of arrays holding whatever may change without recompiling. All methods work on one
-    environment; batches come from `jax.vmap`.
+    Subclasses define `spec`, `default_params`, `reset` and `step`; the rest has defaults. `params` is a
+    pytree of arrays with everything that may change without recompiling. All methods are unbatched; use
+    `jax.vmap`.
 
     Attributes:
       spec: static facts.
-      scripts: scripted policies by name, as `NAME_ROLE` where one differs between roles.
+      scripts: scripted policies by name; `NAME_ROLE` for a script specific to a role.
       baselines: names of the scripts that a trained policy is compared with.
-      references: per role the scripts whose score is shown beside the learner's in any case.
-      controllers: who acts for a role unless the run says otherwise; a learner where nothing is said.
-      blocks: per role what its observations consist of.
-      goals: per role how its goals appear in observations, for hindsight.
-      viewer: draws evaluations, or None. `snapshot(env_state, params, time)` is recorded, `picture(path,
-        evaluation)` and `animation(path, evaluation, episode)` draw; `replay(path, evaluation, episode)`,
-        where there is one, writes a page to scrub.
-      ladder: name of the curriculum whose stages grade a policy that was trained without one, or None.
+      references: per role the scripts whose score is always reported beside the learner's.
+      controllers: default controllers by role; a learner for omitted roles.
+      blocks: per role the structure of its observations.
+      goals: per role the location of goals in observations, for hindsight relabelling.
+      viewer: renders evaluations, or None. `snapshot(env_state, params, time)` is recorded, `picture(path,
+        evaluation)` and `animation(path, evaluation, episode)` draw; an optional `replay(path, evaluation,
+        episode)` writes an interactive page.
+      ladder: name of the curriculum whose stages grade policies trained without one, or None.
     """
 
     spec: EnvSpec
@@ -227,7 +227,7 @@ class Environment:
     ladder: str | None = None
 
     def default_params(self) -> PyTree:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         raise NotImplementedError
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[PyTree, TimeStep]:
@@ -242,17 +242,17 @@ class Environment:
 
     @property
     def world(self) -> PyTree:
-        """Arrays that all episodes share and nothing changes (maps, scenes, terrains); `()` for none.
+        """Constant arrays shared by all episodes (maps, scenes, terrains); `()` for none.
 
-        Programs take them as an argument: they are no constants of compiled code, and are neither donated
-        nor saved.
+        Passed to programs as an argument: neither constants of the compiled code, nor donated, nor
+        checkpointed.
         """
         return ()
 
     def with_world(self, world: PyTree) -> "Environment":
-        """A copy of the environment that computes with these arrays, traced ones as a rule.
+        """A copy of the environment with these, typically traced, arrays as its world.
 
-        An environment with a world overrides `_place_world`.
+        Environments with a world override `_place_world`.
         """
         if not jax.tree.leaves(self.world):
             return self
@@ -264,18 +264,18 @@ class Environment:
         raise NotImplementedError(f"{type(self).__name__} has a world and no _place_world")
 
     def evaluation_params(self, params: PyTree, index: jax.Array) -> PyTree:
-        """Returns the parameters of evaluation episode `index`: those of the task, by default."""
+        """Returns the parameters of evaluation episode `index`: `params` by default."""
         del index
         return params
 
     def task_params(self, settings: Mapping[str, Any]) -> PyTree:
-        """Returns the default parameters with some settings changed, as curricula ask for.
+        """Returns the default parameters with some settings changed, for curricula.
 
         Raises:
-          ValueError: one line, for settings that are unknown or cannot change within a program.
+          ValueError: one line, for settings that are unknown or static.
         """
         raise ValueError(f"{dict(settings)}: {self.spec.name} has no settings that a curriculum can change")
 
     def describe(self) -> tuple[str, ...]:
-        """Returns lines for people about what the environment was built from."""
+        """Returns lines of text that describe the environment's sources, for the log."""
         return ()

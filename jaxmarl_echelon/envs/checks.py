@@ -1,4 +1,4 @@
-"""`check_env`: does an environment keep the contract of `jaxmarl_echelon.envs.base`?"""
+"""`check_env`: checks an environment against the contract of `jaxmarl_echelon.envs.base`."""
 
 import re
 import warnings
@@ -27,38 +27,38 @@ def check_env(
     params: PyTree | None = None,
     plain: bool = True,
 ) -> None:
-    """Plays an environment with random legal actions and checks all that the trainers rely on.
+    """Plays an environment with random legal actions and checks everything that trainers rely on.
 
-    Put it in a test of your own environment:
+    Use it in a test of your own environment:
 
         def test_my_environment_keeps_the_contract():
             check_env(MyEnvironment())
 
-    It returns silently, or raises at the first fault with a line that says which field is wrong,
-    what it is, and what was expected. In this order it looks at
+    Raises at the first fault, with one line that names the field, its value and the expected one. In
+    order, it checks
 
-    * the static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
-    * layout: every array has the shape and dtype that the spec promises, reset and step return
-      the same structure with the same `info` keys, all that `spec.results` are made of is there,
-      rewards are broken down into exactly the components among them, and one trace serves every step;
-    * purity: the same key and actions give the same bits; compiled, plain, alone and under
-      `jax.vmap` the results agree;
-    * play: all numbers are finite, observations are in their space, flags make sense (see
-      `TimeStep`), agents whose story is over stay out and earn nothing unless a new one begins, results lie
-      where they may, and every episode ends within `spec.episode_limit` decisions.
+    * static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
+    * layout: every array has the shape and dtype of the spec, reset and step return the same structure
+      with the same `info` keys, all entries of `spec.results` exist, reward components are exactly those
+      among the results, and step is traced once;
+    * purity: the same key and actions give the same bits; results agree with and without `jax.jit` and
+      `jax.vmap`;
+    * play: all values are finite, observations lie in their space, flags are consistent (see `TimeStep`),
+      agents whose story is over are not alive and get no reward unless a new story begins, results are in
+      range, and every episode ends within `spec.episode_limit` decisions.
 
-    A reset that ignores its key is legal and only causes a warning.
+    A reset that ignores its key only causes a warning.
 
     Args:
       env: the environment.
       key: typed key for resets and actions; `jax.random.key(0)` by default.
-      steps: decisions to play at least. Play goes on until an episode has ended.
-      params: parameters to check under; the environment's defaults if None.
-      plain: whether to run reset and step outside of `jax.jit` as well, operation by operation, which takes
-        minutes for a large environment. Without it, purity is that tracing twice gives the same program.
+      steps: minimum number of decisions; play continues until an episode has ended.
+      params: the environment's parameters; its defaults if None.
+      plain: whether to run reset and step without `jax.jit` as well, which takes minutes for a large
+        environment. Otherwise purity is checked by comparing the programs of two traces.
 
     Raises:
-      AssertionError: at the first breach of the contract.
+      AssertionError: at the first violation of the contract.
     """
     key = jax.random.key(0) if key is None else key
     params = env.default_params() if params is None else params
@@ -236,7 +236,7 @@ def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: 
 
 
 class _Compiled:
-    """The environment's functions, compiled, with a count of the traces of `step`."""
+    """The environment's jitted functions, with a count of traces of `step`."""
 
     def __init__(self, env: Environment):
         self.traces = 0
@@ -277,8 +277,8 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
 
 
 def _require_one_program(name: str, function: Callable, *arguments) -> None:
-    """Raises if two traces of a function differ: something besides its arguments went into one of them."""
-    # A function of its own each time, for traces are kept by function.
+    """Raises if two traces of a function differ: it depends on more than its arguments."""
+    # A new lambda for each trace, as JAX caches traces by function.
     first, again = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
     texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (first, again)]
     same = texts[0] == texts[1] and all(

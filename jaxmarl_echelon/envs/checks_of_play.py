@@ -1,4 +1,4 @@
-"""What `check_env` asks of the steps of an environment that was played."""
+"""Checks of `check_env` on recorded steps of an environment."""
 
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ def is_key(leaf: jax.Array) -> bool:
 
 
 class Record(NamedTuple):
-    """One decision of play: the time step acted on, whether that came from a reset, the state
-    and the time step that followed. Stacked, the leaves have a leading axis of decisions.
+    """One decision: the time step acted on, whether a reset returned it, the next state and time step.
+
+    Stacked, the leaves have a leading axis of decisions.
     """
 
     before: TimeStep
@@ -35,14 +36,14 @@ class Record(NamedTuple):
 
 
 def _forbid(bad: np.ndarray, message: str) -> None:
-    """Raises if any element of `bad [steps, ...]` is set, adding where the first one is."""
+    """Raises if any element of `bad [steps, ...]` is set; the message gives the first index."""
     if bad.any():
         step, *rest = np.argwhere(bad)[0].tolist()
         raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
 
 
 def check_record(spec: EnvSpec, record: Record) -> None:
-    """Raises AssertionError with one line at the first breach of the contract in a record of play."""
+    """Raises a one-line AssertionError at the first violation of the contract in a record."""
     for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if jnp.issubdtype(leaf.dtype, jnp.inexact):

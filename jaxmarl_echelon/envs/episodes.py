@@ -1,8 +1,8 @@
-"""Many environments at once: automatic resets, episode statistics and quarantine.
+"""Batched environments: auto-reset, episode statistics and quarantine.
 
-This is the only place where episodes are ended and begun. An environment whose episode is over
-is reset within the same step, under parameters drawn anew; the step still reports how the
-episode ended, with its true last observation.
+The only place where episodes end and begin. An environment whose episode is over is reset within the
+same step, with newly drawn parameters; the step still returns the finished episode's final observation
+and results.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ from physics.sparse_batch import compute_rows
 
 
 class Drawn(NamedTuple):
-    """What a new episode begins with.
+    """Parameters and tags of a new episode.
 
     Attributes:
       params: the environment's parameters.
-      tags: int32 scalars by name (stage, mission, opponent) that come back with the finished episode.
+      tags: int32 scalars by name (stage, mission, opponent), returned with the finished episode.
     """
 
     params: PyTree
@@ -36,13 +36,13 @@ Draw = Callable[[jax.Array], Drawn]
 
 @struct.dataclass
 class EpisodeSums:
-    """Running totals of the unfinished episodes.
+    """Accumulators of the running episodes.
 
     Attributes:
-      present: per role `[E, A]` bool; the slot has been filled so far.
+      present: per role `[E, A]` bool; the slot was filled at any time so far.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions taken.
-      results: what the episodes report so far, `[E]` or of a role `[E, A]`.
+      results: results so far, `[E]` or per agent `[E, A]`.
       ended: per role `[E, A]` bool; the agent's story is over. Empty unless `EnvSpec.late`.
     """
 
@@ -55,11 +55,11 @@ class EpisodeSums:
 
 @struct.dataclass
 class Episodes:
-    """E environments in the middle of their episodes.
+    """State of E environments and their running episodes.
 
     Attributes:
-      drawn: rows of a `Drawn`, what the episodes began with.
-      running: rows of a `Running`, what changes with every step.
+      drawn: `Rows` of `Drawn`, constant during an episode.
+      running: `Rows` of `Running`, updated every step.
     """
 
     drawn: Rows
@@ -72,22 +72,22 @@ class Episodes:
 
     @property
     def params(self) -> PyTree:
-        """Parameters `[E]` of the episodes under way."""
+        """Parameters `[E]` of the running episodes."""
         return self.drawn.tree.params
 
     @property
     def tags(self) -> dict[str, jax.Array]:
-        """Tags `[E]` that the episodes under way were drawn with."""
+        """Tags `[E]` of the running episodes."""
         return self.drawn.tree.tags
 
     @property
     def time(self) -> TimeStep:
-        """Time steps `[E]` to act on next; `over` only where a reset failed: the next step is thrown away."""
+        """Time steps `[E]` to act on next; `over` only after a failed reset: the next step is discarded."""
         return self.running.tree.time
 
 
 class Running(NamedTuple):
-    """Environment states, time steps to act on next, and totals of the episodes under way, `[E]` each."""
+    """Environment states, time steps to act on next, and episode accumulators, `[E]` each."""
 
     env: PyTree
     time: TimeStep
@@ -100,13 +100,11 @@ class Finished:
 
     Attributes:
       mask: `[E]` bool; an episode ended here.
-      present: per role `[E, A]` bool; the slot was filled at any time. Averages over a role's agents are
-        over these.
+      present: per role `[E, A]` bool; the slot was filled at any time. Averages over agents use this mask.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions.
-      results: what `EnvSpec.results` names, but for what follows from other results: `[E]` or, of a role,
-        `[E, A]`; codes int32.
-      tags: `[E]` int32, what the episode was drawn with.
+      results: `EnvSpec.results` by name, without derived ones: `[E]` or, per agent, `[E, A]`; codes int32.
+      tags: `[E]` int32 by name, as drawn.
     """
 
     mask: jax.Array
@@ -119,20 +117,20 @@ class Finished:
 
 @struct.dataclass
 class Stepped:
-    """What one step of E environments did, before any reset.
+    """One transition of E environments, before any reset.
 
     Attributes:
-      time: time steps `[E]` that the actions led to: final observations and true flags where an
-        episode ended. Rewards of agents whose story is over are 0, and without `EnvSpec.late` those of
-        all that did not act. A quarantined environment shows its previous observation, reward 0, and
-        everybody truncated and not alive.
-      acted: per role `[E, A]` bool; the agent was alive before the step and the step is sound,
-        so that it may be learnt from.
-      waited: per role `[E, A]` bool; it did not act, but its story goes on: what it is paid belongs to its
-        last decision. Empty unless `EnvSpec.late`.
-      reset_next: `[E]` bool; the environment was reset after this step, for whatever reason.
+      time: time steps `[E]` reached: final observations and flags where an episode ended. Rewards are 0
+        for agents whose story is over and, without `EnvSpec.late`, for all that did not act. A
+        quarantined environment repeats its previous observation, with reward 0 and all agents truncated
+        and not alive.
+      acted: per role `[E, A]` bool; the agent was alive before the step and the step was not quarantined:
+        the transition may be learnt from.
+      waited: per role `[E, A]` bool; the agent did not act, but its story goes on: its reward is credited
+        to its last decision. Empty unless `EnvSpec.late`.
+      reset_next: `[E]` bool; the environment was reset after this step, for any reason.
       finished: results of the episodes that ended.
-      quarantined: `[E]` bool; thrown away because a value was not finite.
+      quarantined: `[E]` bool; discarded because of a non-finite value.
     """
 
     time: TimeStep
@@ -145,14 +143,13 @@ class Stepped:
 
 @struct.dataclass
 class Flow:
-    """Beginnings and ends of episodes in T decisions of E environments, `[T, E]` each.
+    """Starts and ends of episodes in T decisions of E environments, `[T, E]` each.
 
     Attributes:
-      begins: bool; the decision is the first of an episode that counts: nothing but the
-        environment itself will end it.
-      tags: int32 by name, of the episode under way.
-      over: bool; the episode under way ended with the decision, whatever the reason.
-      finished: results of the episodes that count and ended by themselves.
+      begins: bool; first decision of a counted episode, one that only the environment itself ends.
+      tags: int32 by name, of the running episode.
+      over: bool; the running episode ended with this decision, for any reason.
+      finished: results of counted episodes that were neither cut nor quarantined.
     """
 
     begins: jax.Array
@@ -166,15 +163,15 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
 
     Args:
       env: the environment.
-      key: one key for all of them.
-      draw: `(key) -> Drawn`, what one episode begins with.
+      key: one key for all environments.
+      draw: `(key) -> Drawn`, for one episode.
       num_envs: E.
 
     Returns:
       The episodes, at their first observations.
 
     Raises:
-      ValueError: if `num_envs` is below 1 or what a result of the spec is made of is not in `info`.
+      ValueError: if `num_envs` is below 1 or an entry of a result is missing in `info`.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
@@ -193,20 +190,20 @@ def step(
 ) -> tuple[Episodes, Stepped]:
     """Takes one decision in each environment and resets those whose episode is over.
 
-    An environment with a non-finite number in its state, observations, rewards or info is
-    quarantined: it alone is reset, its transition is marked, its episode is not counted. Use
-    finite sentinels in states for that reason.
+    An environment with a non-finite value in its state, observations, rewards or info is quarantined: it
+    alone is reset, its transition is marked, its episode is not counted. Sentinels in states must
+    therefore be finite.
 
     Args:
       env: the environment.
       key: one key for the whole step.
-      episodes: what `start` or the previous `step` returned.
+      episodes: from `start` or the previous `step`.
       actions: per role `[E, A, ...]`.
-      draw: `(key) -> Drawn`, what one new episode begins with.
-      cut: `[E]` bool; episodes to break off after this step. Their agents are truncated, so that
-        learners bootstrap, and they do not count as finished. None for no such thing.
-      reset_chunk: environments reset at a time, by default a 64th of E, at least 8. It
-        changes the speed, never the result.
+      draw: `(key) -> Drawn`, for one new episode.
+      cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
+        bootstrap, and the episodes do not count as finished. None to cut none.
+      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8. Affects
+        speed only.
 
     Returns:
       The episodes, ready for the next decision, and the transition.
@@ -255,7 +252,7 @@ def step(
 
 
 def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
-    """Episodes that begin in the environments `numbers [N]`."""
+    """New episodes of the environments with indices `numbers [N]`."""
 
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
@@ -272,7 +269,7 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
 
 
 def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
-    """Truncates everybody whose story goes on, acting or waiting, in the environments `cut [E]`."""
+    """Truncates all agents whose story goes on, acting or waiting, in the environments `cut [E]`."""
     going_on = {role: time.alive[role] | waits[role] if waits else time.alive[role] for role in time.alive}
     truncated = {
         role: flag | (cut[:, None] & going_on[role] & ~time.terminated[role])
@@ -283,7 +280,7 @@ def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> T
 
 
 def _thrown_away(previous: TimeStep) -> TimeStep:
-    """The time step of a quarantined environment: finite, and of no use to a learner."""
+    """The time step of a quarantined environment: finite, all agents truncated and not alive."""
     zeros, ones = (
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
     )
@@ -302,7 +299,7 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
 
 
 def _nothing_yet(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
-    """The totals of episodes `[E]` that begin with the time steps `time`."""
+    """Initial accumulators of episodes `[E]` that begin with the time steps `time`."""
     return EpisodeSums(
         present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
@@ -313,7 +310,7 @@ def _nothing_yet(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
 
 
 def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
-    """Per role the agents `[E, A]` that do not act next and may yet be paid; empty unless `EnvSpec.late`."""
+    """Per role `[E, A]` bool; agents that wait: not alive, story not over. Empty unless `EnvSpec.late`."""
     if not spec.late:
         return {}
     time, sums = running.time, running.sums

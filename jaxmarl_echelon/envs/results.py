@@ -1,4 +1,4 @@
-"""What episodes report: declared by an environment, reduced over steps, averaged as sums over counts."""
+"""Episode results: declared by an environment, reduced over steps, averaged as ratios of sums."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,22 +14,21 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Result:
-    """One thing that an episode reports.
+    """One quantity that an episode reports.
 
     Attributes:
-      name: in tables, and of the entry of `TimeStep.info` that it is made of.
-      role: None for one value per episode; else one per agent of this role, and averages are over the
-        agents that were present.
-      reduce: what becomes of the values of an episode's steps: one of `REDUCTIONS`; "mean" for values per
-        episode only (of a role: "sum" `over` a count of steps).
-      kind: "number"; "rate", a number in [0, 1] that is shown as a share; or "code", an index into `labels`
-        (-1 for none), of which the shares are shown.
+      name: column in tables, and default `source`.
+      role: None for one value per episode; else one per agent of this role, averaged over present agents.
+      reduce: reduction over the steps of an episode, one of `REDUCTIONS`; "mean" only without a role (per
+        agent: "sum" with `over`).
+      kind: "number"; "rate", a number in [0, 1]; or "code", an index into `labels` (-1 for none),
+        reported as the frequency of each label.
       labels: names of the codes.
-      over: name of another result: averages are the sum of this one over the sum of that one.
-      source: name of the entry of `info`, or of the code that `among` looks at, if that is not `name`.
-      among: of a rate: labels of the code `source`, any of which makes it 1.
-      groups: of a code: whether the score is shown by label, instead of the labels' shares.
-      shown: name among rolling statistics and evaluations, if that is not `name`.
+      over: name of another result; averages are `sum(this) / sum(over)`.
+      source: entry of `TimeStep.info`, or the code that `among` refers to; defaults to `name`.
+      among: for a rate: it is 1 if the code `source` has one of these labels, else 0.
+      groups: for a code: report the score by label instead of label frequencies.
+      shown: name in rolling statistics and evaluations; defaults to `name`.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Result:
 
     @property
     def entry(self) -> str:
-        """Name of the entry of `TimeStep.info`, or of the code that it is derived from."""
+        """Name of the entry of `TimeStep.info`, or of the code it is derived from."""
         return self.source or self.name
 
     @property
@@ -55,7 +54,7 @@ class Result:
 
     @property
     def derived(self) -> bool:
-        """Whether it follows from another result and keeps nothing of its own."""
+        """Whether it is computed from another result instead of stored."""
         return bool(self.among)
 
     def label(self, code: int) -> str:
@@ -69,13 +68,13 @@ def standard(
     tasks: tuple[str, ...] = (),
     components: tuple[str, ...] = (),
 ) -> tuple[Result, ...]:
-    """The results that many environments have.
+    """The results common to many environments.
 
     Args:
       outcomes: labels of `info["outcome"]`, how the episode ended (-1 while it runs).
       success: outcomes that make the rate `success` 1.
-      tasks: labels of `info["task"]`, by which the score is shown.
-      components: names of the reward components `info["reward/NAME"]`, which are added up.
+      tasks: labels of `info["task"]`, by which the score is grouped.
+      components: names of the reward components `info["reward/NAME"]`, summed over steps.
     """
     found = [Result("outcome", kind="code", labels=outcomes)] if outcomes else []
     found += [Result("success", kind="rate", source="outcome", among=success)] if success else []
@@ -87,14 +86,14 @@ def standard(
 
 
 def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Values of episodes of which no step has been taken, by the name of the result.
+    """Initial values of the stored results, by name.
 
     Args:
-      results: what is declared.
-      info: entries `[E]` or, of a role, `[E, A]`, as the reset shows them.
+      results: the declared results.
+      info: entries after the reset, `[E]` or, per agent, `[E, A]`.
 
     Raises:
-      ValueError: one line, for an entry that is missing.
+      ValueError: one line, for a missing entry.
     """
     values = {}
     for result in kept(results):
@@ -120,12 +119,11 @@ def advance(
     """Values after one more step.
 
     Args:
-      results: what is declared.
-      values: those before.
-      info: entries as the step shows them.
-      length: `[E]` int32 steps taken, with this one.
-      there: per role `[E, A]` bool; slots that are filled before or after the step. What others show is left
-        out.
+      results: the declared results.
+      values: values before the step.
+      info: entries after the step.
+      length: `[E]` int32 steps taken, including this one.
+      there: per role `[E, A]` bool; slots filled before or after the step. Others keep their values.
     """
     after = {}
     for result in kept(results):
@@ -144,7 +142,7 @@ def advance(
 
 
 def kept(results: tuple[Result, ...]) -> tuple[Result, ...]:
-    """Those that have values of their own."""
+    """The stored results: all but the derived ones."""
     return tuple(result for result in results if not result.derived)
 
 
@@ -157,7 +155,7 @@ def find(results: tuple[Result, ...], name: str) -> Result:
 
 
 def read(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
-    """One result of episodes: `[...]`, or `[..., A]` of a role; codes int32, all others float32."""
+    """One result of episodes: `[...]`, or `[..., A]` per agent; codes int32, all others float32."""
     result = find(results, name)
     if not result.derived:
         return values[name]
@@ -173,10 +171,9 @@ def sums(
     present: Mapping[str, jax.Array],
     name: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Numerator and denominator `[...]` of each episode's share in the average of a result.
+    """Each episode's terms `[...]` in numerator and denominator of a result's average.
 
-    Averages over episodes are sums of the first over sums of the second: agents that were absent count in
-    neither.
+    Averages over episodes are ratios of their sums; absent agents contribute to neither.
     """
     result = find(results, name)
     value = read(results, values, name).astype(jnp.float32)

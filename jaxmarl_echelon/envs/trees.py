@@ -1,4 +1,4 @@
-"""Trees of arrays with a leading axis of environments: selecting, averaging, testing and comparing them."""
+"""Pytrees with a leading environment axis: select, masked mean, finiteness, layout comparison."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ SLICE = 8
 
 
 def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
-    """`fn` of a few of the rows `[N, ...]` after the other: it compiles much faster for few than for all."""
+    """Maps batched `fn` over slices of at most `SLICE` rows of `[N, ...]`; compiles faster than one batch."""
     number = jax.tree.leaves(inputs)[0].shape[0]
     size = math.gcd(number, SLICE)
     sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
@@ -21,14 +21,14 @@ def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean over the last axis of the values where `mask`, of their shape, is set; NaN where none is."""
+    """Mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
     number = jnp.sum(mask, axis=-1)
     total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
     return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
 
 
 def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Picks whole rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
+    """Row-wise `where`: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
 
     def pick(a, b):
         return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
@@ -37,10 +37,10 @@ def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
 
 
 def layout_difference(expected: PyTree, got: PyTree) -> str | None:
-    """Names the first leaf in which two pytrees of arrays differ in place, shape or dtype.
+    """Names the first leaf in which two pytrees of arrays differ in path, shape or dtype.
 
     Returns:
-      One line that names the leaf and says what was expected, or None if there is no difference.
+      One line with the leaf and what was expected, or None if there is no difference.
     """
     leaves, others = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
@@ -64,7 +64,7 @@ def _is_float(leaf: jax.Array) -> bool:
 
 
 def finite(tree: PyTree) -> jax.Array:
-    """Whether each row's floats are all finite, as bool `[E]`; keys and whole numbers always are."""
+    """Whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
     rows = [
         jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
         for leaf in jax.tree.leaves(tree)
@@ -74,12 +74,12 @@ def finite(tree: PyTree) -> jax.Array:
 
 
 def finite_part(tree: PyTree) -> PyTree:
-    """The tree with 0 for every number that is not finite."""
+    """The tree with non-finite values replaced by 0."""
     return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
 
 
 def strong(tree: PyTree) -> PyTree:
-    """Strips weak types, which would make a second trace of whatever carries the tree."""
+    """Strips weak types, which would cause retraces of functions that carry the tree."""
 
     def one(x):
         x = jnp.asarray(x)

@@ -1,4 +1,4 @@
-"""Progress as plain lines, for pipes and log files."""
+"""Plain-text progress lines, for pipes and log files."""
 
 import math
 import sys
@@ -12,14 +12,14 @@ from jaxmarl_echelon.tracking.view import RunView
 
 
 class ConsoleSink(Sink):
-    """Prints one line at most every `every_seconds`, and one per evaluation and event.
+    """Prints a progress line at most every `every_seconds`, and one line per evaluation and event.
 
-    The first and the last update always get a line. ASCII only.
+    The first and the last update are always printed. ASCII only.
 
     Args:
-      every_seconds: least time between two progress lines; 0 prints every update.
-      stream: where to print; standard output as it is when the run opens, if not given.
-      now: a steady clock in seconds.
+      every_seconds: minimum time between progress lines; 0 prints every update.
+      stream: output stream; None for `sys.stdout`.
+      now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ConsoleSink(Sink):
 
 
 def train_line(view: RunView, now: float) -> str:
-    """One line on where a run stands: progress, speed, time left, newest results, phase, losses."""
+    """Progress line: steps, speed, ETA, newest results, phase, losses."""
     pace = view.pace
     parts = [
         f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
@@ -111,7 +111,7 @@ def train_line(view: RunView, now: float) -> str:
 
 
 def evaluation_line(view: RunView, step: int, values: Values) -> str:
-    """One line on an evaluation: score with its interval, phase, return, length, outcomes."""
+    """Evaluation line: score with its interval, phase, return, length, outcomes."""
     parts = [f"eval   {count(step):>7}"]
     if view.score_column in values:
         mean, low, high = view.interval(values)

@@ -1,4 +1,4 @@
-"""Tables for people at the end of a run or of an evaluation."""
+"""Rich tables printed at the end of a run or evaluation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from jaxmarl_echelon.tracking.formats import fixed
 
 
 def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> Table:
-    """One line per actor: score with its interval, return, length and what else was reported.
+    """One row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
     Args:
       rows: actor to its `eval_agg/...` values.
-      episodes: of each.
+      episodes: episodes per actor.
       spec: the environment's `EnvSpec`.
     """
     first = next(iter(rows.values()))
@@ -43,7 +43,7 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
 
 
 def tasks(values: Mapping[str, float], spec: Any) -> Table | None:
-    """The score per task (spawn point); None where the environment has no tasks."""
+    """The score per task (spawn point); None without tasks."""
     prefix = "eval_agg/task/"
     found = {name.removeprefix(prefix): share for name, share in values.items() if name.startswith(prefix)}
     if not found:
@@ -56,7 +56,7 @@ def tasks(values: Mapping[str, float], spec: Any) -> Table | None:
 
 
 def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
-    """One line per stage of a curriculum: success with its interval, and the outcomes."""
+    """One row per stage of a curriculum: success with its interval, and outcome rates."""
     result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
     result.add_column("phase", no_wrap=True)
     result.add_column("success [95 %]", justify="right", no_wrap=True)
@@ -70,7 +70,7 @@ def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
 
 
 def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line per variant of a group of runs."""
+    """One row per variant of a group of runs."""
     result = Table(title="last evaluations, deterministic", title_justify="left")
     result.add_column("variant", no_wrap=True)
     result.add_column("seeds", justify="right")
@@ -87,7 +87,7 @@ def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plan(role: str, sizes: Any) -> Table:
-    """The sizes of an update, one line each; `sizes.rows()` gives name, value and explanation."""
+    """The sizes of an update, one row each; `sizes.rows()` gives name, value and explanation."""
     result = Table(title=f"one update of {role}", title_justify="left")
     result.add_column("size", no_wrap=True)
     result.add_column("value", justify="right", no_wrap=True)
@@ -98,5 +98,5 @@ def plan(role: str, sizes: Any) -> Table:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """A value with its interval; `-` where there is none."""
+    """A value with its interval; `-` if not finite."""
     return f"{value:.2f} [{low:.2f}, {high:.2f}]" if math.isfinite(value) else "-"

@@ -1,4 +1,4 @@
-"""Who learns and who acts in a run: learners, policies of other runs, teachers, and their seats."""
+"""Learners, frozen policies, teachers and controllers of a run."""
 
 from typing import NamedTuple
 
@@ -15,27 +15,27 @@ from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
-    """One agent for every role whose controller is a learner; `tuned` is as for `make_program`."""
+    """One agent per learning role; `tuned` is as for `make_program`."""
     return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
-    """The same agents for acting only: what they were taught by need not exist any more."""
+    """The same agents for acting only, without their teachers, whose checkpoints may be gone."""
     return {role: make_learner(config, role) for role in config.algos}
 
 
 def make_learner(config: RunConfig, name: str, **options) -> Agent:
-    """The agent of one role; `options` are further ones of the algorithm's `make`."""
+    """The agent of one role; `options` are passed on to the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
     agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
     return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
 
 
 def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the policy that a role's learner is to imitate, as an argument of `make_learner`.
+    """Loads the teacher of a role's learner, as keyword arguments of `make_agent`.
 
     Raises:
-      ValueError: one line, as for `frozen_policy`, and where there are no probabilities to imitate.
+      ValueError: as `frozen_policy`, and for a teacher without action probabilities.
     """
     path = getattr(config.algos[role], "teacher", None)
     if path is None:
@@ -49,7 +49,7 @@ def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
 
 
 class FrozenPolicy(NamedTuple):
-    """A policy of another run: the agent that acts, and its state without what learning needs."""
+    """A policy of another run: its agent, and its state reduced to acting."""
 
     agent: Agent
     state: PyTree
@@ -71,17 +71,17 @@ def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
 
 
 def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
-    """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
+    """Loads a role's policy from a run's checkpoint (`best_eval`, or the one that PATH names).
 
     Args:
-      config: the run that is to use it.
-      role: the role that it is to act for.
-      path: the run's folder or a checkpoint; with `@ROLE` at its end, for what that role learnt.
-      where: the setting that asks for it, for messages.
-      agents: in an environment, for which it is to act at once.
+      config: the run that uses it.
+      role: the role it acts for.
+      path: the run's folder or a checkpoint, with `@ROLE` at the end for the policy of another role.
+      where: the setting, for messages.
+      agents: agents per environment that it acts for.
 
     Raises:
-      ValueError: one line, where that run did not learn the role or saw and did other things.
+      ValueError: one line, where that run has no policy for the role or other spaces.
     """
     stem, _, named = path.rpartition("@")
     if named not in [one.name for one in config.env.spec.roles]:
@@ -105,7 +105,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
         )
     agent = make_learner(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    # Only its actor sees anything here.
+    # Only its actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)
     return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
 
@@ -118,14 +118,14 @@ def make_controllers(
     *,
     greedy: bool,
 ) -> dict[str, controllers_lib.Controller]:
-    """Controllers of all roles; networks act greedily or by sampling.
+    """Controllers of all roles.
 
     Args:
-      config: who acts for each role.
-      env: its environment, or one with another world, whose scripts act.
+      config: the run; `config.controllers` assigns the roles.
+      env: its environment, possibly with another world; source of the scripts.
       agents: the learners.
-      frozen: policies that only act.
-      greedy: whether networks act deterministically.
+      frozen: the frozen policies.
+      greedy: whether networks act deterministically instead of sampling.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}

@@ -1,4 +1,4 @@
-"""From a composed Hydra configuration to the objects of a run, with one-line errors."""
+"""Builds the objects of a run from a composed Hydra configuration, with one-line errors."""
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -53,23 +53,23 @@ class RunConfig:
 
     Attributes:
       env: the environment.
-      algo: settings of the learners; offers `horizon` and `make`, see `algos.settings.LearnerSettings`.
-      algos: role name to settings of its own, for learners that differ from `algo`.
+      algo: settings of the learners, see `algos.settings.LearnerSettings`.
+      algos: role name to its own settings, where they differ from `algo`.
       curriculum: `(env) -> Curriculum`.
-      controllers: role name to "learner", "learner:per_agent" (one for each of its agents), "shared:ROLE"
+      controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
         (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
-        that this or that role learnt in another run), or the name of one of the environment's scripts.
-      total_env_steps: decisions of an environment, summed over environments, to train for;
-        rounded up to whole chunks of updates.
-      num_envs: environments E that run side by side.
+        of this role, or of ROLE, in another run), or the name of one of the environment's scripts.
+      total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
+        updates.
+      num_envs: parallel environments E.
       seed: root of every random key of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
-      updates_per_chunk: updates that run before the host looks at the result.
-      stagger: break first episodes off at random times, so that environments which start together
-        do not end together for ever after; those episodes bootstrap and are not counted.
+      updates_per_chunk: updates per call of the compiled program.
+      stagger: cut first episodes at random times, to decorrelate the episode phases of environments that
+        start together; those episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
-      episode_rows: finished episodes per update that reach `episodes.csv`.
+      episode_rows: finished episodes per update written to `episodes.csv`, at most.
     """
 
     env: Environment
@@ -159,7 +159,7 @@ class RunConfig:
         return chosen
 
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
-        """What a role asks of its learner: arguments, by place and by name, of `make` and `memory`."""
+        """Positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
         sizes = {
             "samples": self.num_envs * self.agents(name),
@@ -175,16 +175,16 @@ class RunConfig:
         return (role.observation.shape, action_spec(role.action)), sizes
 
     def agents(self, learner: str) -> int:
-        """Agents per environment that act with a learner's policy, or with each of its policies."""
+        """Agents per environment of a learner's policy, or of each of its policies."""
         return _agents(self.env, self.controllers, learner)
 
     def policies(self, learner: str) -> int:
-        """Policies that a learner consists of: one, or one per agent."""
+        """Number of policies of a learner: 1, or one per agent."""
         return self.env.spec.role(learner).size if self.controllers[learner] == PER_AGENT else 1
 
     @property
     def segments(self) -> int:
-        """Segments of each agent per rollout, the same for all learners."""
+        """Segments per rollout, the same for all learners."""
         return next(iter(self.algos.values())).segments
 
     @property
@@ -194,23 +194,23 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one update."""
+        """Environment steps per update."""
         return self.num_envs * self.horizon
 
     @property
     def updates(self) -> int:
-        """Updates of the whole run, in whole chunks."""
+        """Updates of the whole run, rounded up to whole chunks."""
         chunk = self.steps_per_update * self.updates_per_chunk
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
 
 
 def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Who acts for each role of an environment, where only some are chosen."""
+    """Controllers of all roles: the chosen ones, else the environment's defaults."""
     return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
 def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
-    """Agents of a learner's own role and of those that share its policy; 1 where each has its own."""
+    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
     if controllers[learner] == PER_AGENT:
         return 1
     sharing = (role for role, name in controllers.items() if name == SHARED + learner)
@@ -218,7 +218,7 @@ def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> i
 
 
 def plans(config: RunConfig) -> dict[str, Plan]:
-    """Role name to the sizes of its updates, of the learners that have a plan."""
+    """Role name to `Plan`, for learners that have one."""
     found = {
         name: algo.plan(config.num_envs * config.agents(name), config.num_envs)
         for name, algo in config.algos.items()
@@ -230,7 +230,7 @@ def read(config: DictConfig) -> RunConfig:
     """Builds the objects that a composed configuration names.
 
     Raises:
-      ValueError: with one line that names the key, the value and what is allowed.
+      ValueError: one line with the key, the value and what is allowed.
     """
     _refuse_strangers(config)
     _refuse_infinities(OmegaConf.to_container(config, resolve=True))
@@ -240,7 +240,7 @@ def read(config: DictConfig) -> RunConfig:
     env_arguments = {}
     if config.get("reward") is not None:
         env_arguments["reward"] = build(config.reward, "reward")
-    # Hydra would turn objects among the arguments into configurations, hence the partial.
+    # A partial, because Hydra converts objects among the arguments to configurations.
     make = build(config.env, "env", _partial_=True)
     with misfits_named("env"):
         env = make(**env_arguments)
@@ -262,9 +262,9 @@ def read(config: DictConfig) -> RunConfig:
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
-    """The configuration in a checkpoint's metadata, as `read` wants it; unknown keys are refused."""
+    """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused."""
     config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
-    # What was composed is resolved; this one has to follow when `precision` is overridden.
+    # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):
             node.compute_dtype = "${precision}"
@@ -273,7 +273,7 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
 
 
 def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, LearnerSettings]:
-    """Settings of single roles: whole algorithms (with a `_target_`), or what differs from `algo`."""
+    """Settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
@@ -282,7 +282,7 @@ def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, Lear
 
 
 def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
-    """The node of a learner with numbers for what follows from the run's sizes; None agents: it is none."""
+    """A learner's node with settings derived from the run's sizes; unchanged if `agents` is None."""
     kind = _target(node)
     if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
         return node
@@ -290,7 +290,7 @@ def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
 
 
 def _target(node: DictConfig) -> Any:
-    """What a node is built by; None where that cannot be imported, which building it will tell."""
+    """The imported `_target_` of a node; None if the import fails, which building it then reports."""
     module, _, name = str(node.get("_target_")).rpartition(".")
     try:
         return getattr(import_module(module), name, None)
@@ -306,7 +306,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 
 
 def _refuse_shapeless(config: DictConfig) -> None:
-    """Demands mappings where the configuration has them, and names of controllers that are texts."""
+    """Raises ValueError unless nodes are mappings and controller names are strings."""
     needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
     optional = {key: config.get(key) for key in ("reward", "controllers", "algos")}
     needed |= {key: value for key, value in optional.items() if value is not None}
@@ -328,7 +328,7 @@ def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
 
 @contextmanager
 def misfits_named(where: str):
-    """Turns what a constructor raises for a value of the wrong kind into a ValueError of one line."""
+    """Converts a constructor's TypeError or AttributeError into a one-line ValueError."""
     try:
         yield
     except (TypeError, AttributeError) as error:
@@ -336,7 +336,7 @@ def misfits_named(where: str):
 
 
 def _refuse_infinities(values: Any, path: str = "") -> None:
-    """Demands that no number is infinite or NaN; null says that there is none."""
+    """Raises ValueError for infinite or NaN values."""
     if isinstance(values, Mapping | list):
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         for key, value in pairs:
@@ -346,7 +346,7 @@ def _refuse_infinities(values: Any, path: str = "") -> None:
 
 
 def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """A copy of the configuration with other values."""
+    """A copy of the configuration with changed values, by dotted key."""
     own = OmegaConf.create(OmegaConf.to_container(config))
     for key, value in changes.items():
         OmegaConf.update(own, key, value)
@@ -361,12 +361,12 @@ def same_shapes(ours: Any, theirs: Any) -> bool:
 
 
 def same_arrays(ours: Any, theirs: Any) -> bool:
-    """Whether two trees of arrays of the same structure hold the same numbers."""
+    """Whether two trees of arrays of the same structure have equal values."""
     return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
 
 
 def build(node: DictConfig, where: str, **arguments):
-    """Instantiates a node with a `_target_`; its own ValueErrors come through as they are."""
+    """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError."""
     try:
         return instantiate(node, **arguments, _convert_="all")
     except InstantiationException as error:

@@ -1,4 +1,4 @@
-"""Who acts for a role: a learner, or a script. One interface for rollouts and evaluation."""
+"""Controllers: one interface for learners and scripts, in rollouts and evaluation."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,11 +18,11 @@ PyTree = Any
 
 
 class Choice(NamedTuple):
-    """What a learner's agents did, as it wants it back.
+    """A learner's decision, as recorded for its update.
 
     Attributes:
       action: `[E, A, D]` in the learner's own units.
-      extras: the learner's own pytree, leaves `[E, A, ...]`; None where it acted greedily.
+      extras: the learner's own pytree, leaves `[E, A, ...]`; None for greedy actions.
     """
 
     action: jax.Array
@@ -35,8 +35,8 @@ class Controller(NamedTuple):
     Attributes:
       init: `(num_envs) -> memory [E]`.
       act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
-        `action` is in the role's action space, `choice` a learner's `Choice`, None of others.
-      policy: role whose learner's state it acts with; None where it needs none.
+        `action` is in the role's action space, `choice` a learner's `Choice`, otherwise None.
+      policy: name of the policy whose state it acts with; None for scripts.
     """
 
     init: Callable
@@ -45,7 +45,7 @@ class Controller(NamedTuple):
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """Describes an action space to a learner. Raises ValueError for shapes it cannot act in."""
+    """The `ActionSpec` of an action space; raises ValueError for a Box that is not one-dimensional."""
     if isinstance(space, Box):
         if len(space.shape) != 1:
             raise ValueError(f"action space {space}: learners act in one-dimensional boxes")
@@ -65,7 +65,7 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
 
 
 def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
-    """Lets the learner of the role `policy` act: sampled actions with what it learns from, or greedy ones."""
+    """Controller of the learner named `policy`: sampled actions with their extras, or greedy ones."""
 
     def init(num_envs):
         return agent.initial_carry((num_envs, role.size))
@@ -85,13 +85,13 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
 
 
 def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
-    """What a learner is handed of a role's observations: with those for critics if it tells them apart."""
+    """A role's observations as its learner takes them: with `critic_obs` if its critic is asymmetric."""
     obs = time.obs[role]
     return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
 
 
 def script(policy: ScriptedPolicy) -> Controller:
-    """Lets a scripted policy act; its memory is renewed when an episode begins."""
+    """Controller of a scripted policy, vmapped over E; its memory is reset when an episode begins."""
 
     def init(num_envs):
         memory = policy.init()
@@ -108,9 +108,9 @@ def script(policy: ScriptedPolicy) -> Controller:
 
 
 def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
-    """Lets the option with the traced number `index` act, so that one program serves them all.
+    """Controller that switches to the option of traced `index`, so that one program serves all options.
 
-    All options get the state of the one learner that any of them acts with.
+    All options receive the same policy state: at most one policy may occur among them.
     """
 
     def init(num_envs):
@@ -127,10 +127,10 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
 
 def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
-    """Returns a script of the environment, `NAME_ROLE` before `NAME`.
+    """Returns a script of the environment; `NAME_ROLE` takes precedence over `NAME`.
 
     Raises:
-      ValueError: no such script; one line says which there are.
+      ValueError: one line that lists the allowed names, for an unknown script.
     """
     scripts = env.scripts
     suffix = f"_{role}"

@@ -1,7 +1,6 @@
-"""Fixed-length evaluation inside jit: the first episode of every environment, deterministic.
+"""Fixed-length deterministic evaluation inside jit: one episode per environment.
 
-An environment with a number that is not finite is quarantined, as in training: its episode is over and
-does not count.
+Environments with non-finite values are quarantined as in training: their episodes end uncounted.
 """
 
 from collections.abc import Callable
@@ -27,13 +26,13 @@ class Evaluation:
     """Results of N episodes.
 
     Attributes:
-      quarantined: `[N]` bool; a number was not finite, so that the episode does not count.
+      quarantined: `[N]` bool; a value was not finite: the episode is not counted.
       present: role name to `[N, A]` bool; the slot was filled at any time.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
-      results: what `EnvSpec.results` names, `[N]` or, of a role, `[N, A]`; codes are -1 for none.
-      frames: what `record` returned, `[steps, N, ...]`, or None; a finished episode's last
-        frame is repeated.
+      results: by name as in `EnvSpec.results`, `[N]` or, per agent, `[N, A]`; codes are -1 for none.
+      frames: outputs of `record`, `[steps, N, ...]`, or None; a finished episode's last frame is
+        repeated.
     """
 
     quarantined: jax.Array
@@ -44,39 +43,39 @@ class Evaluation:
     frames: PyTree
 
     def mean_return(self, role: str) -> jax.Array:
-        """Returns `[N]`, means over the agents of a role that took part; NaN where there is none."""
+        """Returns `[N]`, means over the present agents of a role; NaN without any."""
         return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
 
     def score(self, spec: EnvSpec) -> jax.Array:
-        """Mean score of the episodes that count; NaN where none does."""
+        """Mean score of the counted episodes; NaN without any."""
         return weighted_mean(*self.scores(spec))
 
     def scores(self, spec: EnvSpec) -> tuple[jax.Array, jax.Array]:
-        """Each episode's share `[N]` in the numerator and in the denominator of the mean score."""
+        """Each episode's terms `[N]` in numerator and denominator of the mean score."""
         return self.sums(spec, spec.score)
 
     def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
-        """Each episode's share `[N]` in numerator and denominator of a result's average; 0 if quarantined."""
+        """Each episode's terms `[N]` in numerator and denominator of a result's average; 0 if quarantined."""
         value, weight = results_lib.sums(spec.results, self.results, self.present, name)
         return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
 
 
 def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
-    """Sum over sum; NaN where the weights are 0."""
+    """Ratio of sums `sum(value) / sum(weight)`; NaN if the weights sum to 0."""
     total, weight = jnp.sum(value), jnp.sum(weight)
     return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
-    """Parameters `[N]` of the evaluation's episodes: the environment's fixed sequence, if it has one."""
+    """Parameters `[N]` of the evaluation's episodes, vmapped `Environment.evaluation_params`."""
     index = jnp.arange(episodes)
     return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
 def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.Array]:
-    """Begins episodes with parameters `[N]`: rows of (environment state, time step), and which are sound.
+    """Resets with parameters `[N]`: rows of (environment state, time step), and whether each is finite.
 
-    What is not finite is shown as 0.
+    Non-finite values are replaced by 0.
     """
     number = jax.tree.leaves(params)[0].shape[0]
 
@@ -96,18 +95,19 @@ def play(
     params: PyTree,
     record: Callable | None = None,
 ) -> Evaluation:
-    """Plays one episode in each of N environments and freezes those that are over or quarantined.
+    """Plays one episode in each of N environments; finished and quarantined ones are frozen.
 
     Args:
-      controllers: who acts for each role.
-      policies: states of the policies that they act with, by name; nothing in them changes.
+      env: the environment.
+      controllers: by role name.
+      policies: policy states by name, read only.
       key: typed random key.
       params: environment parameters `[N]`.
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
 
     Returns:
-      results of the N first episodes; cut after `env.spec.episode_limit` decisions.
+      results of the N episodes, cut after `env.spec.episode_limit` decisions.
     """
     number = jax.tree.leaves(params)[0].shape[0]
     key_start, key_steps = jax.random.split(key)
@@ -155,7 +155,7 @@ def _empty(spec: EnvSpec, time: TimeStep, quarantined: jax.Array) -> Evaluation:
 def _accumulate(
     spec: EnvSpec, result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array
 ) -> Evaluation:
-    """Adds a decision to the episodes `counts [N]` that are under way."""
+    """Adds one decision to the running episodes, those where `counts [N]`."""
     paid = {role: alive if not spec.late else jnp.ones_like(alive) for role, alive in before.alive.items()}
     returns = {
         role: total + jnp.where(counts[:, None] & paid[role], after.reward[role], 0.0)
@@ -174,11 +174,10 @@ def _accumulate(
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
-    """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
+    """`eval_agg/...` scalars of an evaluation, with the returns of one role.
 
-    They are about the episodes that count: `num_episodes` of them, besides the `quarantined`. Averages are
-    sums over sums; NaN where nothing counts. A code that groups (spawn points) shows the score by label,
-    NaN where a label did not occur.
+    Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums; NaN
+    without any. A grouping code (spawn points) gives the score by label, NaN for labels that did not occur.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))

@@ -1,4 +1,4 @@
-"""Several seeds and variants of a run as one vmapped program, with one record for each."""
+"""Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ class Member(NamedTuple):
     """One run of a group.
 
     Attributes:
-      name: its folder.
-      variant: what sets it apart besides the seed.
-      config: its own configuration, which differs from the group's in numbers only.
+      name: its folder's name.
+      variant: name of its variant.
+      config: its own configuration, which differs from the group's only in numbers.
       resolved: the same as plain data.
     """
 
@@ -47,32 +47,32 @@ class Member(NamedTuple):
 
 
 def take(tree, index: int, axis: int = 0):
-    """One member's part of arrays stacked along `axis`."""
+    """Slices one member out of arrays stacked along `axis`."""
     return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
 
 
 def courses(members: Sequence[Member]):
-    """The members' curriculum states before the first update, stacked `[M, ...]`."""
+    """The members' initial curriculum states, stacked `[M, ...]`."""
     states = [member.config.curriculum(member.config.env).init() for member in members]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
-    """Restores the members' states under their present numbers; see `resuming.restore`."""
+    """Restores the members' states with their present hyper-parameters and tasks; see `resuming.restore`."""
     resuming.require_environment(program, checkpoint)
     state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
     return jax.vmap(program.renewed)(state, courses(members))
 
 
 def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
-    """Restores the members' states where nothing is compiled yet; see `restore`."""
+    """`restore` without a compiled program: derives the state's layout by `jax.eval_shape`."""
     keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
     like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
     return restore(program, members, checkpoint, like)
 
 
 class Group(Runner):
-    """M runs that differ in their seeds and in their tasks' numbers, trained side by side."""
+    """M runs that differ in seeds and task parameters, vmapped in one program."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of the numbers that they have in common, without those that are not known."""
+    """Means over members of finite numbers, by the names in the first non-empty result."""
     found = [result for result in results if result]
     means = {}
     for name in found[0] if found else ():
@@ -213,7 +213,7 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[float, float]:
-    """Scores and episodes that count, summed over evaluations; `column` names the mean score."""
+    """Sums of scores and of counted episodes over evaluations; `column` names the mean score."""
     numbers = [values["eval_agg/num_episodes"] for values in evaluations]
     rates = [values[f"eval_agg/{column}"] for values in evaluations]
     return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
@@ -222,11 +222,11 @@ def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[
 def variant_rows(
     members: Sequence[Member], records: Sequence[Record], column: str | None
 ) -> list[dict[str, Any]]:
-    """One row per variant: the score (`column` names it; None: the return) of its last and best evaluations.
+    """One row per variant: the score `column` (None: the return) of its last and best evaluations.
 
-    The interval covers Student's over the seeds (where there are several) and, for scores,
-    Wilson's over all episodes: seeds that all score 0 do not make 0 certain. Seeds without a score,
-    all of whose episodes were quarantined, are left out; where all are, everything is NaN.
+    The interval is the union of Student's t over seeds (if several) and, for scores, Wilson's over all
+    episodes: seeds that all score 0 do not make 0 certain. Seeds without a score (all episodes
+    quarantined) are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -268,10 +268,10 @@ def train_group(
     Args:
       members: the runs.
       resolved: the group's configuration as plain data.
-      folder: the group's folder; each member has one of its own in it.
-      tracker: where means over the members go; each member's numbers go to CSV files in its folder.
+      folder: the group's folder, with a subfolder per member.
+      tracker: receives means over members; each member's metrics go to CSV files in its folder.
       resume: the group's checkpoint to continue from, or None.
-      stop_after: stop as if asked to after this many updates in all; for tests.
+      stop_after: stop after this many updates in total; for tests.
 
     Returns:
       the summary, with a row per variant.

@@ -1,4 +1,4 @@
-"""How environments are played: every role decides, for rollouts and for evaluations alike."""
+"""One decision of all roles, shared by rollouts and evaluations."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ PyTree = Any
 
 
 class Decisions(NamedTuple):
-    """What all roles decided in E environments, by role name.
+    """Decisions of all roles in E environments, by role name.
 
     Attributes:
-      memories: of the controllers, after the decision.
+      memories: controller memories after the decision.
       actions: `[E, A, ...]` in the environment's spaces.
-      choices: of learners what they want back, see `controllers.Choice`; None of others.
+      choices: a learner's `controllers.Choice`, otherwise None.
     """
 
     memories: dict[str, PyTree]
@@ -33,14 +33,14 @@ def decide(
     view: View,
     reset: jax.Array,
 ) -> Decisions:
-    """Lets every role decide once.
+    """Calls every role's controller once.
 
     Args:
-      controllers: who acts for each role.
-      policies: states of the policies that they act with, by name.
-      keys: a key per role, in the order of their names.
-      memories: of the controllers.
-      view: what they look at.
+      controllers: by role name.
+      policies: policy states by name.
+      keys: one key per role, in the sorted order of role names.
+      memories: controller memories by role name.
+      view: environment states, parameters and time steps.
       reset: `[E]` bool; an episode begins with this decision.
     """
     result = Decisions({}, {}, {})

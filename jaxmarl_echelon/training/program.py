@@ -22,7 +22,7 @@ PyTree = Any
 
 
 class Report(NamedTuple):
-    """What an update shows to the host.
+    """Output of an update for the host.
 
     Attributes:
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
@@ -34,11 +34,11 @@ class Report(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """What an evaluation shows to the host.
+    """Output of an evaluation for the host.
 
     Attributes:
-      scalars: `eval_agg/...` and their like by full name.
-      result: the episodes of the task that the run is scored by.
+      scalars: by full name (`eval_agg/...`).
+      result: episodes of the task that scores the run.
       stage: the present stage of the curriculum, int32.
     """
 
@@ -48,11 +48,11 @@ class Assessment(NamedTuple):
 
 
 class World(NamedTuple):
-    """Arrays that a program takes besides its state: shared by all runs of a group, never donated or saved.
+    """Arrays besides the state: shared by all runs of a group, neither donated nor checkpointed.
 
     Attributes:
       env: `Environment.world`.
-      policies: states of policies that only act, by name, as a run begins with them.
+      policies: initial states of frozen policies, by name.
       teachers: states of the policies that learners imitate, by the learner's name.
     """
 
@@ -64,28 +64,26 @@ class World(NamedTuple):
 class Program(NamedTuple):
     """A run as pure functions of its state and of the program's `world`.
 
-    A world that is not given is the program's own, whose arrays are then constants of what is compiled.
+    With `world=None` the program's own world is used, as constants of the compiled code.
 
     Attributes:
-      init: `(key, course=None, world=None) -> RunState`; `course` is the curriculum's state to begin with.
-      update: `(RunState, world=None) -> (RunState, Report)`: one rollout and what is learnt from it.
+      init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
+      update: `(RunState, world=None) -> (RunState, Report)`: one rollout and the learners' updates.
       assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
-        that scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
-        looks at no more of the run than `policy` leaves and returns none of it, so that neither a
-        replay nor anything else is copied.
+        that scores the run, and one of the present stage, which updates the curriculum. It reads only
+        what `policy` keeps and returns none of it, so that no replay is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
-        deterministic, of the task that scores the run or of the task `params`, in as many episodes as the
-        configuration says or in `episodes`.
+        deterministic, on the task that scores the run or on `params`; `episodes` defaults to
+        `eval_episodes`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes played by other actors: `seats` is `(env) -> controllers`.
-      policy: `(RunState) -> RunState` with only what acting and evaluating need.
-      renewed: `(RunState, course=None) -> RunState`, a restored state with the numbers that the configuration
-        asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
-        `init`.
-      controllers: `(env) -> controllers`, who acts in evaluations.
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
+      policy: `(RunState) -> RunState` with only what acting and evaluation need.
+      renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
+        hyper-parameters and task parameters; `course` is as for `init`.
+      controllers: `(env) -> controllers` of evaluations.
       world: see `World`.
-      env, agents, curriculum: what it was built from.
-      steps_per_update: environment steps (decisions of an environment) of one update.
+      env, agents, curriculum: the parts it was built from.
+      steps_per_update: environment steps per update.
     """
 
     init: Callable
@@ -104,12 +102,12 @@ class Program(NamedTuple):
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """Options of XLA that `update` was built for; empty unless the program is tuned."""
+        """XLA options that `update` was built for; empty unless the program is tuned."""
         return {name: x for agent in self.agents.values() for name, x in agent.compiler_options.items()}
 
     @property
     def role(self) -> str:
-        """The role whose results count as the run's score: the first that learns."""
+        """The role that scores the run: the first learner."""
         return next(iter(self.agents))
 
 
@@ -120,12 +118,12 @@ def make_program(
 
     Args:
       config: the run.
-      agents: who learns the roles; None for `make_agents`.
-      tuned: whether the caller compiles `update` with `Program.compiler_options`; without these, gradient
-        steps of a tuned program can be slower than plain ones.
+      agents: role name to learner; None for `make_agents`.
+      tuned: whether the caller compiles `update` with `Program.compiler_options`; without them, a tuned
+        program's gradient steps can be slower than untuned ones.
 
     Raises:
-      ValueError: where parts of the configuration do not fit.
+      ValueError: for a configuration whose parts are inconsistent.
     """
     env = config.env
     agents = make_agents(config, tuned=tuned) if agents is None else agents
@@ -143,7 +141,7 @@ def make_program(
     def seats(env, greedy=True):
         return make_controllers(config, env, agents, frozen, greedy=greedy)
 
-    seats(env)  # a controller that does not exist is told of now, not when something is traced
+    seats(env)  # unknown controllers raise here instead of at trace time
 
     def collector(world):
         here = placed(world)
@@ -167,7 +165,7 @@ def make_program(
         if not curriculum.stages:
             result = evaluate(run, key, world=world)
             return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
-        # One copy of the program for both tasks.
+        # lax.map compiles the evaluation once for both tasks.
         tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
         tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
         both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
@@ -197,7 +195,7 @@ def make_program(
 def scored_assessment(program: Program, seed: int) -> Callable:
     """The evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
 
-    Whoever compiles it finds what the run compiled in the cache of compiled programs.
+    Compiling it hits the persistent compilation cache of the run.
     """
 
     def assess(run, world):
@@ -209,9 +207,9 @@ def scored_assessment(program: Program, seed: int) -> Callable:
 def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
     """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
-    For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks. Large
-    worlds (`Program.world`) are given as an argument: else they are constants of what is compiled.
-    `tuned` is as for `make_program`, whose `compiler_options` the function is then compiled with.
+    For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
+    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code. `tuned` is
+    as for `make_program`; the caller then compiles with `Program.compiler_options`.
     """
     program = make_program(config, tuned=tuned)
 
@@ -223,7 +221,7 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
 
 
 def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
-    """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
+    """A run reduced to what acting and evaluation need: no replay, optimisers or running episodes."""
     policies = {
         name: agents[name].policy_state(state) if name in agents else state
         for name, state in run.policies.items()
@@ -242,7 +240,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
-    """A restored run under the numbers of its configuration; what they leave as it is keeps its bits."""
+    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical."""
     policies = {
         name: state.replace(hyper=agents[name].hyper()) if adjustable(agents, name) else state
         for name, state in run.policies.items()
@@ -252,7 +250,7 @@ def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, cou
 
 
 def adjustable(agents: dict[str, Agent], name: str) -> bool:
-    """Whether the state of a policy holds hyper-parameters that its configuration gives."""
+    """Whether a policy's state holds hyper-parameters from the configuration."""
     return name in agents and agents[name].hyper is not None
 
 
@@ -288,7 +286,7 @@ def initial_state(
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
-    """One rollout, one learning pass for every learner, and what the curriculum makes of it."""
+    """One rollout, then an update of every rollout learner and of the curriculum."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
     run, collected = rollout.collect(
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)

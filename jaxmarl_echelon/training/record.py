@@ -1,4 +1,4 @@
-"""The book-keeping of one run on the host: what is logged, what is best, what a checkpoint says."""
+"""Host-side record of one run: logging, best scores, checkpoint metadata."""
 
 import math
 import sys
@@ -24,15 +24,15 @@ from jaxmarl_echelon.training.statistics import shown
 
 @dataclass
 class Progress:
-    """Where a run stands on the host; kept in a checkpoint's metadata.
+    """Host-side progress of a run, stored in checkpoint metadata.
 
     Attributes:
       updates: updates done.
       episodes: episodes finished in training.
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
-      forced: how often the curriculum advanced because its patience was at an end.
-      best: name of a best checkpoint to its score, a list compared in order.
+      forced: number of curriculum advances forced by patience.
+      best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
     """
 
@@ -46,19 +46,19 @@ class Progress:
 
 
 class DivergedError(RuntimeError):
-    """A learner's numbers are no longer finite."""
+    """A learner's loss is not finite."""
 
 
 class Record:
-    """One run's results on their way to its tracker and its checkpoints.
+    """Logs one run's results to its tracker and saves its checkpoints.
 
     Args:
       config: the run.
       program: its program.
-      resolved: the composed configuration as plain data, kept in every checkpoint.
+      resolved: the composed configuration as plain data, stored in every checkpoint.
       folder: the run's folder.
-      tracker: where numbers go.
-      progress: where the run stands.
+      tracker: receives all metrics.
+      progress: the run's progress, updated in place.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Record:
         """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
 
         Raises:
-          DivergedError: where a loss is not finite.
+          DivergedError: if a loss is not finite.
         """
         self.progress.seconds += seconds
         chunk = self.config.updates_per_chunk
@@ -115,7 +115,7 @@ class Record:
             self.tracker.log(namespace, self.step, part)
 
     def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
-        """The name of the curriculum's stage; says so where it changed."""
+        """The name of the curriculum's stage; logs an event when it changes."""
         stages = self.program.curriculum.stages
         if not stages:
             return {}
@@ -153,7 +153,7 @@ class Record:
         self.progress.episodes += number
 
     def _names(self, values: dict[str, float]) -> dict[str, str]:
-        """The labels of the codes and tags among the values of an episode."""
+        """The labels of an episode's codes and tags."""
         spec, curriculum = self.program.env.spec, self.program.curriculum
         codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
         labels = codes | {name: known for name, known in curriculum.tags.items()}
@@ -163,7 +163,7 @@ class Record:
         }
 
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
-        """Logs an evaluation; returns the names of the best checkpoints that the state now deserves."""
+        """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
         self.progress.last_eval = values
@@ -192,10 +192,10 @@ class Record:
             self.tracker.log("eval", self.step, values)
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
-        """The names of the best checkpoints that training's own results ask for.
+        """Names of best checkpoints to save because of training metrics.
 
-        The rolling statistics count once their window is full: a first episode that happens to succeed
-        would be the best for ever. A later stage of a curriculum is better than any result in an earlier one.
+        Nothing until the rolling window is full: one early success would remain the best for ever. A later
+        stage of a curriculum ranks above any result in an earlier one.
         """
         if metrics["train/episodes"] < self.config.window:
             return []
@@ -207,9 +207,9 @@ class Record:
         return []
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
-        """`[name]` where `score` is the best so far; what is `above` it is compared first.
+        """`[name]` if `[*above, *score]` exceeds the best so far, lexicographically; else empty.
 
-        What is not finite is no score, now or before.
+        Non-finite scores are ignored, present or previous.
         """
         rank, best = [*above, *score], self.progress.best.get(name, [])
         known = bool(best) and all(map(math.isfinite, best))
@@ -220,7 +220,7 @@ class Record:
         return [name]
 
     def save(self, state, names: list[str]) -> None:
-        """Saves the state under the names; those of single phases hold the policy only."""
+        """Saves the state under each name; bests of single phases hold the policy only."""
         facts = {
             "step": self.step,
             "updates": self.progress.updates,
@@ -241,7 +241,7 @@ class Record:
             checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
 
     def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
-        """What came out of the run."""
+        """The run's summary."""
         return {
             "status": status,
             "env_steps": self.step,
@@ -259,8 +259,7 @@ class Record:
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
     """An evaluation's scalars as Python floats, with the 95 % interval of the score.
 
-    Groups that did not occur are left out. Without an episode that counts there is no score and no interval:
-    both are NaN.
+    Groups that did not occur are left out. Score and interval are NaN without a counted episode.
     """
     values = {name: float(value) for name, value in scalars.items()}
     groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
@@ -272,9 +271,9 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
 
 
 def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:
-    """The mean score with its 95 % interval, from what each episode that counts adds to both of its sums.
+    """The mean score `sum(value) / sum(weight)` with its 95 % interval, from one term per counted episode.
 
-    Wilson's interval where episodes score 0 or 1, else Student's over episodes, of the ratio's linearisation.
+    Wilson's interval for binary scores, else Student's t over episodes of the linearised ratio.
     """
     if spec.result(spec.score).kind == "rate" and set(np.unique(weight)) <= {1.0}:
         return rate_values(spec, int(np.sum(value)), value.size)
@@ -288,7 +287,7 @@ def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[s
 
 
 def rate_values(spec: EnvSpec, wins: float, number: float) -> dict[str, float]:
-    """The share of `wins` in `number` episodes, with its Wilson interval; NaN for no episodes."""
+    """The rate `wins / number` with its Wilson interval; NaN without episodes."""
     return _interval(spec, *((wins / number, *wilson(wins, number)) if number else (math.nan,) * 3))
 
 
@@ -298,7 +297,7 @@ def _interval(spec: EnvSpec, mean: float, low: float, high: float) -> dict[str, 
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:
-    """Splits `namespace/name` keys at their first slash."""
+    """Groups values by namespace: splits `namespace/name` keys at the first slash."""
     result: dict[str, dict[str, float | str]] = defaultdict(dict)
     for name, value in metrics.items():
         namespace, _, rest = name.partition("/")
@@ -312,7 +311,7 @@ def environment(spec: EnvSpec) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers of a run depend on."""
+    """Versions of Python and of the packages that affect results."""
     names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     found = {"python": sys.version.split()[0]}
     for name in names:

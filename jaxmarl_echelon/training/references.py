@@ -1,4 +1,4 @@
-"""What a run's evaluation episodes are worth by themselves: reference scripts in the policy's place."""
+"""Reference scores: scripted policies on the evaluation's episodes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -22,14 +22,14 @@ def names(program: Program) -> tuple[str, ...]:
 def play(
     program: Program, run: RunState, key: jax.Array, world: Any, episodes: int | None = None
 ) -> dict[str, tuple[dict, evaluation.Evaluation]]:
-    """Plays the evaluation once with each reference script of the scored role; pure, for jit and vmap.
+    """Evaluates each reference script of the scored role; pure, for jit and vmap.
 
     Args:
       program: the run's program.
-      run: the run, whose other roles act as in its own evaluation.
-      key: the evaluation's key: the same episodes.
-      world: of the environment.
-      episodes: how many; None for as many as the configuration says.
+      run: the run; its other roles act as in its own evaluation.
+      key: the evaluation's key, for the same episodes.
+      world: the program's world.
+      episodes: number of episodes; None for `eval_episodes`.
 
     Returns:
       script name to the evaluation's scalars and episodes.
@@ -47,7 +47,7 @@ def play(
 
 
 def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
-    """Runs `play`, if there is anything to play; script name to what `eval.csv` would say of it."""
+    """Jits and runs `play`; script name to its `eval_agg/...` values, empty without references."""
     if not names(program):
         return {}
     play_all = jax.jit(partial(play, program, episodes=episodes))
@@ -55,12 +55,12 @@ def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None
 
 
 def values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluation]]) -> Scores:
-    """Turns what `play` returned, on the host, into numbers by name."""
+    """Converts the output of `play` to Python floats by name."""
     return {name: evaluation_values(*result, program.env.spec) for name, result in played.items()}
 
 
 def line(program: Program, name: str, score: Mapping[str, float], policy: Mapping[str, float]) -> str:
-    """One line for people: a reference script beside the trained policy."""
+    """One line that compares a reference script with the trained policy."""
     number = int(policy["eval_agg/num_episodes"])
     both = f"{name} {program.role}: {_result(program, score)}; trained policy: {_result(program, policy)}"
     return f"{both}; {number} episodes each"

@@ -1,4 +1,4 @@
-"""Rollouts: T decisions in E environments, in which replay learners learn as they go."""
+"""Rollouts: T decisions in E environments, interleaved with the updates of replay learners."""
 
 from typing import Any, NamedTuple
 
@@ -17,19 +17,19 @@ from physics.sparse_batch import compute_rows
 PyTree = Any
 
 BOOTSTRAP_CHUNK = 64
-# From this score on an episode counts as a success where only successes are kept.
+# Scores from here on count as success, for replays that keep only successful episodes.
 GOOD = 0.5
 
 
 class Collector(NamedTuple):
-    """What a rollout needs that never changes during a run.
+    """Static inputs of a rollout.
 
     Attributes:
       env: the environment.
-      agents: role name to the agent that learns it.
-      controllers: role name to who acts for it.
+      agents: role name to its learner.
+      controllers: role name to its controller.
       horizon: decisions T per rollout.
-      segments: parts of a rollout, of equal length, before each of which recurrent state is kept.
+      segments: equal parts of a rollout; the recurrent state is stored at the start of each.
     """
 
     env: Environment
@@ -39,11 +39,11 @@ class Collector(NamedTuple):
     segments: int = 1
 
     def learning(self, when: str) -> dict[str, Agent]:
-        """The agents that learn from a "rollout" or in each "step"."""
+        """The agents that learn per `when`: "rollout" or "step"."""
         return {role: agent for role, agent in self.agents.items() if agent.learns == when}
 
     def seats(self, learner: str) -> tuple[str, ...]:
-        """The roles that a learner acts for and learns from, its own first."""
+        """The roles that a learner controls and learns from, its own first."""
         others = (r for r, c in self.controllers.items() if c.policy == learner and r != learner)
         return (learner, *others)
 
@@ -52,11 +52,11 @@ class Collected(NamedTuple):
     """One rollout.
 
     Attributes:
-      rollouts: role name to its Rollout, axes `[T, E, A]`, of the agents that learn from one.
-      metrics: role name to the metrics of the agents that learnt in each step, averaged over their
-        gradient steps; NaN while there was none.
-      flow: beginnings and ends of episodes, `[T, E]`.
-      quarantined: int32, how often an environment was reset for a non-finite number.
+      rollouts: role name to Rollout, axes `[T, E, A]`, for agents that learn from rollouts.
+      metrics: role name to metrics of the agents that learn in each step, averaged over their gradient
+        steps; NaN without any.
+      flow: starts and ends of episodes, `[T, E]`.
+      quarantined: int32, number of resets because of a non-finite value.
     """
 
     rollouts: dict[str, Rollout]
@@ -66,13 +66,13 @@ class Collected(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A decision per agent whose consequences are not complete: rewards may still come.
+    """One incomplete transition per agent: further rewards may still be credited to it.
 
     Attributes:
-      obs: `[E, A, ...]` what it was made on.
+      obs: `[E, A, ...]` observation acted on.
       action: `[E, A, D]` in the learner's own units.
-      reward: `[E, A]` paid for it so far.
-      waits: `[E, A]` bool; there is such a decision.
+      reward: `[E, A]` accumulated so far.
+      waits: `[E, A]` bool; a transition is pending.
     """
 
     obs: PyTree
@@ -82,7 +82,7 @@ class Pending(NamedTuple):
 
 
 def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
-    """Nothing pending, by role, of the roles for which there may be something."""
+    """Empty `Pending` per role of the step learners; no entries unless `EnvSpec.late`."""
     if not collector.env.spec.late:
         return {}
     return {
@@ -99,15 +99,15 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
 
 
 def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tuple[Pending, Transition]:
-    """Completes transitions whose agents wait before they see what came of them.
+    """Accumulates delayed rewards into pending transitions and completes those whose agents act or end.
 
     Args:
-      pending: decisions that wait.
-      transition: of this step: `alive` where an agent acted, `reward` whatever it was paid.
-      goes_on: `[E, A]` bool; its story is not over and it does not act next: it waits, or goes on waiting.
+      pending: pending transitions.
+      transition: of this step; `alive` where an agent acted, `reward` whatever it received.
+      goes_on: `[E, A]` bool; the agent's story is not over and it does not act next.
 
     Returns:
-      what waits now, and this step's complete transitions: an agent has one at most.
+      the new pending transitions, and the complete ones of this step, at most one per agent.
     """
     acted, waited = transition.alive, pending.waits & ~transition.alive
 
@@ -124,9 +124,10 @@ def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tupl
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
-    """Plays T decisions; records what rollout learners need and lets replay learners learn.
+    """Steps the environments T times, records rollouts and updates replay learners after each step.
 
     Args:
+      collector: the static inputs.
       run: the run; its episodes, memories, reset flags and replay learners are advanced.
       key: typed random key.
       draw: `(key) -> Drawn`, draws a new episode's parameters.
@@ -200,10 +201,10 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
 
 def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
-    """What begins and ends with one decision, `[E]`.
+    """Starts and ends of episodes at one decision, `[E]`.
 
-    An episode that begins before its environment's stagger is through may be broken off. It counts
-    neither if it is nor if it ends in time, which the short ones do.
+    Episodes that start before their environment's stagger has elapsed are not counted, cut or not: the
+    ones that end before the cut are the short ones, and would bias the statistics.
     """
     counts = run.stagger == 0
     finished = transition.finished
@@ -216,12 +217,12 @@ def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
 
 
 def _joined(parts) -> PyTree:
-    """Arrays `[E, A, ...]` of several roles as those of one, agent by agent."""
+    """Concatenates arrays `[E, A, ...]` of several roles along the agent axis."""
     return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1) if len(x) > 1 else x[0], *parts)
 
 
 def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Means of metrics `[T]` over the gradient steps that they stand for."""
+    """Means of metrics `[T]`, weighted by gradient steps; NaN without any."""
     weight = metrics["gradient_steps"]
     total = jnp.sum(weight)
 
@@ -272,10 +273,9 @@ def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry,
 
 
 def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
-    """Values `[E, A]` of final observations where truncated, computed for those environments only.
+    """Values `[E, A]` of final observations where truncated, as sparse batched work; None without a critic.
 
-    They are taken inside the rollout because a recurrent critic needs the carry of that moment. None of an
-    agent without a critic.
+    Computed inside the rollout because a recurrent critic needs the carry of that step.
     """
     if agent.value is None:
         return None
@@ -293,15 +293,15 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
 
 
 def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
-    """`[E, A]` bool; which of all that act with a learner's policy wait where the rollout ended."""
+    """`[E, A]` bool; agents of a learner that wait at the end of the rollout; None unless `EnvSpec.late`."""
     waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
     return _joined(waits[role] for role in collector.seats(learner)) if waits else None
 
 
 def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
-    """Values `[E, A]` of where the rollout ended, of all that act with a learner's policy.
+    """Values `[E, A]` of the observations after the rollout, of all agents of a learner.
 
-    None where it has no critic.
+    None without a critic.
     """
     time, agent, state = run.episodes.time, collector.agents[learner], run.policies[learner]
     if agent.value is None:

@@ -1,4 +1,4 @@
-"""Rolling statistics of finished episodes and the table of episodes, inside the program."""
+"""Rolling statistics and table of finished episodes, inside jit."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from jaxmarl_echelon.training.types import Recent
 
 
 def columns(spec: EnvSpec) -> tuple[str, ...]:
-    """Names of what the ring keeps of an episode.
+    """Names of the ring's columns.
 
-    Returns, the length, codes, and for every other result `NAME` its share in the average's numerator; where
-    averages are not over episodes (of a role, or over another result) also `NAME/weight`, that in the
-    denominator.
+    Returns per role, the length, codes, and for every other result `NAME` its term in the average's
+    numerator; for weighted averages (per agent, or over another result) also `NAME/weight`, its term in
+    the denominator.
     """
     names = [f"return/{role.name}" for role in spec.roles] + ["length"]
     for result in results_lib.kept(spec.results):
@@ -32,9 +32,9 @@ def recent_init(spec: EnvSpec, window: int) -> Recent:
 
 
 def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
-    """Writes finished episodes, given with any leading axes, into the ring in their order.
+    """Writes finished episodes, with any leading axes, into the ring in order.
 
-    Only the last W of them are written, so that no two go to the same place.
+    Only the last W are written, so that scatter indices are unique.
     """
     mask = finished.mask.reshape(-1)
     window = recent.values.shape[0]
@@ -52,9 +52,10 @@ def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Averages over the ring, as `train/...` scalars; NaN while no episode has ended.
+    """Averages over the ring, as `train/...` scalars; NaN while it is empty.
 
-    Returns are those of the episodes in which somebody of the role took part. Results are sums over sums.
+    Returns are averaged over episodes with at least one present agent of the role; weighted results are
+    ratios of sums.
     """
     ring = dict(zip(columns(spec), recent.values.T, strict=True))
     filled = jnp.arange(recent.values.shape[0]) < recent.count
@@ -87,10 +88,9 @@ def episode_rows(
     """The first `rows` finished episodes of a rollout `[T, E]`, for a table on the host.
 
     Returns:
-      `number` (int32, how many ended, whether or not they fit) and columns `[rows]`: `step`
-      and `env` (place in the rollout), `length`, `return/ROLE`, the results by name (codes int32; of a
-      role the mean over its agents) and the tags; NaN where nobody took part. Rows from `number` on are
-      padding.
+      `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
+      (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
+      means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
     mask = finished.mask
     index = jnp.nonzero(mask.reshape(-1), size=min(rows, mask.size), fill_value=0)[0]
@@ -113,7 +113,7 @@ def episode_rows(
 def shown(
     results: dict[str, jax.Array], present: dict[str, jax.Array], spec: EnvSpec
 ) -> dict[str, jax.Array]:
-    """Every result of episodes as one number each: codes as they are, of a role the mean over its agents."""
+    """Every result as one number per episode: codes unchanged, per-agent results as means over agents."""
     found = {}
     for result in spec.results:
         if _weighted(result):

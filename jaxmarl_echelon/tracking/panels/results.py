@@ -1,4 +1,4 @@
-"""How training and evaluation go."""
+"""Training and evaluation panels."""
 
 import math
 
@@ -18,7 +18,7 @@ LEAST_EVALUATIONS = 2
 
 
 def training(view: RunView, width: int, height: int) -> Panel:
-    """Newest results of training, their courses, the last episodes, and a bar per outcome."""
+    """Newest training results with trends, the last episodes, and a bar per outcome."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", min_width=7, no_wrap=True)
@@ -47,7 +47,7 @@ def training(view: RunView, width: int, height: int) -> Panel:
 
 
 def recent_outcomes(view: RunView, width: int) -> Text:
-    """The outcomes of the newest episodes in their colours, newest at the right; successes stand taller."""
+    """The outcomes of the newest episodes by colour, newest at the right; successes are taller."""
     line = Text("recent  ", style="dim", no_wrap=True)
     for outcome in list(view.recent)[-max(width - len(line), 1) :]:
         tall = not view.good_outcomes or outcome in view.good_outcomes
@@ -56,10 +56,10 @@ def recent_outcomes(view: RunView, width: int) -> Text:
 
 
 def evaluation(view: RunView, width: int, height: int) -> Panel:
-    """The last evaluations, newest first; of the last one, as room allows, outcomes and tasks.
+    """The last evaluations, newest first; for the last one, as space allows, outcomes and tasks.
 
-    Where there is no room for a bar per outcome they share one. Where there is none for all
-    tasks the ones with least success are shown.
+    Without space for a bar per outcome they share one; without space for all tasks, those with the lowest
+    success are shown.
     """
     if not view.evaluations:
         return parts.panel("evaluation", Text("none yet", style="dim"))
