@@ -32,7 +32,7 @@ def make_learner(config: RunConfig, name: str, **options) -> Agent:
 
 
 def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the teacher of a role's learner, as keyword arguments of `make_agent`.
+    """Loads the teacher of a role's learner, as keyword arguments of `make_learner`.
 
     Raises:
       ValueError: as `frozen_policy`, and for a teacher without action probabilities.
