@@ -112,7 +112,7 @@ def simulate(curriculum, num_envs, rate, success_length, failure_length, key):
         over = left == 1
         outcome = jnp.where(won, WON, CRASHED)
         done = runs.finished(np.zeros(num_envs, bool), 0, 0, 0.0)
-        done = done.replace(mask=over, outcome=jnp.where(over, outcome, -1), stage=own)
+        done = done.replace(mask=over, results={"outcome": jnp.where(over, outcome, -1)}, tags={"stage": own})
         again = begin(key)
         following = (over, jnp.where(over, stage, own), jnp.where(over, again[0], won))
         return (*following, jnp.where(over, again[1], left - 1)), Flow(begins, {"stage": own}, over, done)

@@ -187,11 +187,11 @@ def test_means_are_over_the_agents_that_took_part(roster):
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished)
+    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished, env.spec)
     metrics = statistics.recent_metrics(ring, env.spec, (ROLE,))
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
-    rows = statistics.episode_rows(finished, (ROLE,), 4)
+    rows = statistics.episode_rows(finished, env.spec, (ROLE,), 4)
     np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
     seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
