@@ -1,13 +1,15 @@
-"""Contracts of the learners: what they are given and what they return."""
+"""Types of the learners' interface: experience, spaces, goals and the agent itself."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from flax import struct
 
 PyTree = Any
+Metrics = dict[str, jax.Array]
+Hyper = dict[str, jax.Array]
 
 
 class ActionSpec(NamedTuple):
@@ -36,56 +38,84 @@ class ActionSpec(NamedTuple):
 
 
 @struct.dataclass
+class Asymmetric:
+    """Observations of an agent whose critic sees other things than its actor (Pinto et al. 2018).
+
+    Attributes:
+      actor: `[batch, ...]` what the policy sees.
+      critic: `[batch, ...]` what the value is a function of; None where nobody asks for values.
+    """
+
+    actor: PyTree
+    critic: PyTree
+
+
+def of_actor(obs: PyTree) -> PyTree:
+    """The part of observations that the policy sees."""
+    return obs.actor if isinstance(obs, Asymmetric) else obs
+
+
+@struct.dataclass
 class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
-    A rollout may hold k segments of T / k decisions each, one after the other. The flags are never
-    merged: each answers its own question.
+    A rollout may hold k segments of T / k decisions each, one after the other. The flags `reset`,
+    `discount`, `boundary` and `alive` are never merged.
 
     Attributes:
-      obs: `[T, E, A, ...]` what the policy saw.
+      obs: `[T, E, A, ...]` observations acted on.
       action: `[T, E, A, D]` as sampled, in the learner's own units.
-      log_prob: `[T, E, A]` log-probability of `action` when it was sampled.
-      value: `[T, E, A]` the critic's estimate for `obs`, in reward units as learnt.
+      extras: leaves `[T, E, A, ...]`, what the agent's `act` returned beside its actions.
       reward: `[T, E, A]` raw rewards.
       reset: `[T, E, A]` bool; recurrent state is cleared *before* this step.
       discount: `[T, E, A]` 0 where this step terminated the agent, 1 otherwise.
       boundary: `[T, E, A]` bool; the episode ended *after* this step, for any reason.
-      bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere.
+      bootstrap: `[T, E, A]` value of the final observation where truncated, 0 elsewhere; None for an agent
+        without a critic.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
+      skip: `[T, E, A]` bool; the agent did not act, but its story goes on: what it is paid belongs to its
+        last decision. None where nobody is paid without acting.
+      last_skip: `[E, A]` bool; it will not act on the observation after the last step, though its story goes
+        on. None as for `skip`.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
-      last_value: `[E, A]` value of the observation after the last step.
+      last_value: `[E, A]` value of the observation after the last step; None as for `bootstrap`.
     """
 
     obs: PyTree
     action: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
+    extras: PyTree
     reward: jax.Array
     reset: jax.Array
     discount: jax.Array
     boundary: jax.Array
-    bootstrap: jax.Array
+    bootstrap: jax.Array | None
     alive: jax.Array
     mask: jax.Array | None
     carry: PyTree
-    last_value: jax.Array
+    last_value: jax.Array | None
+    skip: jax.Array | None = None
+    last_skip: jax.Array | None = None
+
+    @property
+    def paid(self) -> jax.Array:
+        """`[T, E, A]` bool; rows whose rewards count: of agents that act, and of those that wait."""
+        return self.alive if self.skip is None else self.alive | self.skip
 
 
 @struct.dataclass
 class Transition:
-    """One decision of every agent, axes `[E, A]`, for learners that keep a replay.
+    """One decision of every agent, axes `[E, A]`, for learners with a replay.
 
     Attributes:
-      obs: `[E, A, ...]` what the policy saw.
+      obs: `[E, A, ...]` observations acted on.
       action: `[E, A, D]` in the learner's own units.
       reward: `[E, A]`.
       discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise.
-      next_obs: `[E, A, ...]` what the step led to; the true final observation where an episode ended.
+      next_obs: `[E, A, ...]` next observations; the true final one where an episode ended.
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
-      success: `[E, A]` bool; it ended here, and well for the role of the agent.
+      success: `[E, A]` bool; the episode ended here with a success of the agent's role.
       alive: `[E, A]` bool; the agent acted in this step and learns from it.
     """
 
@@ -100,31 +130,50 @@ class Transition:
 
 
 class Block(NamedTuple):
-    """A stretch of a flat observation that is something of its own.
+    """A contiguous part of a flat observation with a shape of its own.
 
     Attributes:
       name: of the block.
       start: index of its first feature.
-      shape: what it is reshaped to.
-      kind: "vector" `[F]`, "set" `[K, F]` of rows in no order (zeros: empty places), or "map" `[H, W]`.
+      shape: shape of the part.
+      kind: "vector" `[F]`, "set" `[K, F]` of unordered rows (zeros: empty places), or "map" `[H, W]`.
+      fields: names along the last axis; empty where it has none.
     """
 
     name: str
     start: int
     shape: tuple[int, ...]
     kind: str
+    fields: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """Number of its features."""
         return math.prod(self.shape)
 
+    @property
+    def stop(self) -> int:
+        """Index after its last feature."""
+        return self.start + self.size
+
+    @property
+    def slice(self) -> slice:
+        """Its place in a flat observation."""
+        return slice(self.start, self.stop)
+
 
 class ObservationSpec(NamedTuple):
-    """What networks are told of an observation: its shape, and the blocks of it once it is flat."""
+    """What networks are told of an observation.
+
+    Attributes:
+      shape: of what the policy sees.
+      blocks: of that, once it is flat.
+      critic: shape of what the critic sees instead; None for the same.
+    """
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
+    critic: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -138,9 +187,9 @@ class Goal(NamedTuple):
     All functions are pure, work on flat observations `[..., F]` and goals `[..., G]`.
 
     Attributes:
-      achieved: `(next_obs) -> [..., G]`, the goal that was reached.
-      desired: `(obs) -> [..., G]`, the goal that was asked for.
-      replace: `(obs, goal) -> [..., F]`, the observation had `goal` been asked for.
+      achieved: `(next_obs) -> [..., G]`, the goal that was achieved.
+      desired: `(obs) -> [..., G]`, the desired goal.
+      replace: `(obs, goal) -> [..., F]`, the observation with `goal` as the desired one.
       reward: `(achieved, desired) -> [...]`, the part of the reward that depends on the goal.
     """
 
@@ -160,19 +209,24 @@ class Agent(NamedTuple):
       init: `(key) -> state`.
       initial_carry: `(batch_shape) -> carry`.
       act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
-        `extras` holds what the learner wants back in its batch (`log_prob`, `value`).
+        `extras` is the agent's own pytree, leaves `[batch, ...]`, which comes back in its Rollout.
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       value: `(state, obs, carry, reset, mask) -> [batch]`, or None for agents without a state value; the
-        carry is looked at, not advanced.
+        carry is not advanced. Rollouts of an agent without one have no bootstraps.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
-        after every decision, and the metric `gradient_steps` says how much was learnt from it.
-      policy_state: `(state) -> state`, what `act` and `greedy` need of it: no replay, no optimiser.
+        after every decision, and the metric `gradient_steps` counts the steps that followed.
+      policy_state: `(state) -> state`, the part that `act` and `greedy` need: no replay, no optimiser.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
-      rows: samples that go through the networks at once when it learns, or None where that is not known.
-      hyper: `() -> dict`, the traced hyper-parameters that its settings ask for, as in `hyper` of a
-        fresh state; None for agents whose state has none.
+      compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
+      hyper: `() -> dict`, the initial traced hyper-parameters, as in `hyper` of a fresh state; None for
+        agents whose state has none.
+      frozen: arrays that `init` puts into the state and nothing changes (a teacher's), or None.
+      init_with: `(key, frozen) -> state`, the same with these as an argument instead of constants; None
+        without such arrays.
+      asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
+        `act` where it is not learnt from, are handed what the actor sees.
     """
 
     init: Callable
@@ -184,5 +238,8 @@ class Agent(NamedTuple):
     learns: str = "rollout"
     policy_state: Callable = lambda state: state
     teach: Callable | None = None
-    rows: int | None = None
+    compiler_options: Mapping[str, str] = {}
     hyper: Callable[[], PyTree] | None = None
+    frozen: PyTree = None
+    init_with: Callable | None = None
+    asymmetric: bool = False

@@ -1,4 +1,4 @@
-"""Attackers with a few numbers each, for `feasibility.py`: scripts, open-loop plans, a feedback law."""
+"""Parametrised attackers for `feasibility.py`: scripts, open-loop plans, a feedback law."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ KNOTS = 15
 
 
 class View(NamedTuple):
-    """What an attacker sees: `time` s; car states `me` and `target` [7]; wall `room` of the target, m."""
+    """Input of an attacker: `time` (s), car states `me` and `target` [7], the target's wall `room` (m)."""
 
     time: jax.Array
     me: jax.Array
@@ -21,12 +21,12 @@ class View(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Attackers of one kind.
+    """A parametrised family of attackers.
 
     Attributes:
-      names: of the numbers.
+      names: names of the D parameters.
       low, high: their ranges.
-      act: `(numbers [D], View) -> [2]`, steering angle (rad) and speed (m/s).
+      act: `(parameters [D], View) -> [2]`, steering angle (rad) and speed (m/s).
     """
 
     names: tuple[str, ...]
@@ -36,23 +36,23 @@ class Family(NamedTuple):
 
 
 def _family(act: Callable, **ranges: tuple[float, float]) -> Family:
-    """Builds a family from the ranges of its numbers, in the order in which `act` unpacks them."""
+    """Builds a family from the ranges of its parameters, in the order of `act`."""
     low, high = zip(*ranges.values(), strict=True)
     return Family(tuple(ranges), low, high, act)
 
 
 def _wrap(angle):
-    """Returns the angle in [-pi, pi)."""
+    """Wraps an angle to [-pi, pi)."""
     return (angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
 
 
 def _towards(me, heading, speed, gain=2.0):
-    """Steers to a heading at a speed; in reverse the other way round."""
+    """Steers towards a heading at a speed; steering is inverted in reverse."""
     return jnp.stack([jnp.where(speed < 0, -1.0, 1.0) * gain * _wrap(heading - me[YAW]), speed])
 
 
 def park(p, view):
-    """Drives to `y` while `until` lasts, then turns to a heading and stands."""
+    """Drives to lateral position `y` for `until` s, then turns to a heading at speed `creep`."""
     y, heading, until, speed, creep = p
     course = jnp.clip(2.0 * (y - view.me[Y]), -0.7, 0.7)
     going = _towards(view.me, course, speed)
@@ -60,14 +60,14 @@ def park(p, view):
 
 
 def weave(p, view):
-    """Swings its heading about the corridor's direction."""
+    """Oscillates its heading about the corridor's direction."""
     swing, period, phase, speed, lean = p
     course = lean + swing * jnp.sin(2 * jnp.pi * (view.time / period + phase))
     return _towards(view.me, course, speed)
 
 
 def brake(p, view):
-    """Drives ahead at a distance, then brakes with the wheels turned."""
+    """Drives ahead of the target at a distance, then brakes with turned wheels."""
     y, ahead, until, steer, speed = p
     course = jnp.clip(2.0 * (y - view.me[Y]), -0.7, 0.7)
     pace = view.target[SPEED] + (ahead - (view.me[X] - view.target[X]))
@@ -75,7 +75,7 @@ def brake(p, view):
 
 
 def block(p, view):
-    """Holds two commands one after the other, then stands: block a side, yaw, wait."""
+    """Holds two commands in sequence, then stops: block a side, yaw, wait."""
     steer, speed, until, steer_2, speed_2, until_2 = p
     first, second = jnp.stack([steer, speed]), jnp.stack([steer_2, speed_2])
     late = jnp.where(view.time < until + until_2, second, jnp.stack([steer_2, 0.0 * speed_2]))
@@ -83,7 +83,7 @@ def block(p, view):
 
 
 def reverse(p, view):
-    """Drives off, then comes back in reverse and stands."""
+    """Drives off, returns in reverse, then stops."""
     y, until, speed, steer, length = p
     course = jnp.clip(2.0 * (y - view.me[Y]), -0.7, 0.7)
     back = jnp.stack([steer, -jnp.abs(speed)])
@@ -92,17 +92,17 @@ def reverse(p, view):
 
 
 def plan(p, view, duration=15.0):
-    """Plays KNOTS pairs of commands one after the other."""
+    """Open-loop plan: a piecewise constant sequence of KNOTS commands."""
     knot = jnp.clip((view.time * KNOTS / duration).astype(jnp.int32), 0, KNOTS - 1)
     return p.reshape(KNOTS, 2)[knot]
 
 
 def law(p, view):
-    """Keeps a pose relative to the defender: one at first, one later, one once the defender heads for a wall.
+    """Tracks one of three poses relative to the defender by proportional feedback.
 
-    The three poses are `a` metres ahead and `b` to the left in the defender's frame, at the angle
-    `c` to its heading. The second holds after `after` s, the third while the defender's room is
-    below `near` or its heading is off the corridor's by more than `off`.
+    Pose: `a` m ahead and `b` m to the left in the defender's frame, at angle `c` to its heading. The second
+    pose applies after `after` s, the third while the defender's wall distance is below `near` or its
+    heading deviates from the corridor's by more than `off`.
     """
     poses, (kx, ky, kp, after, near, off) = p[:9].reshape(3, 3), p[9:]
     yaw = view.target[YAW]
@@ -117,7 +117,7 @@ def law(p, view):
 
 
 def _numbered(count: int, **ranges: tuple[float, float]) -> dict[str, tuple[float, float]]:
-    """Returns `count` copies of the ranges, their names followed by 0, 1, ..."""
+    """Returns `count` copies of the ranges, with names suffixed by 0, 1, ..."""
     return {f"{name}{i}": pair for i in range(count) for name, pair in ranges.items()}
 
 
@@ -137,7 +137,7 @@ FAMILIES = {
         **_numbered(3, a=(-0.6, 1.4), b=(-0.8, 0.8), c=(-1.3, 1.3)),
         kx=(0.3, 4), ky=(0.3, 4), kp=(0.5, 4), after=(0, 10), near=(0, 1.1), off=(0.1, 1.5),
     ),
-    # Close before the defender's nose, then away: what a mechanism found with "law" asks for.
+    # Close in front of the defender, then away: a mechanism found with "law".
     "nose": _family(
         law,
         **_numbered(2, a=(0.33, 0.6), b=(-0.25, 0.25), c=(-0.5, 0.5)),

@@ -13,6 +13,7 @@ these, and ratios of medians are printed: this checkout's over the other's.
 import argparse
 import collections
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -50,7 +51,7 @@ EVENTS = {
 
 
 class Seconds(NamedTuple):
-    """Of one phase: wall clock, and processor time of all threads (None where it is not known)."""
+    """Wall-clock and CPU seconds (all threads; None if unknown) of one phase."""
 
     wall: float
     cpu: float | None
@@ -58,21 +59,21 @@ class Seconds(NamedTuple):
 
 @contextmanager
 def clock(found: dict[str, Seconds], phase: str) -> Iterator[None]:
-    """Notes the seconds that its body takes as those of a phase."""
+    """Records the seconds of its body under `phase`."""
     wall, cpu = time.perf_counter(), time.process_time()
     yield
     found[phase] = Seconds(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def functions(text: str, roots: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
-    """Lines of a StableHLO text by the functions that they were traced in.
+    """Line counts of a StableHLO text by the function in which they were traced.
 
     Args:
       text: with debug information.
-      roots: beginnings of the paths of files that count; others are looked through.
+      roots: path prefixes of the counted files; frames in other files are skipped.
 
     Returns:
-      lines by `module.function`: those of the innermost function, and of any that called it.
+      lines by `module.function`: exclusive (innermost function) and inclusive (with callees).
     """
     places: dict[str, tuple[str, ...]] = {}
     definitions = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
@@ -109,7 +110,7 @@ def functions(text: str, roots: tuple[str, ...]) -> tuple[dict[str, int], dict[s
 def lowered_part(
     fn: Callable, arguments: tuple, roots: tuple[str, ...], options: dict | None, donate: bool, compiles: bool
 ) -> dict:
-    """Traces, lowers and compiles one function; seconds by phase, lines, and lines by function."""
+    """Traces, lowers and compiles one function; returns seconds by phase, lines, and lines by function."""
     import jax
 
     seconds: dict[str, Seconds] = {}
@@ -131,7 +132,7 @@ def lowered_part(
 
 
 def measure(overrides: list[str], compiles: bool) -> dict:
-    """The three programs of a run, one after the other, in this process and with the package it imports."""
+    """Measures the three programs of a run sequentially, in this process."""
     import jax
 
     import jaxmarl_echelon
@@ -145,25 +146,36 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
     config, _ = command_line.compose_config(command_line.plain(overrides))
     run = config_lib.read(config)
-    program = make_program(run)
+    # Other checkouts may lack this argument and `algos.compiler`.
+    tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
+    program = make_program(run, **tuned)
 
-    def chunk(state):
-        return jax.lax.scan(lambda s, _: program.update(s), state, None, run.updates_per_chunk)
+    # Pass the world as an argument if the program takes one, as runs do.
+    world = (program.world,) if hasattr(program, "world") else ()
+
+    def start(key, *world):
+        return program.init(key, None, *world)
+
+    def chunk(state, *world):
+        return jax.lax.scan(lambda s, _: program.update(s, *world), state, None, run.updates_per_chunk)
+
+    def evaluate(state, *world):
+        return program.assess(state, jax.random.key(0), *world)
 
     key = jax.random.key(0)
-    state = jax.eval_shape(program.init, key)
+    state = jax.eval_shape(start, key, *world)
     options, quick = program.compiler_options, None
-    if importlib.util.find_spec("algos.compiler"):  # other checkouts may not have it
+    if importlib.util.find_spec("algos.compiler"):
         quick = importlib.import_module("algos.compiler").quick()
     return {
-        "init": lowered_part(program.init, (key,), roots, quick, False, compiles),
-        "update": lowered_part(chunk, (state,), roots, options, True, compiles),
-        "evaluate": lowered_part(lambda s: program.assess(s, key), (state,), roots, None, False, compiles),
+        "init": lowered_part(start, (key, *world), roots, quick, False, compiles),
+        "update": lowered_part(chunk, (state, *world), roots, options, True, compiles),
+        "evaluate": lowered_part(evaluate, (state, *world), roots, None, False, compiles),
     }
 
 
 def measure_baselines(overrides: list[str]) -> dict:
-    """`evaluate RUN --baselines` of a run of one update, as a user types it: seconds over all it compiles."""
+    """`evaluate RUN --baselines` for a run of one update: seconds summed over all it compiles."""
     import jax
 
     from jaxmarl_echelon import evaluate
@@ -190,7 +202,7 @@ def measure_baselines(overrides: list[str]) -> dict:
 
 
 def child(name: str, overrides: tuple[str, ...], checkout: Path, cache: str, compiles: bool) -> dict:
-    """Measures a job of a checkout in a process of its own."""
+    """Measures a job of a checkout in a subprocess."""
     environment = os.environ | {"PYTHONPATH": str(checkout), "JAX_COMPILATION_CACHE_DIR": cache}
     command = [sys.executable, __file__, "--measure", name, *overrides]
     command += [] if compiles else ["--lower-only"]
@@ -202,7 +214,7 @@ def child(name: str, overrides: tuple[str, ...], checkout: Path, cache: str, com
 
 
 def seconds_of(parts: dict, phase: str, which: int) -> float:
-    """Seconds of a phase over all parts, wall clock (0) or processor (1)."""
+    """Seconds of a phase summed over parts, wall clock (0) or CPU (1)."""
     found = [part["seconds"][phase][which] for part in parts.values() if phase in part["seconds"]]
     return sum(x for x in found if x is not None)
 
@@ -224,7 +236,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """The jobs that were asked for, with the folder of maps put in."""
+    """The selected jobs, with the folder of maps substituted."""
     for name in given.jobs:
         if name not in JOBS:
             raise SystemExit(f"{name}: unknown job; allowed: {', '.join(JOBS)}")

@@ -5,8 +5,8 @@
 
 A job is one training, and for some an evaluation of its last checkpoint. Compared are the columns of
 `metrics.csv`, `eval.csv`, `episodes.csv` and `eval_episodes.csv` and the numbers of `evaluation.json`, text
-by text, but for what clocks say. Columns that are new are named and are no difference. A column that differs
-is named with the first row in which it does and the largest relative difference of its numbers. The exit
+by text, but for what clocks say. New columns are counted and are no difference. A column that differs is
+named with the first row in which it does and the largest relative difference of its numbers. The exit
 status is 1 if anything recorded differs or is gone. Programs are compiled without optimisation, which takes
 less time and leaves less to rounding. Records hold for one machine and one jax.
 """
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
 
 
 def run(checkout: Path, module: str, *arguments: str) -> None:
-    """Runs one of the command lines of a checkout; ends with its words where it fails."""
+    """Runs one of the command lines of a checkout; exits with its output if it fails."""
     paths = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-m", f"jaxmarl_echelon.{module}", *arguments],
@@ -85,7 +85,7 @@ def run(checkout: Path, module: str, *arguments: str) -> None:
 
 
 def written(folder: Path) -> dict[str, dict[str, list[str]]]:
-    """What a run wrote: columns by table, in `config`'s run or in those of its members."""
+    """The output of a run or of a group's members: columns by table."""
     tables = {}
     for path in sorted(folder.rglob("*.csv")):
         if path.name in TABLES:
@@ -105,7 +105,7 @@ def written(folder: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def record(checkout: Path, names: list[str], runs: Path) -> dict:
-    """Runs the jobs, in order, and returns what each wrote."""
+    """Runs the jobs in order; returns the output of each."""
     found = {}
     for name in names:
         overrides = [part.replace("RUNS", str(runs)) for part in (*ALL, *JOBS[name])]
@@ -122,7 +122,7 @@ def record(checkout: Path, names: list[str], runs: Path) -> dict:
 
 
 def apart(ours: str, theirs: str) -> float:
-    """Relative difference of two cells; infinite where one is no number."""
+    """Relative difference of two cells; infinite if one is not a number."""
     try:
         a, b = float(ours), float(theirs)
     except ValueError:
@@ -134,7 +134,7 @@ def apart(ours: str, theirs: str) -> float:
 
 
 def differences(before: dict, after: dict) -> tuple[list[str], list[str]]:
-    """What of a job's record is otherwise now, and which columns are new; a line each."""
+    """Differences of a job from its record, and its new columns; one line each."""
     lines, new = [], []
     for table, columns in before.items():
         for name, cells in columns.items():
@@ -180,7 +180,7 @@ def main() -> None:
         lines, new = differences(known["jobs"][name], found[name])
         failed = failed or bool(lines)
         print(f"{name}: {'the same' if not lines else f'{len(lines)} columns differ'}, {len(new)} new")
-        for line in [*lines, *(f"new: {one}" for one in new)]:
+        for line in lines:
             print(f"  {line}")
     raise SystemExit(1 if failed else 0)
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from spread import bytes_per_environment, spread
 
 from jaxmarl_echelon.config_path import config_directory
-from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs import episodes, trees
 from jaxmarl_echelon.envs.echelon import condition, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.observation import observe, place_of
 from jaxmarl_echelon.envs.echelon.tables import MISSILE, WEAPONS
@@ -40,7 +40,7 @@ def environment(name: str, overrides=()):
 
 
 def heuristic_teams(env):
-    """`(memory, act)`: both teams' memories, and `(key, memory, state, params) -> (memory, actions)`."""
+    """Both teams' initial memories, and `act`: `(key, memory, state, params) -> (memory, actions)`."""
     policies = {role: env.scripts[f"heuristic_{role}"] for role in TEAMS}
     memory = {role: policy.init() for role, policy in policies.items()}
 
@@ -53,19 +53,19 @@ def heuristic_teams(env):
 
 
 def battles(env, num_envs: int, steps: int, devices: int):
-    """A function that takes `steps` decisions of heuristic teams, and its arguments; see `spread`."""
+    """A function that runs `steps` decisions of heuristic teams, and its arguments; see `spread`."""
     params = env.default_params()
     memory, act = heuristic_teams(env)
     share = num_envs // devices
     begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
 
     def draw(key):
-        return episodes.Drawn(params, jnp.int32(0))
+        return episodes.Drawn(params)
 
     def advance(carry, key):
         running, memory = carry
         key_act, key_step = jax.random.split(key)
-        memory = episodes.select(running.time.info["decision"] == 0, begin, memory)
+        memory = trees.select(running.time.info["decision"] == 0, begin, memory)
         keys = jax.random.split(key_act, share)
         memory, actions = jax.vmap(act)(keys, memory, running.env, running.params)
         return (episodes.step(env, key_step, running, actions, draw)[0], memory), None
@@ -77,7 +77,7 @@ def battles(env, num_envs: int, steps: int, devices: int):
 
 
 def measure_speed(console, name: str, env, sizes) -> None:
-    """Prints steps per second against environments and devices."""
+    """Prints steps per second by number of environments and devices."""
     title, peer = SIZES[name]
     table = Table(title=f"heuristic teams, {title}", title_justify="left")
     for column in ("envs", "devices", "compile s", "env steps/s", "agent steps/s", "x original", "bytes/env"):
@@ -100,7 +100,7 @@ def measure_speed(console, name: str, env, sizes) -> None:
 
 
 def measure_parts(console, name: str, env, num_envs: int) -> None:
-    """Prints microseconds per environment and decision of the parts of a step, each run by itself."""
+    """Prints microseconds per environment and decision of the parts of a step, each run in isolation."""
     params = env.default_params()
     run, arguments = battles(env, num_envs, 40, 1)
     running = jax.tree.map(jnp.asarray, jax.device_get(run(*arguments)))
@@ -134,7 +134,7 @@ def measure_parts(console, name: str, env, num_envs: int) -> None:
 
 
 def every_substep(env, advance, start):
-    """Repeats a part of the simulation as often as a decision does."""
+    """Repeats a part of the simulation for all substeps of a decision."""
     return jax.lax.scan(lambda carry, _: (advance(carry), None), start, None, env.simulation.substeps)[0]
 
 
@@ -179,14 +179,14 @@ def movement_alone(env, params, battle, commands):
 
 
 def observation_alone(env, params, state, senses):
-    """What all mechs are shown, given what they sense."""
+    """Observations of all mechs from given senses."""
     chassis = env.simulation.scene(state.battle, params).chassis
     place = place_of(env.bank, state.battle.map_index)
     return observe(env.layout, state, params, env.sides(params), chassis, senses, place)
 
 
 def measure_behaviour(console, name: str, envs: dict, number: int) -> None:
-    """Prints how the episodes of two heuristic teams go in some environments, with standard errors."""
+    """Prints episode statistics of two heuristic teams by environment, with standard errors."""
     table = Table(title=f"{number} episodes of heuristic teams, {SIZES[name][0]}", title_justify="left")
     table.add_column("mean (standard error)")
     rows = {}
@@ -202,7 +202,7 @@ def measure_behaviour(console, name: str, envs: dict, number: int) -> None:
 
 
 def play(env, number: int):
-    """Final states of whole episodes of heuristic teams, and what is counted per decision `[N, T]`."""
+    """Final states `[N]` of whole episodes of heuristic teams, and statistics per decision `[N, T]`."""
     params = env.default_params()
     memory, act = heuristic_teams(env)
 
@@ -227,9 +227,9 @@ def play(env, number: int):
 
 
 def observed(env, state, params, over):
-    """What is counted of one decision; zeros after the end."""
+    """Statistics of one decision; zeros after the end."""
     mechs, tally = state.battle.mechs, state.battle.tally
-    # What is visible would say nothing: with full observation every living mech is.
+    # Line of sight rather than visibility: with full observation every living mech is visible.
     sight = env.senses(state.battle, params).sight
     half = env.simulation.teams[0]
     enemies = sight[:half, half:] & mechs.alive[:half, None] & mechs.alive[None, half:]
@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     parser.add_argument("--only", choices=list(SIZES), help="one of the two environments")
     arguments, overrides = parser.parse_known_args()
-    # A CPU counts as one device; as many as it has cores let environments run side by side.
+    # A CPU is one device by default; one device per core runs environments in parallel.
     if jax.config.jax_num_cpu_devices < 1:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console()

@@ -24,14 +24,15 @@ from rich.table import Table
 from spread import bytes_per_environment, spread
 from updates import PEER
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 from jaxmarl_echelon.training import rollout as rollout_lib
+from jaxmarl_echelon.training.agents import make_controllers
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.program import make_program
 from physics.lidar import Lidar, scan
 from physics.mapbank import distance_at
 
@@ -48,13 +49,13 @@ def environment(where: str, beams: int, repeat: int = 1):
 
 
 def simulator(env, num_envs: int, steps: int, devices: int):
-    """A function that takes `steps` decisions in E environments, and its arguments; see `spread`."""
+    """A function that runs `steps` decisions in E environments, and its arguments; see `spread`."""
     params = env.default_params()
     action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
 
     def draw(key):
-        return episodes.Drawn(params, jnp.int32(0))
+        return episodes.Drawn(params)
 
     def advance(running, key):
         return episodes.step(env, key, running, actions, draw)[0], None
@@ -66,7 +67,7 @@ def simulator(env, num_envs: int, steps: int, devices: int):
 
 
 def gathers_per_beam(env) -> float:
-    """Mean distance-field reads of a beam, by plain sphere tracing from starting poses."""
+    """Mean distance-field lookups per beam, by plain sphere tracing from starting poses."""
     bank, lidar = env.simulation.bank, env.simulation.lidar
     keys = jax.random.split(jax.random.key(2), 64)
     poses = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
@@ -139,7 +140,7 @@ def measure_scan(console, where: str, name: str, gathers: float, cars: int = 204
 
 
 def flops_per_step(widths, features: int, actions: int, epochs: int) -> float:
-    """Multiply-adds x 2 of acting once and learning `epochs` times from a step, two separate networks."""
+    """FLOPs (2 x multiply-adds) of acting once and learning `epochs` times per step, with two networks."""
     shapes = np.array([features, *widths])
     hidden = float(np.sum(shapes[:-1] * shapes[1:]))
     inner = hidden - float(shapes[0] * shapes[1])
@@ -150,7 +151,7 @@ def flops_per_step(widths, features: int, actions: int, epochs: int) -> float:
 
 
 def measure_training(console, where: str, name: str, settings, matmul: float) -> None:
-    """Prints training steps per second of PPO: acting, simulating and learning in one program."""
+    """Prints training steps per second of PPO: acting, simulation and learning in one program."""
     table = Table(title=f"PPO training, 256x256 networks, {name}", title_justify="left")
     for column in ("setting", "envs x steps", "minibatch", "compile s", "env steps/s", "rollout", "learning"):
         table.add_column(column, justify="right")
@@ -181,11 +182,11 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     batch = num_envs * horizon
     algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
     config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
-    return config, make_program(config)
+    return config, make_program(config, tuned=True)
 
 
 def race_of(where: str) -> dict:
-    """What f1tenth_gym needs to simulate the same: the map, the beams and 64 pairs of poses to start from."""
+    """The same task for f1tenth_gym: map, beams and 64 pairs of starting poses."""
     env = environment(where, 108)
     keys = jax.random.split(jax.random.key(2), 64)
     state = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
@@ -194,7 +195,7 @@ def race_of(where: str) -> dict:
 
 
 def ask_or_stop(python: str, command: str, job: dict) -> float:
-    """A peer's rate; the benchmark ends where there is none."""
+    """A peer's rate; exits the benchmark if it cannot be measured."""
     try:
         return ask(python, command, job)["rate"]
     except PeerError as error:
@@ -202,14 +203,14 @@ def ask_or_stop(python: str, command: str, job: dict) -> float:
 
 
 def compared(theirs: list[float], ours: list[float]) -> list[str]:
-    """The peer's median, then the cells of `COMPARED`: our median and the ratios of rates taken in turns."""
+    """The peer's median, then the cells of `COMPARED`: our median and the ratios of interleaved runs."""
     ratios = np.array(ours) / np.array(theirs)
     medians = [f"{np.median(rates):,.0f}" for rates in (theirs, ours)]
     return medians + [f"{x:.1f}" for x in (np.median(ratios), ratios.min(), ratios.max())]
 
 
 def find_gym(console, where: str, python: str) -> dict | None:
-    """A race for f1tenth_gym; None without a map's file or, with a line saying why, if it can't be run."""
+    """A race for f1tenth_gym; None without a map file or, with a printed reason, if it cannot be run."""
     if not where.endswith(".yaml"):
         return None
     race = race_of(where)
@@ -222,7 +223,7 @@ def find_gym(console, where: str, python: str) -> dict | None:
 
 
 def measure_gym(console, where: str, name: str, python: str, race: dict, rounds: int = 5) -> None:
-    """Prints steps per second of f1tenth_gym beside ours, two cars, in turns."""
+    """Prints steps per second of f1tenth_gym and ours, two cars, in interleaved runs."""
     table = Table(title=f"simulator beside f1tenth_gym, {name}, {rounds} turns", title_justify="left")
     for column in ("beams", "envs", "devices", "f1tenth_gym", *COMPARED):
         table.add_column(column, justify="right")
@@ -242,11 +243,11 @@ def measure_gym(console, where: str, name: str, python: str, race: dict, rounds:
 
 
 def measure_peer(console, where: str, name: str, python: str, race: dict | None, rounds: int = 5) -> None:
-    """Prints steps per second of Stable-Baselines3's PPO beside ours, at the same settings, in turns.
+    """Prints steps per second of Stable-Baselines3's PPO and ours, at equal settings, in interleaved runs.
 
-    Its environment is f1tenth_gym if there is a race for it. Otherwise, and where it plays several, its
-    environments cost nothing, and what f1tenth_gym costs is added: as measured in that turn, or as quoted.
-    PyTorch gets one thread and all of them; which is faster depends on the machine.
+    Its environment is f1tenth_gym if there is a race for it. Otherwise, and with several environments, its
+    environments are free, and the cost of f1tenth_gym is added, as measured in that round or as quoted.
+    PyTorch is run with one thread and with all; which is faster depends on the machine.
     """
     num_envs, horizon = AS_SB3
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
@@ -278,7 +279,7 @@ def measure_peer(console, where: str, name: str, python: str, race: dict | None,
 
 
 def measure_peers(console, where: str, name: str, python: str) -> None:
-    """Prints both comparisons, or the one that the peer's Python allows."""
+    """Prints both comparisons, or the one available in the peer's Python."""
     race = find_gym(console, where, python)
     if race:
         measure_gym(console, where, name, python, race)
@@ -286,10 +287,10 @@ def measure_peers(console, where: str, name: str, python: str) -> None:
 
 
 def rollout(config: RunConfig, program):
-    """A compiled function that only plays: acting, simulating and recording of one update."""
-    acting = make_controllers(config, program.agents, {}, greedy=False)
+    """A compiled rollout without learning: acting, simulation and recording of one update."""
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon)
-    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    drawn = episodes.Drawn(config.env.default_params())
     return jax.jit(lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn))
 
 
@@ -307,7 +308,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.only_peer and not arguments.peer_python:
         parser.error("--only-peer needs --peer-python")
-    # A CPU counts as one device; as many as it has cores let environments run side by side.
+    # A CPU is one device by default; one device per core runs environments in parallel.
     if jax.config.jax_num_cpu_devices < 1:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console()

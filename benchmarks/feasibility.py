@@ -31,7 +31,7 @@ from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, poses_of
 from jaxmarl_echelon.envs.f110.types import DEFENDER
 from physics.boxes import corners
 
-# Curriculum phases: steering gain, bubble radius and aim of the defender; all spawn points, from rest.
+# Curriculum phase: the defender's steering gain, bubble radius and aim; all spawn points, from rest.
 PHASES = {
     18: (0.25, 2.0, "center"),
     19: (0.30, 2.2, "center"),
@@ -47,9 +47,9 @@ LEGEND = "successes of the best attacker, of all tried, of the first iteration, 
 
 
 class Found(NamedTuple):
-    """What a search leaves: `finalists` [S, F, D], attackers `tried` per spawn point.
+    """Result of a search: `finalists` [S, F, D] and the number `tried` per spawn point.
 
-    `hits` [S] of them succeeded, `early` [S] in the first iteration; the defender's least `room` [S], m.
+    Successes `hits` [S], of these `early` [S] in the first iteration; the defender's least `room` [S], m.
     """
 
     finalists: np.ndarray
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Episodes `[N]`: outcome code, smallest room of the defender at the side walls (m), physics steps."""
+    """Episodes `[N]`: outcome code, the defender's minimum distance to the side walls (m), physics steps."""
 
     outcome: jax.Array
     room: jax.Array
@@ -68,8 +68,8 @@ class Trial(NamedTuple):
 
 
 def environment(contact: str) -> F110:
-    """Returns the configured task from all spawn points, from rest and without a speed lock."""
-    # The defender cuts ranges at 10 m; looking no farther than it can tell saves half of the time.
+    """The configured task with all spawn points, from rest and without a speed lock."""
+    # The defender clips ranges at 10 m; limiting the scan to that halves the run time.
     node = OmegaConf.load(config_directory() / "env" / "f110.yaml")
     changes = {"spawns": "all", "spawn_speed": 0.0, "lock_steps": 0, "lidar_max_range": 11.0}
     changes["wall_contact"] = contact
@@ -78,7 +78,7 @@ def environment(contact: str) -> F110:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def play(env: F110, kind: Family, key, numbers, gain, radius, farthest, spawn, noise) -> Trial:
-    """Plays one episode for each attacker `numbers [N, D]` in [0, 1] from its spawn point `spawn [N]`."""
+    """Plays one episode per attacker `numbers [N, D]` in [0, 1] from spawn points `spawn [N]`."""
     ftg, base = env.scripts["ftg"], env.default_params()
     driver = base.ftg.replace(steering_gain=gain, bubble_radius=radius, farthest=farthest)
     base = base.replace(ftg=driver, lidar_noise=noise)
@@ -116,32 +116,32 @@ def play(env: F110, kind: Family, key, numbers, gain, radius, farthest, spawn, n
 
 
 def side_room(env: F110, state) -> jax.Array:
-    """Returns how far the defender's box is from the nearer side wall, m; 0 is contact."""
+    """Distance of the defender's box to the nearer side wall, m; 0 is contact."""
     car = env.default_params().car
     y = corners(poses_of(state.cars.state)[DEFENDER], car.length, car.width)[:, 1]
     return jnp.minimum(jnp.min(y) - SIDES[0], SIDES[1] - jnp.max(y))
 
 
 def fitness(trial: Trial) -> np.ndarray:
-    """Success first, then a defender close to a wall while the attacker touches nothing."""
+    """Fitness: success first, then a defender close to a wall without contact of the attacker."""
     outcome = np.asarray(trial.outcome)
     missed = -np.asarray(trial.room) - 0.3 * np.isin(outcome, (SELF_CRASH, COLLISION))
     return np.where(outcome == TARGET_CRASH, 1.0, missed)
 
 
 def search(playing, rng, dims: int, spawns: np.ndarray, arguments, first=None) -> Found:
-    """Runs the cross-entropy method for each spawn point side by side.
+    """Runs the cross-entropy method for all spawn points in parallel.
 
-    Each iteration also tries at every spawn point what the others hold to be good. Ends early once
-    nearly everything succeeds.
+    Each iteration also tries the other spawn points' centres. Stops early above 70 % successes at every
+    spawn point.
 
     Args:
       playing: `(numbers [N, D], spawn [N]) -> Trial`.
-      rng: generator of the attackers.
+      rng: NumPy generator of the samples.
       dims: D.
       spawns: `[S]` indices of the spawn points.
-      arguments: the command line's.
-      first: None to begin with uniform samples, or `[S, D]` to begin around.
+      arguments: the parsed command line.
+      first: initial centres `[S, D]`; None for uniform initial samples.
     """
     count, size = len(spawns), arguments.population
     drawn = rng.uniform(size=(count, size, dims))
@@ -155,7 +155,7 @@ def search(playing, rng, dims: int, spawns: np.ndarray, arguments, first=None) -
         tried, hits = tried + size, hits + (value == 1.0).sum(1)
         early = hits.copy() if early is None else early
         room = np.minimum(room, np.asarray(trial.room).reshape(count, size).min(1))
-        # Noise flatters some: an attacker has to be found good again, so its score ages.
+        # Fitness is noisy: scores decay, so that lucky attackers must be confirmed by new trials.
         pool, score = np.concatenate([drawn, pool], axis=1), np.concatenate([value, score - 0.1], axis=1)
         best = np.argsort(-score, axis=1, kind="stable")[:, : max(8, size // 8)]
         pool, score = np.take_along_axis(pool, best[..., None], 1), np.take_along_axis(score, best, 1)
@@ -168,7 +168,7 @@ def search(playing, rng, dims: int, spawns: np.ndarray, arguments, first=None) -
 
 
 def _around(rng, centre: np.ndarray, spread: np.ndarray, size: int) -> np.ndarray:
-    """Samples `[S, size, D]` around each spawn point's centre, all centres among them."""
+    """Gaussian samples `[S, size, D]` around each spawn point's centre, including all centres."""
     drawn = rng.normal(centre[:, None], spread[:, None], (len(centre), size, centre.shape[1]))
     drawn[:, : len(centre)] = centre
     return drawn.clip(0, 1)
@@ -177,10 +177,10 @@ def _around(rng, centre: np.ndarray, spread: np.ndarray, size: int) -> np.ndarra
 def judge(
     playing, found: Found, spawns: np.ndarray, episodes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Chooses among each spawn point's finalists on a few episodes, then plays fresh ones.
+    """Selects one finalist per spawn point on a few episodes, then evaluates it on fresh ones.
 
     Returns:
-      the chosen numbers `[S, D]`, their successes `[S]` and how many seconds those took `[S]`.
+      the selected numbers `[S, D]`, their successes `[S]` and the mean physics steps of these `[S]`.
     """
     count, finalists, dims = found.finalists.shape
     each = max(1, episodes // finalists // 2)
@@ -196,7 +196,7 @@ def judge(
 
 
 def player(env: F110, kind: Family, gain, radius, farthest, arguments):
-    """Returns `(numbers [N, D], spawn [N]) -> Trial` against one defender, with fresh noise in every call."""
+    """Returns `(numbers [N, D], spawn [N]) -> Trial` against one defender, with new noise in every call."""
     keys = iter(jax.random.split(jax.random.key(arguments.seed), 1000))
 
     def playing(numbers, spawn):
@@ -235,7 +235,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Searches, and prints per family a table of defenders and spawn points."""
+    """Searches, and prints a table of defenders and spawn points per family."""
     arguments, console = parse(), Console(width=160)
     env = environment(arguments.contact)
     names = tuple(arguments.spawn or env.spec.tasks)

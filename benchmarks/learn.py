@@ -33,15 +33,15 @@ CHECKPOINTS = ("latest", "best_eval")
 
 
 class Training(NamedTuple):
-    """One training and its bar.
+    """One training and its acceptance bounds.
 
     Attributes:
       overrides: of the command line, without `seeds`.
-      seeds: how many.
+      seeds: number of seeds.
       least, most: bounds on the interquartile mean of the last policies' scores.
-      episodes: of each final evaluation.
-      maps: whether it needs the folder that `--maps` names, put for MAPS in its overrides; TEACHER there
-        stands for the first seed of the training `f110` in the same output folder.
+      episodes: episodes per final evaluation.
+      maps: whether it needs the folder `--maps`, substituted for MAPS in its overrides; TEACHER is
+        substituted by the first seed of the training `f110` in the same output folder.
     """
 
     overrides: tuple[str, ...]
@@ -112,7 +112,7 @@ TRAININGS = QUICK | LONG
 
 
 class Scores(NamedTuple):
-    """Scores of one training's seeds, and the seconds that it took."""
+    """Scores of one training's seeds, and its seconds."""
 
     measure: str
     last: list[float]
@@ -134,7 +134,7 @@ def interval(scores: list[float]) -> tuple[float, float, float]:
 
 
 def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[list[Path], float]:
-    """Trains all seeds in one program; returns their folders and the seconds it took."""
+    """Trains all seeds in one program; returns their folders and the wall-clock seconds."""
     places = {"MAPS": str(maps), "TEACHER": str((folder / "f110/ppo/f110/seed_0").resolve())}
     overrides = list(training.overrides)
     for mark, place in places.items():
@@ -150,14 +150,14 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 
 
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
-    """What is measured, and by checkpoint the members' scores on their own final episodes."""
+    """Name of the measure, and by checkpoint the members' scores on held-out episodes of their seeds."""
     _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
-    rated = program.env.spec.success is not None
+    rated = program.env.spec.score is not None
 
     @jax.jit
     def play(state, key):
         result = program.evaluate(state, key, episodes=training.episodes)
-        return result.success_rate(program.env.spec) if rated else result.mean_return(program.role).mean()
+        return result.score(program.env.spec) if rated else result.mean_return(program.role).mean()
 
     scores = {name: [] for name in CHECKPOINTS}
     for member in members:
@@ -170,7 +170,7 @@ def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str
 
 
 def write_table(path: Path, rows: dict[str, Scores]) -> None:
-    """Puts the table of the rows between the marks of a Markdown file, beside rows of other trainings."""
+    """Updates these rows of the table between the marks of a Markdown file; other rows are kept."""
     before, _, rest = path.read_text().partition(BEGIN)
     old, _, after = rest.partition(END)
     lines = {line.split("|")[1].strip(" `"): line for line in old.splitlines() if line.startswith("| `")}
@@ -191,7 +191,7 @@ def shown(scores: list[float]) -> str:
 
 
 def bar(training: Training) -> str:
-    """What is demanded of the last policies, in words."""
+    """The bound on the last policies' scores as text."""
     if math.isfinite(training.least):
         return f"at least {training.least:g}"
     return f"at most {training.most:g}" if math.isfinite(training.most) else "none"
@@ -217,7 +217,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Trains, scores, prints a row per training, and fails where one is below its bar."""
+    """Trains, scores and prints a row per training; exits with 1 if a bound is violated."""
     given, console = arguments(), Console(width=None if sys.stdout.isatty() else 120)
     chosen = {name: TRAININGS[name] for name in given.names or QUICK}
     if given.list:

@@ -1,4 +1,4 @@
-"""What this machine can do: matrix products and gathers, measured in the same run as everything else."""
+"""Machine baselines: rates of matrix products and gathers, measured in the same run as the benchmarks."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def seconds_per_call(fn: Callable, *arguments, budget: float = 1.0) -> float:
-    """Median seconds of a compiled call, after a warm-up; calls for about `budget` seconds."""
+    """Median seconds of a compiled call after a warm-up, over about `budget` seconds of calls."""
     jax.block_until_ready(fn(*arguments))
     times = []
     while sum(times) < budget or len(times) < 3:

@@ -1,4 +1,4 @@
-"""The other side of comparisons: Stable-Baselines3, sb3-contrib, PyTorch, f1tenth_gym, in their own process.
+"""Peer libraries of comparisons: Stable-Baselines3, sb3-contrib, PyTorch, f1tenth_gym, in a subprocess.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
@@ -17,14 +17,14 @@ import time
 
 
 class PeerError(Exception):
-    """The other side could not be measured; the message is the last line of what it said."""
+    """A peer could not be measured; the message is the last line of its stderr."""
 
 
 def ask(python: str, command: str, job: dict) -> dict:
-    """Runs one of the commands above in the Python that has the other library; returns what it printed.
+    """Runs one of the commands above in the peer's Python; returns the printed JSON.
 
     Raises:
-      PeerError: where there is no such Python, or the library is not in it.
+      PeerError: if that Python or the library is missing, or the command fails.
     """
     try:
         done = subprocess.run([python, __file__, command, json.dumps(job)], capture_output=True, text=True)
@@ -36,7 +36,7 @@ def ask(python: str, command: str, job: dict) -> dict:
 
 
 def algorithms():
-    """Names to classes."""
+    """Algorithm name to class."""
     from sb3_contrib import TQC
     from stable_baselines3 import A2C, PPO, SAC, TD3
 
@@ -44,7 +44,7 @@ def algorithms():
 
 
 def train(job: dict) -> dict:
-    """Trains one seed; the mean and the spread of 20 deterministic episodes, and seconds."""
+    """Trains one seed; returns mean and standard deviation of 20 deterministic returns, and seconds."""
     import gymnasium
     import torch
     from stable_baselines3.common.env_util import make_vec_env
@@ -62,7 +62,7 @@ def train(job: dict) -> dict:
 
 
 def noise(job: dict):
-    """A class of environments of the given sizes that show random numbers and cost next to nothing."""
+    """A class of environments of the given sizes with random observations and negligible cost."""
     import gymnasium
     import numpy as np
 
@@ -84,14 +84,14 @@ def noise(job: dict):
 
 
 def two_cars(race: dict):
-    """f1tenth_gym with two cars on a map: functions that start an episode and that take one step of it.
+    """f1tenth_gym with two cars on a map: reset and step functions.
 
     Args:
-      race: `map`, a map's yaml file; `beams` of each car's scan; `poses` `[N, 2, 3]` to start from.
+      race: `map`, a map's yaml file; `beams` per scan; starting `poses` `[N, 2, 3]`.
 
     Returns:
-      `start() -> scan` from the next of the poses, and `move(steer, speed) -> (scan, over)`: the first car is
-      driven, the other goes straight on at 0.44 m/s. Episodes end with a contact or after 500 steps.
+      `start() -> scan`, from the next of the poses, and `move(steer, speed) -> (scan, over)`: the first car
+      is controlled, the other drives straight at 0.44 m/s. Episodes end on contact or after 500 steps.
     """
     import itertools
 
@@ -109,7 +109,7 @@ def two_cars(race: dict):
         "timestep": 0.01,
     }
     params = F110Env(**settings).params
-    # All cars share one lidar, which the first that is made creates; environments make it with 1080 beams.
+    # All cars share one lidar, created by the first; environments would create it with 1080 beams.
     RaceCar.scan_simulator = None
     RaceCar(params, 0, num_beams=race["beams"], fov=4.7)
     gym = F110Env(**settings)
@@ -131,9 +131,9 @@ def two_cars(race: dict):
 
 
 def racing(job: dict):
-    """A class of environments of the given sizes in which f1tenth_gym simulates: its scan, then zeros.
+    """A class of environments of the given sizes around f1tenth_gym: observations are its scan, zero-padded.
 
-    All of them would share one simulator, so only one is to be made.
+    Instances would share one simulator, so create only one.
     """
     import gymnasium
     import numpy as np
@@ -159,7 +159,7 @@ def racing(job: dict):
 
 
 def simulator(job: dict) -> dict:
-    """Steps per second of f1tenth_gym alone, resets included, both cars going straight on."""
+    """Steps per second of f1tenth_gym alone, including resets, with both cars driving straight."""
     start, move = two_cars(job["race"])
     over = True
 
@@ -174,7 +174,7 @@ def simulator(job: dict) -> dict:
 
 
 def steps(job: dict) -> dict:
-    """Steps per second of PPO, acting and learning; without a "race", environments cost next to nothing."""
+    """Steps per second of PPO, acting and learning; without a "race", environments have negligible cost."""
     import torch
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env import DummyVecEnv
@@ -193,7 +193,7 @@ def steps(job: dict) -> dict:
 
 
 def updates(job: dict) -> dict:
-    """Gradient steps per second on made-up data of the given sizes."""
+    """Gradient steps per second on synthetic data of the given sizes."""
     import numpy as np
     import torch
     from stable_baselines3.common.logger import configure
@@ -219,9 +219,9 @@ def updates(job: dict) -> dict:
 
 
 def segments(job: dict) -> dict:
-    """Decisions per second in gradient steps of recurrent PPO on rows of made-up data.
+    """Decisions per second in gradient steps of recurrent PPO on synthetic sequences.
 
-    The recurrent layer is the library's fused one, which knows no resets inside a row.
+    Uses the library's fused recurrent layer, which has no resets within a sequence.
     """
     import torch
     from torch import nn

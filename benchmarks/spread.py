@@ -1,4 +1,4 @@
-"""Environments spread over the devices that the machine is told to have, each simulating its own."""
+"""Environments sharded over (virtual) devices by `jax.shard_map`."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,15 @@ import jax
 
 
 def spread(run: Callable, start: Callable, devices: int):
-    """A function that plays on several devices, none of which waits for another, and its arguments.
+    """Shards `run` over devices, without collectives.
 
     Args:
       run: `(running [E / devices], key) -> running`, on one device.
       start: `(key) -> running [E]`.
-      devices: how many.
+      devices: number of devices.
 
     Returns:
-      the function `(running [E], key) -> running`, to be compiled, and what to call it with.
+      the jitted function `(running [E], key) -> running`, and its sharded arguments.
     """
     mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
     shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()

@@ -3,8 +3,8 @@
     python benchmarks/trainer.py [--peer-python PATH] [--cores none,lstm] [--precision bf16] [--memory]
 
 Trunk and core of 128 units, 256 agents, rows of 64 decisions, four epochs of minibatches of 4096 decisions,
-on CartPole, which costs next to nothing. Times are the best of several. `--peer-python` is a Python that
-has torch; without it this one is tried. Compilation is apart.
+on CartPole, whose cost is negligible. Times are the best of several. `--peer-python` is a Python with torch
+(default: this one). Compilation is reported separately.
 """
 
 import argparse
@@ -20,14 +20,15 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos.on_policy import annealed
-from algos.ppo_segments import prepare
+from algos.on_policy.segments import prepare
+from algos.on_policy.settings import annealed
 from algos.types import ActionSpec, Rollout
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout as rollout_lib
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.agents import make_controllers
+from jaxmarl_echelon.training.program import make_program
 
 WIDTH, HORIZON, AGENTS, MINIBATCH, EPOCHS = 128, 64, 256, 4096, 4
 FEATURES, ACTIONS = 4, 2
@@ -39,13 +40,13 @@ PLANS = (
 
 
 def read(*overrides: str) -> config_lib.RunConfig:
-    """The run of these settings."""
+    """The run with these overrides."""
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", *overrides])
     return config_lib.read(config)
 
 
 def best_seconds(calls: dict, repeats: int) -> dict[str, float]:
-    """Least seconds of compiled calls, each with its arguments, taken in turns after a warm-up."""
+    """Minimum seconds of compiled calls, each with its arguments, interleaved after a warm-up."""
     best = dict.fromkeys(calls, math.inf)
     for turn in range(repeats + 1):
         for name, (call, *arguments) in calls.items():
@@ -57,21 +58,21 @@ def best_seconds(calls: dict, repeats: int) -> dict[str, float]:
 
 
 def compile_call(call, *arguments):
-    """The compiled call, and the seconds that compiling it took."""
+    """The compiled call, and its compilation seconds."""
     begin = time.perf_counter()
     return jax.jit(call).lower(*arguments).compile(), time.perf_counter() - begin
 
 
 def make_collect(config: config_lib.RunConfig, program):
-    """A function that only plays: acting, simulating and recording of one update."""
-    acting = make_controllers(config, program.agents, {}, greedy=False)
+    """A rollout without learning: acting, simulation and recording of one update."""
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon, config.segments)
-    drawn = episodes.Drawn(config.env.default_params(), jnp.int32(0))
+    drawn = episodes.Drawn(config.env.default_params())
     return lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn)
 
 
 def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
-    """Seconds of an update and of its parts, and of compiling it."""
+    """Seconds of an update, of its parts, and of compiling it."""
     sizes = (f"num_envs={AGENTS}", f"algo.minibatch_size={MINIBATCH}", f"algo.horizon={HORIZON}")
     networks = (f"algo.core.kind={kind}", f"algo.core.width={WIDTH}", f"algo.widths=[{WIDTH}]")
     config = read(
@@ -87,7 +88,7 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
     run = jax.jit(program.init)(jax.random.key(0))
     update, compiling = compile_call(program.update, run)
     collect, _ = compile_call(make_collect(config, program), run)
-    learner, rollout = run.learners[program.role], collect(run)[1].rollouts[program.role]
+    learner, rollout = run.policies[program.role], collect(run)[1].rollouts[program.role]
 
     def advantages(state, rollout):
         return prepare(algo, state, rollout, annealed(algo, state.hyper, state.updates))
@@ -106,9 +107,9 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
 
 
 def needed_flops(kind: str) -> float:
-    """Floating-point operations that the matrix products of learning from one decision need.
+    """FLOPs of the matrix products of learning from one decision.
 
-    Once forward and twice backward, less the gradient of the observation.
+    One forward and two backward passes, without the gradient of the observation.
     """
     gates = {"none": 0, "mingru": 2, "gru": 6, "lstm": 8}[kind]
     first, rest = FEATURES * WIDTH, gates * WIDTH * WIDTH + WIDTH * (ACTIONS + 1)
@@ -116,7 +117,7 @@ def needed_flops(kind: str) -> float:
 
 
 def peer(python: str, kind: str, repeats: int) -> float | str:
-    """Decisions per second that plain PyTorch learns from, or why that is not known."""
+    """Decisions per second learnt from in plain PyTorch, or the reason why it was not measured."""
     if kind == "mingru":
         return "torch has none"
     job = {
@@ -137,7 +138,7 @@ def peer(python: str, kind: str, repeats: int) -> float | str:
 
 
 def speed_table(arguments) -> Table:
-    """Rates and shares by core."""
+    """Table of rates and time fractions by recurrent core."""
     before, matmul = os.getloadavg()[0], matmul_rate()
     measured = {}
     for kind in arguments.cores.split(","):
@@ -170,12 +171,12 @@ def speed_table(arguments) -> Table:
 
 
 def nbytes(tree) -> int:
-    """Bytes of all arrays, or shapes of arrays."""
+    """Bytes of all arrays or `ShapeDtypeStruct`s in a tree."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def shapes_of(agent, algo, agents: int, shape: tuple[int, ...], dtype) -> Rollout:
-    """A rollout as the driver records it, as shapes only."""
+    """Shapes and dtypes of a rollout as recorded in training."""
     decisions = algo.segments_per_agent * algo.horizon
 
     def make():
@@ -184,8 +185,7 @@ def shapes_of(agent, algo, agents: int, shape: tuple[int, ...], dtype) -> Rollou
         return Rollout(
             obs=jnp.zeros((decisions, agents, 1, *shape), dtype),
             action=jnp.zeros((decisions, agents, 1, 1), jnp.int32),
-            log_prob=zeros,
-            value=zeros,
+            extras={"log_prob": zeros, "value": zeros},
             reward=zeros,
             reset=no,
             discount=zeros,
@@ -201,9 +201,9 @@ def shapes_of(agent, algo, agents: int, shape: tuple[int, ...], dtype) -> Rollou
 
 
 def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[str, float]:
-    """Bytes of one update of Metta's trainer for this many agents, of which nothing is run.
+    """Bytes of one update of Metta's trainer for `agents` agents, without running it.
 
-    Shapes are those of the arrays; what compiled code needs besides is the compiler's own account.
+    From array shapes; temporaries are from XLA's memory analysis.
     """
     (algo,) = read("algo=ppo_rnn_metta", f"num_envs={agents}", f"precision={precision}").algos.values()
     agent = algo.make(shape, ActionSpec("discrete", (9,)), samples=agents, updates=1)
@@ -211,7 +211,7 @@ def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[s
     rollout = shapes_of(agent, algo, agents, shape, dtype)
 
     def cut(state, rollout):
-        flat = rollout.obs.reshape((*rollout.value.shape, -1)).astype(jnp.float32)
+        flat = rollout.obs.reshape((*rollout.alive.shape, -1))
         return prepare(algo, state, rollout.replace(obs=flat), annealed(algo, state.hyper, state.updates))
 
     update, _ = compile_call(agent.update, state, jax.random.key(0), rollout)
@@ -228,7 +228,7 @@ def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[s
 
 
 def memory_table(name: str, shape: tuple[int, ...], dtype, precision: str, agents: int = 8192) -> Table:
-    """Bytes per decision and per agent, and all of it for Metta's sizes beside one card."""
+    """Table of bytes per decision and per agent, and totals at Metta's sizes relative to one GPU's memory."""
     whole = memory(shape, dtype, precision, agents)
     decisions, minibatch = whole["decisions"], whole["minibatch"]
     one = memory(shape, dtype, precision, minibatch // HORIZON)

@@ -2,14 +2,16 @@
 
     python benchmarks/updates.py [--peer-python PATH] [--algos tqc,sac] [--seconds 5] [--plain]
 
-119 observed and 2 acted numbers, networks of 256x256; batches of 256 (PPO 64, A2C 256). `--peer-python` is
-a Python that has stable-baselines3 and sb3-contrib; without it this one is tried. Compilation is apart.
+119-dimensional observations, 2-dimensional actions, 256x256 networks; batches of 256 (PPO 64, A2C 256).
+`--peer-python` is a Python with stable-baselines3 and sb3-contrib (default: this one). Compilation is
+reported separately.
 """
 
 import argparse
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +20,11 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos import products
-from algos.a2c import A2CConfig
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout, Transition
 
 OBSERVATION, ACTION, BATCH, ROWS = 119, 2, 256, 16
@@ -41,22 +42,22 @@ PEER = {
 }
 
 
-def make_agent(config):
+def make_learner(config, tuned: bool):
     """An agent of the sizes above."""
     action = ActionSpec("continuous", (ACTION,))
-    return config.make((OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None)
+    return config.make(
+        (OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None, tuned=tuned
+    )
 
 
-def compile_call(call, *arguments, rows: int):
-    """The compiled call, and the seconds that compiling it took."""
+def compile_call(call, *arguments, options: Mapping[str, str]):
+    """The compiled call, and its compilation seconds."""
     begin = time.perf_counter()
-    options = products.compiler_options(rows)
     return jax.jit(call).lower(*arguments).compile(compiler_options=options), time.perf_counter() - begin
 
 
-def replay_updates(name: str):
-    """A compiled call of gradient steps on a filled replay, its arguments, the steps per call, and the
-    seconds of compilation."""
+def replay_updates(name: str, tuned: bool):
+    """Compiled gradient steps on a filled replay, their arguments, steps per call, compilation seconds."""
     config = REPLAY[name](
         batch_size=BATCH,
         learning_starts=2 * BATCH,
@@ -64,7 +65,7 @@ def replay_updates(name: str):
         replay={"capacity": 1 << 16},
         normalize_observation=False,
     )
-    agent = make_agent(config)
+    agent = make_learner(config, tuned)
 
     def transition(key):
         seen, following = jax.random.normal(key, (2, ROWS, 1, OBSERVATION))
@@ -87,27 +88,26 @@ def replay_updates(name: str):
         return jax.lax.scan(step, state, jax.random.split(key, 4))[0]
 
     state = jax.jit(agent.init)(jax.random.key(0))
-    call, seconds = compile_call(run, state, jax.random.key(0), rows=agent.rows)
+    call, seconds = compile_call(run, state, jax.random.key(0), options=agent.compiler_options)
     for index in range(2 * BATCH // ROWS // 4 + 1):
         state = call(state, jax.random.key(index))
     return call, (state, jax.random.key(1)), 4 * GRADIENT_STEPS, seconds
 
 
-def rollout_updates(name: str):
-    """The same for a learner of rollouts: 16 agents, 128 or 16 decisions."""
+def rollout_updates(name: str, tuned: bool):
+    """As `replay_updates`, for rollout learners: 16 agents, 128 or 16 decisions."""
     if name == "ppo":
         config = PPOConfig(horizon=128, epochs=10, num_minibatches=32, normalize_observation=False)
     else:
         config = A2CConfig(horizon=16, normalize_observation=False)
     steps = config.epochs * config.num_minibatches if name == "ppo" else 1
-    agent = make_agent(config)
+    agent = make_learner(config, tuned)
     shape = (config.horizon, ROWS, 1)
     key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
     rollout = Rollout(
         obs=jax.random.normal(key, (*shape, OBSERVATION)),
         action=jax.random.normal(key, (*shape, ACTION)),
-        log_prob=zeros - 2.0,
-        value=zeros,
+        extras={"log_prob": zeros - 2.0, "value": zeros},
         reward=jax.random.normal(key, shape),
         reset=no,
         discount=zeros + 1.0,
@@ -119,20 +119,22 @@ def rollout_updates(name: str):
         last_value=jnp.zeros(shape[1:]),
     )
     state = jax.jit(agent.init)(key)
-    call, seconds = compile_call(lambda state: agent.update(state, key, rollout)[0], state, rows=agent.rows)
+    call, seconds = compile_call(
+        lambda state: agent.update(state, key, rollout)[0], state, options=agent.compiler_options
+    )
     return call, (state,), steps, seconds
 
 
 def dense(sizes: tuple[int, ...]) -> int:
-    """Multiply-adds of one sample through fully connected layers."""
+    """Multiply-adds per sample of fully connected layers."""
     return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
 
 
 def needed_flops(name: str) -> float:
-    """Floating-point operations that the matrix products of one gradient step need.
+    """FLOPs of the matrix products of one gradient step.
 
-    A pass forward counts once; a gradient of parameters adds two more, less the first layer's input;
-    a gradient of inputs alone adds one.
+    A forward pass counts once; a gradient of parameters adds two more, without that of the first layer's
+    input; a gradient of inputs alone adds one.
     """
     hidden = (256, 256)
     outputs = {"sac": 2 * ACTION, "tqc": 2 * ACTION, "td3": ACTION}.get(name, ACTION)
@@ -153,7 +155,7 @@ def needed_flops(name: str) -> float:
 
 
 def peer(python: str, name: str, seconds: float) -> float | None:
-    """Updates per second of the other library; None where it is not installed."""
+    """Updates per second of the peer library; None if it is not installed."""
     job = {
         "algo": name,
         "observation": OBSERVATION,
@@ -176,10 +178,10 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--algos", default="tqc,sac,td3,ppo,a2c")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--plain", action="store_true", help="ours with plain layers for few rows, too")
+    parser.add_argument(
+        "--plain", action="store_true", help="ours with plain gradient steps for small batches, too"
+    )
     arguments = parser.parse_args()
-    if arguments.plain:
-        products.FEW_ROWS = 0
     matmul = matmul_rate()
     table = Table(title=f"gradient updates per second; matrix products at {matmul / 1e9:.0f} GFLOP/s")
     for column in (
@@ -193,7 +195,8 @@ def main() -> None:
     ):
         table.add_column(column, justify="right")
     for name in arguments.algos.split(","):
-        call, values, steps, compiled = (replay_updates if name in REPLAY else rollout_updates)(name)
+        updates = replay_updates if name in REPLAY else rollout_updates
+        call, values, steps, compiled = updates(name, not arguments.plain)
         ours = steps / seconds_per_call(call, *values, budget=arguments.seconds)
         theirs = peer(arguments.peer_python, name, arguments.seconds)
         work = needed_flops(name)

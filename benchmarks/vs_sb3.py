@@ -33,15 +33,15 @@ TASKS = (
 
 
 def read(task: str, algo: str):
-    """The run that the configuration describes."""
+    """The run with the task's configuration."""
     config, _ = command_line.compose_config([f"env=gymnax/{task}", f"algo={algo}"])
     return config_lib.read(config)
 
 
 def ours(run, seeds: int) -> tuple[list[float], float, float]:
-    """Mean returns of all seeds trained as one program, seconds of running and of compiling."""
-    program = make_program(run)
-    train = make_train(run)
+    """Mean returns of all seeds, trained as one program; seconds of running and of compiling."""
+    program = make_program(run, tuned=True)
+    train = make_train(run, tuned=True)
 
     def one(key):
         state, _ = train(key)
@@ -57,7 +57,7 @@ def ours(run, seeds: int) -> tuple[list[float], float, float]:
 
 
 def peer_settings(run, algo: str) -> dict:
-    """The same settings in the other library's words."""
+    """The same settings as arguments of the peer library."""
     config = run.algo
     common = {"learning_rate": config.learning_rate, "gamma": config.gamma}
     widths = list(config.widths)
@@ -87,7 +87,7 @@ def peer_settings(run, algo: str) -> dict:
 
 
 def peers(python: str, run, task: str, algo: str, seeds: int) -> tuple[list[float], float]:
-    """Mean returns of the other library's seeds, two processes at a time, and seconds per seed."""
+    """Mean returns of the peer library's seeds, two processes at a time, and seconds per seed."""
 
     def one(seed):
         job = {
@@ -111,7 +111,7 @@ def peers(python: str, run, task: str, algo: str, seeds: int) -> tuple[list[floa
 
 
 def described(returns: list[float]) -> str:
-    """Mean over seeds, and the worst of them."""
+    """Mean and minimum over seeds, as text."""
     return f"{statistics.fmean(returns):.0f} (worst {min(returns):.0f})"
 
 

@@ -1,0 +1,32 @@
+"""Public Python API: environments, training, policies; see the top of README.md."""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxmarl_echelon.api import make, make_train, read_config
+    from jaxmarl_echelon.policies import Policy, load_policy, make_policy
+
+__all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
+
+# Imported lazily, so that importing one module of the package does not import all others.
+HOMES = {
+    "make": "api",
+    "make_train": "api",
+    "read_config": "api",
+    "Policy": "policies",
+    "load_policy": "policies",
+    "make_policy": "policies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("jaxmarl_echelon")
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,8 +1,8 @@
-"""Checkpoints of the whole run state, written so that a kill at any moment leaves a readable folder.
+"""Crash-safe checkpoints of the whole run state.
 
-A checkpoint is a folder `step_N` with the arrays (Orbax) and a readable `metadata.json`. It is
-written under a temporary name and renamed when complete. The names `latest`, `best_eval`, ... are
-links to such folders, replaced atomically; folders that no name points to are removed.
+A checkpoint is a folder `step_N` with the arrays (Orbax) and a `metadata.json`, written under a temporary
+name and renamed when complete. `latest`, `best_eval`, ... are symbolic links to such folders, replaced
+atomically; unreferenced folders are removed.
 """
 
 import json
@@ -18,8 +18,8 @@ import orbax.checkpoint as ocp
 PyTree = Any
 
 METADATA = "metadata.json"
-# Raised whenever older checkpoints could no longer be read for what they are.
-FORMAT = 3
+# Incremented whenever older checkpoints become incompatible.
+FORMAT = 4
 KINDS = ("step", "policy")
 FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
 
@@ -29,17 +29,20 @@ class CheckpointError(ValueError):
 
 
 def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step") -> Path:
-    """Saves `state` and points every name of `names` at it.
+    """Saves `state` and links every name of `names` to it.
 
     Args:
       folder: the run's checkpoint folder.
       names: such as `("latest", "best_eval")`.
       state: a pytree of arrays; typed keys are allowed.
-      metadata: JSON-able facts; must hold `step`, the environment steps so far.
-      kind: what is saved, one of `KINDS`; kinds do not share folders.
+      metadata: JSON-serialisable; must contain `step`, the environment steps so far.
+      kind: prefix of the checkpoint's folder, one of `KINDS`.
 
     Returns:
       the checkpoint's folder.
+
+    Raises:
+      CheckpointError: one line, if it cannot be written.
     """
     final = folder / f"{kind}_{metadata['step']:012d}"
     partial = folder / f".partial_{final.name}"
@@ -64,13 +67,13 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
 
 
 def rewind(folder: Path, checkpoint: Path) -> None:
-    """Makes `checkpoint` the `latest` one and forgets later ones: a resumed run writes them anew."""
+    """Links `latest` to `checkpoint` and removes later ones, which the resumed run writes again."""
     _link(folder, "latest", checkpoint.name)
     forget_after(folder, _step(checkpoint.name))
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Removes the checkpoints of later environment steps, and the names that point to them."""
+    """Removes checkpoints of later environment steps and their links."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -109,7 +112,7 @@ def _prune(folder: Path) -> None:
 
 
 def find(path: str | Path, name: str) -> Path:
-    """Finds a checkpoint's folder from a run folder, its `checkpoints` folder, or the folder itself.
+    """Resolves a checkpoint's folder from a run folder, its `checkpoints` folder, or the folder itself.
 
     Raises:
       CheckpointError: one line that names what is missing.
@@ -124,7 +127,7 @@ def find(path: str | Path, name: str) -> Path:
 
 
 def exists(path: str | Path, name: str) -> bool:
-    """Whether `find` would find it."""
+    """Whether `find` succeeds."""
     try:
         find(path, name)
     except CheckpointError:
@@ -133,10 +136,10 @@ def exists(path: str | Path, name: str) -> bool:
 
 
 def metadata(folder: Path) -> dict:
-    """Reads a checkpoint's facts.
+    """Reads a checkpoint's metadata.
 
     Raises:
-      CheckpointError: one line, where the file is unreadable or of another format than `FORMAT`.
+      CheckpointError: one line, if the file is unreadable or its format is not `FORMAT`.
     """
     try:
         facts = json.loads((folder / METADATA).read_text())
@@ -153,12 +156,11 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
 
     Args:
       folder: as returned by `find`.
-      like: the state's structure, shapes and dtypes, from `jax.eval_shape`; a part of what was saved
-        is enough.
-      prefix: where that part lies in the state, as in `.learners['attacker']`.
+      like: structure, shapes and dtypes from `jax.eval_shape`, of the state or of a part of it.
+      prefix: key path of that part in the state, as in `.policies['attacker']`.
 
     Raises:
-      CheckpointError: one line, where the checkpoint is damaged or belongs to another configuration.
+      CheckpointError: one line, if the checkpoint is damaged or of another configuration.
     """
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
@@ -182,9 +184,9 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
 
 
 def flatten(state: PyTree) -> dict[str, np.ndarray]:
-    """Names every array of a tree by its path; typed keys become their bits.
+    """Key path to array of a tree; typed keys as their key data.
 
-    Arrays without elements are left out: Orbax refuses them, and their shape says all.
+    Empty arrays, which Orbax refuses, are omitted; `restore` recreates them from their shapes.
     """
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return {

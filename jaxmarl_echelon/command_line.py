@@ -1,55 +1,42 @@
-"""What the command lines share: composing a configuration, and errors made for people."""
+"""Shared by the command lines: composing configurations, one-line errors."""
 
+import argparse
 import copy
 import difflib
+import itertools
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_path import Sources, config_directory
 
-# Mappings that take keys of the user's own.
-OPEN = (
-    "controllers=",
-    "controllers.",
-    "algos=",
-    "algos.",
-    "variants=",
-    "variants.",
-    "curriculum.evaluation=",
-    "curriculum.evaluation.",
-    "curriculum.common.",
-    "curriculum.phases.",
-    "curriculum.stages.",
-    "reward.components.",
-    "env.goal.",
-    "env.spawn_points.",
-    "env.finish_lines.",
-    "env.base_poses.",
-)
-# Keys whose commas separate parts of one value.
+# Keys whose values are comma-separated lists, not sweeps.
 LISTS = ("ablate", "seeds")
+SEARCHED = "hydra.searchpath"
+PACKAGED = Sources()
 
 
 class UsageError(ValueError):
-    """Something that was typed is wrong; the message is one line for the person who typed it."""
+    """Invalid user input; the message is one line."""
 
 
 def guarded(main: Callable[[], None]) -> None:
-    """Runs a command line: what the user got wrong is one line on stderr and exit status 2.
+    """Runs a command line; user errors become one line on stderr and exit status 2.
 
-    Set JAXMARL_TRACEBACK=1 to see where the message came from.
+    JAXMARL_TRACEBACK=1 shows the traceback instead.
     """
     try:
         main()
@@ -60,8 +47,20 @@ def guarded(main: Callable[[], None]) -> None:
         raise SystemExit(2) from None
 
 
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def program(module: str, script: str) -> str:
+    """The invoked command: the console script, or `python -m module`."""
+    return script if Path(sys.argv[0]).stem == script else f"python -m {module}"
+
+
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
+    """Enables the persistent compilation cache, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "jaxmarl_echelon" / "jax"))
@@ -73,54 +72,99 @@ def groups() -> list[str]:
     return sorted(path.name for path in config_directory().iterdir() if path.is_dir())
 
 
-def plain(arguments: Sequence[str]) -> list[str]:
-    """Makes what people type into what Hydra wants.
+def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
+    """Normalises arguments for Hydra.
 
-    The plus sign of `+algo=ppo` is dropped: groups have defaults, so adding and choosing are one.
-    Mappings whose keys their owner checks (`OPEN`) may be given new keys without a plus sign.
+    The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of mappings that accept new
+    keys (`Sources.open_keys`) get `++`.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
     arguments = [as_list(argument) for argument in arguments]
-    return [f"++{argument}" if argument.startswith(OPEN) else argument for argument in arguments]
+    return [f"++{argument}" if is_open(argument, sources) else argument for argument in arguments]
+
+
+def is_open(argument: str, sources: Sources) -> bool:
+    """Whether the key of `KEY=VALUE` is, or lies within, a mapping that accepts new keys."""
+    key = argument.partition("=")[0]
+    return any(key == name or key.startswith(f"{name}.") for name in sources.open_keys())
 
 
 def as_list(argument: str) -> str:
-    """Puts brackets around the values of a key that takes several, where Hydra would see a sweep."""
+    """Adds brackets around comma-separated values of `LISTS` keys, which Hydra would take for a sweep."""
     key, _, value = argument.partition("=")
     bare = key in LISTS and "," in value and value[0] not in "[\"'"
     return f"{key}=[{value}]" if bare else argument
 
 
-def compose_config(overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
-    """Composes the configuration and tells which option of each group was chosen.
+def compose_config(
+    overrides: Sequence[str], sources: Sources = PACKAGED
+) -> tuple[DictConfig, dict[str, str]]:
+    """Composes the configuration; also returns the chosen option of each group.
+
+    Args:
+      overrides: `KEY=VALUE` each, as returned by `plain`.
+      sources: locations of configurations.
 
     Raises:
-      UsageError: with one line for anything that does not fit.
+      UsageError: one line, for invalid overrides.
     """
-    GlobalHydra.instance().clear()
     for override in overrides:
-        _check_override(override)
+        _check_override(override, sources)
     try:
-        with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            config = compose("config", overrides=list(overrides), return_hydra_config=True)
+        with _composing(sources):
+            typed = [*overrides, *sources.searched()]
+            config = compose(sources.name, overrides=typed, return_hydra_config=True)
             chosen = {k: v for k, v in config.hydra.runtime.choices.items() if "hydra" not in k}
             with open_dict(config):
                 del config["hydra"]
             OmegaConf.resolve(config)
             return config, chosen
     except (HydraException, OmegaConfBaseException, TypeError) as error:
-        raise UsageError(_explain(error, overrides)) from error
+        raise UsageError(_explain(error, overrides, sources)) from error
 
 
-def tuning_lines(config: DictConfig, choices: Mapping[str, str]) -> list[str]:
-    """What `conf/tuning` set for this environment and algorithm, in words; nothing where there is no file.
+@contextmanager
+def _composing(sources: Sources):
+    """Initialises Hydra's global state for composing and restores the previous one, e.g. of a user's app."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(sources.main_folder()), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
+    """The overrides of each run of a sweep: the Cartesian product of its values.
+
+    Raises:
+      UsageError: one line, for overrides that cannot be parsed or are intervals.
+    """
+    return [list(chosen) for chosen in itertools.product(*(_values(one, sources) for one in overrides))]
+
+
+def _values(override: str, sources: Sources) -> list[str]:
+    read = _read_override(override)
+    if not read.is_sweep_override():
+        return [override]
+    key = read.get_key_element()
+    if isinstance(read.value(), Glob):
+        return [f"{key}={option}" for option in read.value().filter(sources.options(key.lstrip("+")))]
+    if not read.is_discrete_sweep():
+        raise UsageError(f"{override}: an interval; a sweep takes lists, choices, ranges or globs")
+    return [f"{key}={value}" for value in read.sweep_string_iterator()]
+
+
+def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Sources = PACKAGED) -> list[str]:
+    """Lines of text with the settings of `conf/tuning` in effect; empty without a tuning file.
 
     Args:
-      config, choices: as composed.
+      config, choices, sources: as composed.
     """
-    path = config_directory() / "tuning" / f"{choices.get('tuning')}.yaml"
-    values = leaves(OmegaConf.load(path)) if path.is_file() else {}
+    path = sources.find(f"tuning/{choices.get('tuning')}")
+    values = leaves(OmegaConf.load(path)) if path is not None else {}
     if not values:
         return []
     present = {key: OmegaConf.select(config, key) for key in values}
@@ -133,7 +177,7 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str]) -> list[str]:
 
 
 def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Values of a tree of mappings by their keys with dots."""
+    """Dotted key to value of nested mappings."""
     found = {}
     for key, value in node.items():
         found |= (
@@ -142,44 +186,54 @@ def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_override(override: str) -> None:
+def _check_override(override: str, sources: Sources) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:
         raise UsageError(f"{override}: expected KEY=VALUE")
     parsed(override)
-    if key in groups() and value not in options(key):
-        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(options(key))}")
+    if key == SEARCHED:
+        raise UsageError(f"{override}: name the folder with --config-dir")
+    if key in groups() and value not in (allowed := sources.options(key)):
+        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
 
 
 def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of the last `resume=`, None where there is none, and the other arguments."""
+    """The value of the last `resume=`, None without one, and the other arguments."""
     mine = [argument for argument in arguments if argument.lstrip("+").startswith("resume=")]
     value = parsed(mine[-1].lstrip("+")) if mine else None
     return None if value is None else str(value), [a for a in arguments if a not in mine]
 
 
 def parsed(override: str) -> Any:
-    """The value of `KEY=VALUE`; raises UsageError where it cannot be read or is several."""
-    try:
-        read = OverridesParser.create().parse_override(override)
-    except HydraException as error:
-        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
+    """The value of `KEY=VALUE`; raises UsageError if it cannot be parsed or is a sweep."""
+    read = _read_override(override)
     if read.is_sweep_override():
         raise UsageError(f"{override}: several values; a run takes one, -m starts a run for each")
     return read.value()
 
 
-def overridden(
-    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
-) -> tuple[DictConfig, dict[str, str]]:
-    """A saved configuration, and its choices, with what was typed for it now.
+def _read_override(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
 
-    A group may be named with the option that the run has; only `tracking` may be chosen anew.
+
+def overridden(
+    config: DictConfig,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
+    sources: Sources = PACKAGED,
+) -> tuple[DictConfig, dict[str, str]]:
+    """A saved configuration and its choices, with overrides applied.
+
+    Of the groups only `tracking` may change its option; others may be given with the saved one.
 
     Args:
-      config: the saved configuration; left as it is.
-      choices: the options that were chosen for it.
-      overrides: `KEY=VALUE` each, as `plain` returns them.
+      config: the saved configuration; not modified.
+      choices: its chosen options.
+      overrides: `KEY=VALUE` each, as returned by `plain`.
+      sources: locations of `tracking` options.
 
     Raises:
       UsageError: one line, for an unknown key or another option.
@@ -190,7 +244,7 @@ def overridden(
         if not equals or key.startswith("~"):
             raise UsageError(f"{override}: expected KEY=VALUE")
         if key == "tracking" and value != choices.get(key):
-            config.tracking = compose_config([f"{key}={value}"])[0].tracking
+            config.tracking = compose_config([f"{key}={value}"], sources)[0].tracking
             choices[key] = value
         elif key in groups() or "@" in key:
             if value != str(choices.get(key)):
@@ -201,64 +255,66 @@ def overridden(
     return config, choices
 
 
-def _explain(error: Exception, overrides: Sequence[str]) -> str:
+def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> str:
     message = str(error)
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
-            return _unknown(override, key, overrides)
+            chosen = [o for o in overrides if o.partition("=")[0] in groups()]
+            with _composing(sources):
+                return unknown(override, key, compose(sources.name, overrides=[*chosen, *sources.searched()]))
     return message.splitlines()[0]
 
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
-    """Overrides one value of a saved configuration.
+    """Overrides one value of a saved configuration by its text; see `put`."""
+    put(config, key, parsed(as_list(f"{key}={value}")), typed=f"{key}={value}")
+
+
+def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> None:
+    """Overrides one value of a configuration.
 
     Args:
-      config: changed in place.
-      key: of the value, with dots.
-      value: as typed.
+      config: modified in place.
+      key: dotted key.
+      value: plain data; mappings are merged.
+      typed: the override as shown in messages; None for `KEY=VALUE`.
 
     Raises:
-      UsageError: one line, for a key that the run does not have or a value that does not fit there.
+      UsageError: one line, for an unknown key or an invalid value.
     """
-    typed = f"{key}={value}"
-    read = parsed(as_list(typed))
+    typed = f"{key}={value}" if typed is None else typed
     try:
         before = OmegaConf.select(config, key, default=config)
-        if before is config and not f"{key}=".startswith(OPEN):
-            raise UsageError(f"{typed}: unknown key of this run")
-        if OmegaConf.is_dict(before) and before is not config and not isinstance(read, Mapping):
+        if before is config and not is_open(key, PACKAGED):
+            raise UsageError(unknown(typed, key, config))
+        if OmegaConf.is_dict(before) and before is not config and not isinstance(value, Mapping):
             raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")
-        OmegaConf.update(config, key, read, force_add=True)
+        OmegaConf.update(config, key, value, force_add=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"{typed}: {str(error).splitlines()[0]}") from error
 
 
-def options(group: str) -> list[str]:
-    """Choices of a configuration group, nested ones with their folder."""
-    root = config_directory() / group
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+def unknown(override: str, key: str, node: DictConfig) -> str:
+    """The message for an unknown key: the closest match, and the allowed keys.
 
-
-def _unknown(override: str, key: str, overrides: Sequence[str]) -> str:
-    """The line for a key that does not exist: what was probably meant, and what is allowed there."""
-    chosen = [o for o in overrides if o.partition("=")[0] in groups()]
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        node = compose("config", overrides=chosen)
+    Args:
+      override: as typed.
+      key: its dotted key.
+      node: the configuration.
+    """
     *parents, last = key.split(".")
     while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
         last = parents.pop()
     node = OmegaConf.select(node, ".".join(parents)) if parents else node
     names = [str(name) for name in node if not str(name).startswith("_")]
     close = difflib.get_close_matches(last, names, 1)
-    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else ""
-    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}".replace(
-        "key Allowed", "key. Allowed"
-    )
+    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else "."
+    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}"
 
 
 def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:
-    """The folder of a new run; raises UsageError where it exists already."""
+    """The folder of a new run; raises UsageError if it exists."""
     name = f"{stamp}_s{config.seed}" if config.run_name is None else config.run_name
     folder = run_folder(config, choices, name)
     if folder.exists():
@@ -270,7 +326,7 @@ def run_folder(config: DictConfig, choices: Mapping[str, str], name: Any) -> Pat
     """The folder of the run with this name, `outputs/ENV/ALGO/NAME`.
 
     Raises:
-      UsageError: one line, for a name that is none of a single folder, or no folder to put it in.
+      UsageError: one line, for an invalid `run_name` or `output_dir`.
     """
     if not re.fullmatch(r"[\w.-]+", str(name)) or str(name) in (".", "..") or isinstance(name, bool | float):
         raise UsageError(f"run_name={name}: must be the name of a folder, of letters, digits, _, - and .")

@@ -1,16 +1,98 @@
-"""Where the Hydra configuration lies, in a checkout and in an installed package."""
+"""Locations of configurations: the package's, in a checkout or a wheel, and a user's folder."""
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
+
+MAIN = "config"
 
 
 def config_directory() -> Path:
     """Returns the absolute path of the `conf` directory.
 
-    A wheel carries it inside the package; a checkout (also an editable install) has it at the
-    top of the repository. Raises FileNotFoundError where neither exists.
+    It lies inside the package in a wheel, and at the top of the repository in a checkout or editable
+    install.
+
+    Raises:
+      FileNotFoundError: if neither exists.
     """
     package = Path(__file__).resolve().parent
     for candidate in (package / "conf", package.parent / "conf"):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"no conf directory in {package} or {package.parent}")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Sources from which a run's configuration is composed.
+
+    Attributes:
+      folder: a user's folder, laid out like `conf` and searched in addition; or None.
+      name: the main configuration in either, without `.yaml`.
+
+    Raises:
+      ValueError: one line, for a folder or name that does not exist, and for a file in `folder` of the same
+        name as one of the package's, which Hydra would ignore.
+    """
+
+    folder: str | Path | None = None
+    name: str = MAIN
+
+    def __post_init__(self):
+        object.__setattr__(self, "name", self.name.removesuffix(".yaml"))
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder).resolve())
+            self._require_own_names()
+        if self.name != MAIN and self.find(self.name) is None:
+            known = sorted({path.stem for folder in self.directories() for path in folder.glob("*.yaml")})
+            raise ValueError(f"--config-name={self.name}: no such file; allowed: {', '.join(known)}")
+
+    def _require_own_names(self) -> None:
+        if not self.folder.is_dir():
+            raise ValueError(f"--config-dir={self.folder}: no such folder")
+        packaged = config_directory()
+        for path in packaged.rglob("*.yaml"):
+            name = path.relative_to(packaged)
+            if (self.folder / name).is_file() and self.folder != packaged:
+                raise ValueError(f"--config-dir={self.folder}: {name} is the package's; choose another name")
+
+    def directories(self) -> tuple[Path, ...]:
+        """The searched folders, in order."""
+        return (config_directory(), *(() if self.folder is None else (self.folder,)))
+
+    def find(self, name: str) -> Path | None:
+        """The file of a configuration such as `env/f110`, or None."""
+        candidates = (folder / f"{name}.yaml" for folder in self.directories())
+        return next((path for path in candidates if path.is_file()), None)
+
+    def options(self, group: str) -> list[str]:
+        """Options of a configuration group, nested ones with their folder."""
+        roots = [folder / group for folder in self.directories()]
+        found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
+        return sorted(map(str, found))
+
+    def open_keys(self) -> tuple[str, ...]:
+        """Keys of mappings that accept arbitrary new keys, validated by their readers.
+
+        Declared in a file, without its group, by a line `# keys of your own below: NAME, NAME`.
+        """
+        found = set()
+        for folder in self.directories():
+            for path in folder.rglob("*.yaml"):
+                group = path.relative_to(folder).parts[:-1][:1]
+                for names in re.findall(r"^# keys of your own below: (.*)$", path.read_text(), re.MULTILINE):
+                    found |= {".".join([*group, name.strip()]) for name in names.split(",")}
+        return tuple(sorted(found))
+
+    def main_folder(self) -> Path:
+        """The folder of the main configuration."""
+        file = self.find(self.name)
+        return config_directory() if file is None else file.parents[self.name.count("/")]
+
+    def searched(self) -> list[str]:
+        """The other folder, if any, as a Hydra override of the search path."""
+        # Hydra searches the main configuration in the first folder only.
+        others = [str(folder) for folder in self.directories() if folder != self.main_folder()]
+        quoted = [path.replace("\\", "\\\\").replace("'", "\\'") for path in others]
+        return [f"hydra.searchpath=['file://{path}']" for path in quoted]

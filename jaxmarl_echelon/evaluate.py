@@ -10,18 +10,20 @@ import numpy as np
 from rich.console import Console
 
 from algos import compiler
-from jaxmarl_echelon import checkpoints, command_line
+from jaxmarl_echelon import checkpoints, command_line, extras
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
+from jaxmarl_echelon.training.agents import make_actors
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
-from jaxmarl_echelon.training.program import Program, make_actors, make_program, scored_assessment
+from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
 from jaxmarl_echelon.training.record import environment, evaluation_values
 
 
 def parse() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(prog="python -m jaxmarl_echelon.evaluate", description=__doc__)
+    program = command_line.program("jaxmarl_echelon.evaluate", "jaxmarl-evaluate")
+    parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
         "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
@@ -36,7 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--ladder",
         action="store_true",
-        help="score the policy on every phase of the run's curriculum (of phased26 where it has none)",
+        help="score the policy on every phase of the run's curriculum, or else of the environment's",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
@@ -49,7 +51,7 @@ def load(path: str, name: str, overrides=()):
     """Rebuilds a run from a checkpoint.
 
     Returns:
-      checkpoint folder, its metadata, the run's configuration, its program and its policy's state.
+      checkpoint folder, metadata, run configuration, program, and the state reduced to acting.
     """
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
@@ -57,6 +59,7 @@ def load(path: str, name: str, overrides=()):
     for override in overrides:
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
+    extras.require(config, facts["config"]["choices"], ("env",))
     run_config = config_lib.read(config)
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
@@ -73,17 +76,17 @@ def main() -> None:
     episodes = arguments.episodes or config.eval_episodes
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    viewer = getattr(program.env, "viewer", None)
+    viewer = program.env.viewer
     rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     present = environment(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
-    for line in getattr(program.env, "describe", tuple)():
+    for line in program.env.describe():
         console.print(line, markup=False, soft_wrap=True)
-    console.print(tables.actors(rows, episodes))
-    if (by_task := tables.tasks(rows["trained policy"])) is not None:
+    console.print(tables.actors(rows, episodes, program.env.spec))
+    if (by_task := tables.tasks(rows["trained policy"], program.env.spec)) is not None:
         console.print(by_task)
     if not arguments.overrides:
         console.print(reproduction(program, config, state, facts["scores"]))
@@ -98,40 +101,42 @@ def main() -> None:
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
-    """Scores of the policy and of others in its place, on the same final episodes, in one program.
+    """Scores of the policy and of other actors on the same final episodes, in one program.
 
-    Others are the environment's reference scripts; with `baselines` the untrained policy and all scripts
-    that the environment names for comparison.
+    Other actors are the environment's reference scripts; with `baselines`, the untrained policy and the
+    environment's baseline scripts.
     """
     key, role = stream_key(config.seed, Stream.FINAL), program.role
-    names = getattr(program.env, "baselines", ()) if baselines else references.names(program)
-    scripts = [controllers.script(controllers.find_script(program.env, role, name)) for name in names]
-    options = [program.controllers[role], *scripts]
+    names = program.env.baselines if baselines else references.names(program)
 
     @jax.jit
-    def play(number, policies, state):
-        acting = program.controllers | {role: controllers.one_of(options, number)}
-        return program.evaluate_as(acting, policies, state, key, episodes=episodes)
+    def play(number, policies, state, world):
+        def seats(env):
+            scripts = [controllers.script(controllers.find_script(env, role, name)) for name in names]
+            acting = program.controllers(env)
+            return acting | {role: controllers.one_of([acting[role], *scripts], number)}
+
+        return program.evaluate_as(seats, policies, state, key, episodes=episodes, world=world)
 
     actors = {"trained policy": (0, state.policies)}
     if baselines:
-        untrained = jax.jit(lambda key: program.policy(program.init(key)).policies)
-        start = run_key(config.seed)
-        actors["untrained policy"] = (
-            0, untrained.lower(start).compile(compiler_options=compiler.quick())(start)
-        )  # fmt: skip
+        untrained = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies)
+        start = run_key(config.seed), program.world
+        compiled = untrained.lower(*start).compile(compiler_options=compiler.quick())
+        actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    return {name: scores(program, play(*actor, state)) for name, actor in actors.items()}
+    world = program.world
+    return {name: scores(program, play(*actor, state, world)) for name, actor in actors.items()}
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
-    """Plays training's evaluation again; returns a line on what came out and whether that was recorded."""
-    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state))
+    """Repeats the evaluation of training; returns a line with its result and whether it was reproduced."""
+    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
-    if "eval_agg/success_rate" in values:
-        parts.insert(0, f"success {formats.fixed(values['eval_agg/success_rate'], 2)}")
-    # As text, because not a number is not equal to itself.
+    if (column := program.env.spec.score_column) is not None:
+        parts.insert(0, f"{program.env.spec.score} {formats.fixed(values[f'eval_agg/{column}'], 2)}")
+    # Compared as text, because NaN != NaN.
     same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
     return (
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
@@ -140,55 +145,59 @@ def reproduction(program, config, state, recorded: dict[str, float]) -> str:
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
-    """What `eval.csv` would say of an evaluation."""
+    """An evaluation's values as in `eval.csv`."""
     scalars = evaluation.summary(result, program.env.spec, program.role)
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
 def ladder(program, config, state, episodes: int) -> list[dict]:
-    """Scores of the policy on every stage of a curriculum, as the stages are by themselves.
-
-    Like the final score they come from episodes that training never saw.
+    """Scores of the policy on each stage's task of a curriculum, on held-out episodes.
 
     Raises:
-      ValueError: where the environment cannot be set to the stages' tasks.
+      ValueError: if the environment does not support the stages' tasks.
     """
     curriculum = program.curriculum
     course = state.curriculum
     if not curriculum.stages:
-        composed, _ = command_line.compose_config(["curriculum=phased26"])
+        if program.env.ladder is None:
+            raise command_line.UsageError(
+                f"--ladder: the run has no stages, and {program.env.spec.name} names no curriculum for it"
+            )
+        composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
         curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
     key = stream_key(config.seed, Stream.FINAL)
 
     @jax.jit
-    def play(state, index):
-        return program.evaluate(state, key, curriculum.stage_params(course, index), episodes=episodes)
+    def play(state, index, world):
+        params = curriculum.stage_params(course, index)
+        return program.evaluate(state, key, params, episodes=episodes, world=world)
 
     rows = []
     for index, name in enumerate(curriculum.stages):
-        values = scores(program, play(state, index))
+        values = scores(program, play(state, index, program.world))
+        spec = program.env.spec
         rows.append(
             {
                 "name": f"{index} {name}",
-                "success": values["eval_agg/success_rate"],
-                "low": values["eval_agg/success_low"],
-                "high": values["eval_agg/success_high"],
-                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in program.env.spec.outcomes},
+                "success": values[f"eval_agg/{spec.score_column}"],
+                "low": values[f"eval_agg/{spec.score}_low"],
+                "high": values[f"eval_agg/{spec.score}_high"],
+                "outcomes": {o: values[f"eval_agg/outcome/{o}"] for o in spec.outcomes},
             }
         )
     return rows
 
 
 def show(program, config, state, viewer, episodes: int, output: Path, episode: int | None, console) -> None:
-    """Writes the picture of all trajectories, and one episode as an animation and, if it can be, a replay."""
+    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay."""
     key = stream_key(config.seed, Stream.PICTURES)
 
     @jax.jit
-    def play(run):
-        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes)
+    def play(run, world):
+        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
-    recorded = jax.device_get(play(state))
+    recorded = jax.device_get(play(state, program.world))
     if episode is None:
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
@@ -199,15 +208,21 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
 
 
 def interesting(program: Program, result) -> int:
-    """The episode to look at: the first success, else the one with the highest return."""
+    """Index of the episode to animate: the first with the highest positive score, else the highest return."""
     spec = program.env.spec
-    if spec.success is not None:
-        wins = np.flatnonzero(spec.succeeded(np.asarray(result.outcome)))
-        if wins.size:
-            return int(wins[0])
+    if spec.score is not None:
+        value, weight = (np.asarray(x) for x in result.scores(spec))
+        score = np.where(weight != 0, value / np.where(weight != 0, weight, 1.0), 0.0)
+        if score.max() > 0:
+            return int(np.argmax(score))
     returns = np.asarray(result.mean_return(program.role))
     return int(np.argmax(np.where(np.isnan(returns), -np.inf, returns)))
 
 
-if __name__ == "__main__":
+def script() -> None:
+    """The console script."""
     command_line.guarded(main)
+
+
+if __name__ == "__main__":
+    script()

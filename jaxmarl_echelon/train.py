@@ -1,5 +1,6 @@
 """`python -m jaxmarl_echelon.train +algo=ppo env=f110`: trains, logs, checkpoints, resumes."""
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,9 +13,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from algos.plan import Plan
-from jaxmarl_echelon import checkpoints, command_line
-from jaxmarl_echelon.config_path import config_directory
+from algos.on_policy.plan import Plan
+from jaxmarl_echelon import checkpoints, command_line, extras
+from jaxmarl_echelon.command_line import PACKAGED
+from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
@@ -22,63 +24,88 @@ from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.program import make_program
 
-USAGE = """usage: python -m jaxmarl_echelon.train [KEY=VALUE ...]      train one run
-       python -m jaxmarl_echelon.train -m [KEY=A,B ...]     Hydra sweep over values
-       python -m jaxmarl_echelon.train resume=RUN_FOLDER    continue a run, bit for bit
-       python -m jaxmarl_echelon.train resume=auto run_name=NAME [...]   continue it, or begin it
-       python -m jaxmarl_echelon.train --cfg job [...]      show the configuration and stop"""
+USAGE = """usage: {program} [KEY=VALUE ...]      train one run
+       {program} -m [KEY=A,B ...]     Hydra sweep over values
+       {program} resume=RUN_FOLDER    continue a run, bit for bit
+       {program} resume=auto run_name=NAME [...]   continue it, or begin it
+       {program} --cfg job [-m] [...]      show the configuration and stop
+
+  -c, --cfg job           show the configuration (with -m that of every run) and stop
+  -p, --package KEY       with --cfg: only this part of it
+  -cd, --config-dir DIR   a folder like conf/ with environments, rewards, algorithms ... of your own
+  -cn, --config-name NAME the main configuration, instead of config.yaml; see docs/training.md
+  -m, --multirun          one run for each combination of values"""
 
 AUTO = "auto"
 
 
-def start(config: DictConfig, choices: dict[str, str], folder: Path | None = None) -> None:
+def start(
+    config: DictConfig, choices: dict[str, str], sources: Sources = PACKAGED, folder: Path | None = None
+) -> None:
     """Starts a new run, or a group of runs, from a composed configuration.
 
     Args:
-      config, choices: as composed.
-      folder: where; None for a new folder.
+      config, choices, sources: as composed.
+      folder: the run's folder; None for a new one.
     """
     tracker = make_tracker(config)
     job = read_job(config, choices)
     if folder is None:
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         folder = command_line.new_run_folder(config, choices, stamp)
-    for line in command_line.tuning_lines(config, choices):
+    for line in command_line.tuning_lines(config, choices, sources):
         print(line)
     execute(job, folder, tracker, None)
 
 
-def resume(path: str | Path, overrides: Sequence[str]) -> None:
-    """Continues a run from its checkpoint, with values of its configuration overridden; see `resuming`."""
+class Continuation(NamedTuple):
+    """A run to be resumed: checkpoint, configuration and chosen options."""
+
+    checkpoint: Path
+    config: DictConfig
+    choices: dict[str, str]
+
+
+def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> Continuation:
+    """Finds a run's checkpoint and overrides its configuration; see `resuming`."""
     checkpoint = checkpoints.find(path, "latest")
     facts = checkpoints.metadata(checkpoint)
     if facts.get("policy_only"):
         raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
     before = config_lib.saved(facts)
-    after, choices = command_line.overridden(before, facts["config"]["choices"], overrides)
+    after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
     resuming.check(before, after, facts["step"])
-    tracker = make_tracker(after)
-    job = read_job(after, choices)
-    # Whether the checkpoint can be read is known only by reading it, and it must be known before writing.
+    return Continuation(checkpoint, after, choices)
+
+
+def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> None:
+    """Resumes a run from its checkpoint, with overrides of its configuration."""
+    checkpoint, config, choices = continuation(path, overrides, sources)
+    tracker = make_tracker(config)
+    job = read_job(config, choices)
+    # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     execute(job, checkpoint.parent.parent, tracker, checkpoint)
 
 
-def continue_or_start(config: DictConfig, choices: dict[str, str], overrides: Sequence[str]) -> None:
-    """Continues the run of this name from its checkpoint, or begins it where it has none.
+def continue_or_start(
+    config: DictConfig, choices: dict[str, str], overrides: Sequence[str], sources: Sources = PACKAGED
+) -> None:
+    """Resumes the run `run_name` from its checkpoint, or starts it if it has none.
 
     Args:
-      config, choices: as composed from the overrides.
-      overrides: what was typed.
+      config, choices, sources: as composed from the overrides.
+      overrides: the overrides.
     """
     if config.run_name is None:
         raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
     folder = command_line.run_folder(config, choices, config.run_name)
     if not checkpoints.exists(folder, "latest"):
-        start(config, choices, folder)
+        start(config, choices, sources, folder)
         return
-    # These two only say where it lies.
-    resume(folder, [o for o in overrides if not o.startswith(("run_name=", "output_dir="))])
+    # These two only locate the folder.
+    said = [o for o in overrides if not o.startswith(("run_name=", "output_dir="))]
+    resume(folder, said, sources)
 
 
 def make_tracker(config: DictConfig) -> Tracker:
@@ -87,15 +114,16 @@ def make_tracker(config: DictConfig) -> Tracker:
 
 
 class Job(NamedTuple):
-    """What is to be run.
+    """A run, or a group of runs, ready to execute.
 
     Attributes:
       resolved: the composed configuration as plain data, with the groups' `choices`.
       train: `(folder, tracker, checkpoint) -> summary`.
-      restore: `(checkpoint) -> state`, to see whether a run can continue from it.
-      replay_bytes: memory of the replay buffers.
-      group: whether it is several runs in one program.
-      plans: role name to the sizes of its updates, of the roles that learn from segments.
+      restore: `(checkpoint) -> state`, to check that a checkpoint can be resumed.
+      replay_bytes: size of the replay buffers in bytes.
+      group: whether it is a group.
+      score: name of the score, or None.
+      plans: role name to `Plan`, for roles that learn from segments.
     """
 
     resolved: dict
@@ -103,29 +131,32 @@ class Job(NamedTuple):
     restore: Callable
     replay_bytes: int
     group: bool
+    score: str | None
     plans: dict[str, Plan]
 
 
 def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
-    """Reads and checks everything; raises ValueError with one line before anything is written."""
+    """Reads and validates the configuration; raises a one-line ValueError before anything is written."""
+    extras.require(config, choices)
     resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
     if variants.is_group(config):
         members = variants.members(config, choices)
         needed = memory.check_replay(members[0].config, len(members))
-        program = make_program(members[0].config)
+        program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved)
         restore = partial(group.read_checkpoint, members, program)
-        return Job(resolved, together, restore, needed, True, config_lib.plans(members[0].config))
+        score = program.env.spec.score
+        return Job(resolved, together, restore, needed, True, score, config_lib.plans(members[0].config))
     run = config_lib.read(config)
     needed = memory.check_replay(run)
-    program = make_program(run)
+    program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved)
     restore = partial(resuming.read_checkpoint, run, program)
-    return Job(resolved, alone, restore, needed, False, config_lib.plans(run))
+    return Job(resolved, alone, restore, needed, False, program.env.spec.score, config_lib.plans(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
-    """Runs the loop and leaves the configuration, the summary and the pictures in the folder."""
+    """Runs the loop; writes the configuration, the summary and the plots to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
     if job.replay_bytes:
@@ -137,60 +168,118 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     except checkpoints.CheckpointError:
         raise
     except ValueError as error:
-        # By now the configuration was read: this is no slip of the person at the keyboard.
+        # The configuration is valid at this point, so this is not a user error.
         raise RuntimeError(f"the run failed: {error}") from error
     except loop.DivergedError as error:
         print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    learning_curve(folder / "learning_curve.png", folder / "metrics.csv", folder / "eval.csv")
+    tables_read = (folder / "metrics.csv", folder / "eval.csv")
+    learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
     if job.group:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))
     print(f"run folder: {folder}")
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses a command line: Hydra's options and overrides."""
+    parser = command_line.Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-c", "--cfg", choices=["job"])
+    parser.add_argument("-p", "--package")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default=MAIN)
+    parser.add_argument("overrides", nargs="*", default=[])
+    read = parser.parse_intermixed_args(arguments)
+    if read.package is not None and read.cfg is None:
+        raise command_line.UsageError(f"--package={read.package}: goes with --cfg job")
+    return read
+
+
 def main() -> None:
     """Entry point; see `USAGE`."""
-    arguments = command_line.plain(sys.argv[1:])
-    if {"-h", "--help"} & set(arguments):
-        print(f"{USAGE}\n\ngroups: {', '.join(command_line.groups())}")
+    arguments = parse(sys.argv[1:])
+    if arguments.help:
+        usage = USAGE.format(program=command_line.program("jaxmarl_echelon.train", "jaxmarl-train"))
+        print(f"{usage}\n\ngroups: {', '.join(command_line.groups())}")
         return
     command_line.use_compilation_cache()
-    if {"-m", "--multirun", "--cfg", "-c"} & set(arguments):
-        sys.argv[1:] = arguments
-        sweep()
-        return
-    where, overrides = command_line.split_resume(arguments)
-    if where not in (None, AUTO):
-        # The keys are those of the run, which a configuration composed anew need not have.
-        resume(where, overrides)
+    sources = Sources(arguments.config_dir, arguments.config_name)
+    overrides = command_line.plain(arguments.overrides, sources)
+    if arguments.cfg is not None:
+        show(overrides, sources, arguments.package, multirun=arguments.multirun)
+    elif arguments.multirun:
+        sweep(overrides, sources)
     else:
-        launch(where, *command_line.compose_config(overrides), overrides)
+        where, overrides = command_line.split_resume(overrides)
+        if where in (None, AUTO):
+            launch(where, *command_line.compose_config(overrides, sources), overrides, sources)
+        else:
+            # Overrides apply to the saved configuration, whose keys may differ from the default's.
+            resume(where, overrides, sources)
 
 
-def launch(where: str | None, config: DictConfig, choices: dict[str, str], overrides: Sequence[str]) -> None:
-    """Starts a run, or continues it if that is what `resume` says: None, or `auto`."""
+def show(overrides: Sequence[str], sources: Sources, package: str | None, *, multirun: bool) -> None:
+    """Prints the configuration of the run, or of every run of a sweep, as YAML documents.
+
+    Args:
+      overrides, sources: of the run.
+      package: dotted key of the part to print; None for all.
+      multirun: whether overrides may be sweeps.
+    """
+    runs = command_line.combinations(overrides, sources) if multirun else [list(overrides)]
+    shown = []
+    for chosen in runs:
+        where, chosen = command_line.split_resume(chosen)
+        if where in (None, AUTO):
+            config, _ = command_line.compose_config(chosen, sources)
+        else:
+            config = continuation(where, chosen, sources).config
+        part = config if package is None else OmegaConf.select(config, package)
+        if part is None:
+            raise command_line.UsageError(command_line.unknown(f"--package={package}", package, config))
+        shown.append(OmegaConf.to_yaml(part, resolve=True) if OmegaConf.is_config(part) else f"{part}\n")
+    print("---\n".join(shown), end="")
+
+
+def launch(
+    where: str | None,
+    config: DictConfig,
+    choices: dict[str, str],
+    overrides: Sequence[str],
+    sources: Sources = PACKAGED,
+) -> None:
+    """Starts a run (`where` is None), or resumes or starts it (`auto`)."""
     if where is None:
-        start(config, choices)
+        start(config, choices, sources)
     elif where == AUTO:
-        continue_or_start(config, choices, overrides)
+        continue_or_start(config, choices, overrides, sources)
     else:
         raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep, whose runs are several")
 
 
-def sweep() -> None:
-    """Hands the arguments to Hydra, which starts one run per combination of values."""
+def sweep(overrides: Sequence[str], sources: Sources) -> None:
+    """Runs a Hydra sweep, after checking that all combinations can be composed."""
+    for chosen in command_line.combinations(overrides, sources):
+        extras.require(*command_line.compose_config(chosen, sources))
 
-    @hydra.main(config_path=str(config_directory()), config_name="config", version_base="1.3")
+    @hydra.main(config_path=str(sources.main_folder()), config_name=sources.name, version_base="1.3")
     def job(config):
         chosen = HydraConfig.get().runtime.choices
         choices = {key: option for key, option in chosen.items() if "hydra" not in key}
-        where, overrides = command_line.split_resume(HydraConfig.get().overrides.task)
+        where, typed = command_line.split_resume(HydraConfig.get().overrides.task)
         config.resume = None
-        command_line.guarded(lambda: launch(where, config, choices, overrides))
+        command_line.guarded(lambda: launch(where, config, choices, typed, sources))
 
+    sys.argv[1:] = ["--multirun", *overrides, *sources.searched()]
     job()
 
 
-if __name__ == "__main__":
+def script() -> None:
+    """The console script."""
     command_line.guarded(main)
+
+
+if __name__ == "__main__":
+    script()

@@ -1,9 +1,9 @@
 """A planar lidar: sphere tracing on distance fields, boxes of other cars, Gaussian noise.
 
 A ray advances by the distance field until it stands on an occupied cell (J. C. Hart, "Sphere
-tracing", 1996). Most need three or four steps, a few along a wall more than a hundred, so the unfinished
-ones are gathered into ever smaller arrays (`_STAGES`), neighbours together: a fan's beams differ by fixed
-angles, which leaves little to move.
+tracing", 1996). Most need three or four steps, a few along a wall more than a hundred: unfinished rays are
+compacted in stages (`_STAGES`). Rows are fans of neighbouring beams, which differ by fixed angles, so that
+little is gathered.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,13 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from physics.boxes import ray_box
-from physics.compaction import first_true
 from physics.mapbank import MapBank, distance_at, place_in_field
+from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, take_rows
 
-# (steps, share): all beams take some steps; then the fans that are not done move on to the next stage,
-# which has room for a share of them. After the last stage beams go on until all are done, and so do small
-# batches from the start.
+# (steps, share): all beams take some steps, then the unfinished fans are compacted into chunks of a share of
+# all, for the next stage. The last stage runs until all beams are done, and is the only one of small batches.
 _STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
-_SMALL = 1 << 11  # fewer rays are not worth the stages, nor the time to compile them
+_SMALL = 1 << 11  # with fewer rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
 _FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
 
@@ -91,14 +90,14 @@ class _Fans(NamedTuple):
 
 
 class _March(NamedTuple):
-    """What all rays share: `cells` of all maps in one row, tiles across a map, longest way in metres."""
+    """Constants of all rays: `cells` of all maps, flat; tiles across a map; largest range in metres."""
 
     cells: jax.Array
     tiles: int
     reach: float
 
     def ahead(self, fans: _Fans, rates: tuple[jax.Array, jax.Array], travelled: jax.Array) -> jax.Array:
-        """Distance to the walls `[F, K]` of rays that have come so far; 0 beyond their reach.
+        """Distance to the walls `[F, K]` of rays that have `travelled` `[F, K]` m; 0 beyond their reach.
 
         `rates` are the rows and columns `[F, K]` that they cross per metre.
         """
@@ -112,9 +111,7 @@ class _March(NamedTuple):
 
 
 def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
-    """Noise-free distances to the walls, m.
-
-    Batches of poses are traced together, whether they come as leading axes or through `vmap`.
+    """Noise-free distances to the walls, m. Nested batches (leading axes or `vmap`) are merged into one.
 
     Args:
       map_index: int32 `[...]` or scalar.
@@ -158,7 +155,7 @@ def add_noise(key: jax.Array, ranges: jax.Array, lidar: Lidar, sigma: jax.Array 
 
 @cache
 def _tracer(lidar: Lidar):
-    """`(bank, map_index [...], pose [..., 3]) -> [..., beams]`, which takes nested batches as one."""
+    """`(bank, map_index [...], pose [..., 3]) -> [..., beams]`; merges nested batches into one."""
 
     @custom_vmap
     def trace(bank, map_index, pose):
@@ -170,11 +167,7 @@ def _tracer(lidar: Lidar):
         if any(jax.tree.leaves(batched[0])):
             axes = jax.tree.map(lambda b: 0 if b else None, tuple(batched))
             return jax.vmap(trace.fun, axes)(bank, map_index, pose), True
-        map_index, pose = (
-            v if b else jnp.broadcast_to(v, (axis_size, *v.shape))
-            for b, v in zip(batched[1:], (map_index, pose), strict=True)
-        )
-        return trace(bank, map_index, pose), True
+        return trace(bank, *broadcast_unbatched(batched[1:], (map_index, pose), axis_size)), True
 
     return trace
 
@@ -214,7 +207,7 @@ def _fans(
 
 
 def _rates(affine: jax.Array, heading: jax.Array, angles: np.ndarray, lidar: Lidar) -> tuple[list, list]:
-    """Rows and columns `[N, G]` that one crosses per metre ahead and per metre to the left of some angles.
+    """Rows and columns `[N, G]` crossed per metre along `angles` `[G]`, and per metre to the left of them.
 
     `affine` is `[..., 1, 2, 3]` as in the bank, `heading` `[N, 1]`.
     """
@@ -238,10 +231,7 @@ def _rates(affine: jax.Array, heading: jax.Array, angles: np.ndarray, lidar: Lid
 
 
 def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, stages: tuple) -> jax.Array:
-    """Takes the beams `[F, K]` of fans to their ends: some steps for all, later stages for those not done.
-
-    `turn` `[K]` are their angles from the middle.
-    """
+    """Marches the beams `[F, K]` of fans to their ends; `turn` `[K]` are their angles from the middle."""
     cos, sin = np.cos(turn), np.sin(turn)
     rates = (
         fans.row_ahead[:, None] * cos + fans.row_left[:, None] * sin,
@@ -258,18 +248,10 @@ def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, 
         return lax.while_loop(lambda c: c[1].any(), lambda c: advance(c[0], _LAST_STEPS), carry)[0]
     (steps, share), *later = stages
     travelled, unfinished = advance(travelled, steps)
-    room = ceil(travelled.shape[0] * share)
 
-    def select(carry):
-        travelled, unfinished, _ = carry
-        chosen, place, total = first_true(unfinished, room)
-        idle = jnp.arange(room) >= total
-        picked = jax.tree.map(lambda v: v[chosen], fans)
-        begin = jnp.where(idle[:, None], march.reach + 1, travelled[chosen])
-        moved = _finish(march, turn, picked, begin, later)
-        back = jnp.where(idle, unfinished.size, chosen)
-        travelled = travelled.at[back].set(moved, mode="drop", unique_indices=True)
-        return travelled, unfinished & (place >= room), total > room
+    def finish(active, travelled):
+        picked, begin = take_rows((fans, travelled), active.index)
+        begin = jnp.where(active.live[:, None], begin, march.reach + 1)
+        return put_rows(travelled, active.index, _finish(march, turn, picked, begin, later))
 
-    unfinished = unfinished.any(1)
-    return lax.while_loop(lambda c: c[2], select, (travelled, unfinished, unfinished.any()))[0]
+    return fold_active(unfinished.any(1), finish, travelled, ceil(travelled.shape[0] * share))

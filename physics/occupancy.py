@@ -12,8 +12,8 @@ from PIL import Image
 
 from physics.centerline import centerline_from_points, find_centerline, read_centerline
 from physics.gridmap import OccupancyMap, Pose, distance_field, with_widths
-from physics.loops import derive_centerline
 from physics.mapbank import MapBank, distance_at, map_bank, world_to_cell
+from physics.medial_loop import derive_centerline
 from physics.tracks import generate_track
 
 __all__ = [

@@ -10,7 +10,7 @@ from scipy.spatial import cKDTree
 from physics.centerline import Centerline, centerline_from_points, read_centerline, resample
 from physics.frenet import arc_difference, cartesian, frenet, frenet_near
 from physics.gridmap import OccupancyMap
-from physics.loops import derive_centerline
+from physics.medial_loop import derive_centerline
 
 __all__ = [
     "Centerline",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.replay import Sample
+from algos.off_policy.replay.rings import Sample
 from algos.types import ActionSpec, ObservationSpec, Transition
 
 CONTINUOUS = ActionSpec("continuous", (2,))

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 
 ROLE = "player"
@@ -36,7 +37,7 @@ class ProbeState:
     alive: jax.Array
 
 
-class Probe:
+class Probe(Environment):
     """Base of the probes: constant observation 0, reward 1, terminated after `horizon` steps.
 
     Parameters are `gain` (multiplies rewards) and `task` (reported in `info`). `info` also has
@@ -57,10 +58,10 @@ class Probe:
             roles=(Role(ROLE, self.agents, self.observation, self.action),),
             decision_period=0.0,
             episode_limit=self.horizon,
-            outcomes=("done", "timeout"),
-            success="done",
-            tasks=("first", "second", "third"),
-            components=("main", "count"),
+            results=results.standard(
+                ("done", "timeout"), ("done",), ("first", "second", "third"), ("main", "count")
+            ),
+            score="success",
         )
 
     def default_params(self):
@@ -150,6 +151,17 @@ class ObservationReward(Probe):
         return state.cue
 
 
+class Opposites(Probe):
+    """One step of two agents that see the same: action 0 pays the first 1, action 1 the second. V = 1 for
+    each with a policy of its own, 1/2 on average with one for both.
+    """
+
+    agents = 2
+
+    def reward(self, state, action, params):
+        return (action == jnp.arange(2)).astype(jnp.float32)
+
+
 class DelayedReward(Probe):
     """Two steps, observations 0 and 1, reward 1 at the end: V(0) = gamma, V(1) = 1."""
 
@@ -186,6 +198,18 @@ class TimeLimit(Probe):
 
     def __init__(self, horizon: int = 10):
         self.horizon = horizon
+
+
+class Pictures(ObservationActionReward):
+    """The same with the cue as the brightness of a noisy picture, whole numbers of any type: V = 1."""
+
+    def __init__(self, dtype=np.uint8):
+        self.observation = Box((2, 3), 0.0, 255.0, dtype)
+
+    def observe(self, state, params):
+        noise = (state.start >> jnp.arange(0, 24, 4, dtype=jnp.uint32)) & 63
+        bright = jnp.where(state.cue > 0, 160, 40)
+        return (bright[:, None, None] + noise.reshape(2, 3)).astype(self.observation.dtype)
 
 
 class Credit(Probe):
@@ -262,6 +286,93 @@ class Absent(Probe):
         return jnp.where(state.alive, 1.0, 0.0)
 
 
+class Fallen(Probe):
+    """Two agents in episodes of four steps; the second acts once, and waits for the end from then on. What is
+    paid at the end depends on the first action of each: 1 for action 1, nothing for action 0. V = 1 for the
+    second's only decision, gamma ** 3 for the first's first.
+    """
+
+    agents = 2
+    horizon = 4
+    action = Discrete(2)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return replace(super().spec, late=True)
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return state.replace(cue=jnp.zeros(self.agents)), time
+
+    def step(self, key, state, actions, params):
+        chosen = jnp.where(state.clock == 0, actions[ROLE].astype(jnp.float32), state.cue)
+        after = state.replace(clock=state.clock + 1, cue=chosen, alive=jnp.array([True, False]))
+        last = after.clock >= self.horizon
+        reward = params["gain"] * jnp.where(last, chosen, 0.0)
+        ends = jnp.full(self.agents, last)
+        time = self._show(
+            after.replace(alive=after.alive & ~last), params, reward, ends, jnp.zeros_like(ends)
+        )
+        return after, time
+
+    def observe(self, state, params):
+        return jnp.zeros((self.agents, 1))
+
+
+class Comings(Probe):
+    """Three slots in episodes of four steps: the first is filled throughout, the second from the third step
+    on, the last never. Who is there is paid 1 per step: returns are 4 and 2. `travelled` counts an agent's
+    steps, `stood` is how many of them it stood still: none, so that nothing but absence makes it 0.
+    """
+
+    agents = 3
+    horizon = 4
+    comes = 2
+
+    @property
+    def spec(self) -> EnvSpec:
+        own = (
+            results.Result("travelled", role=ROLE, reduce="sum"),
+            results.Result("pace", role=ROLE, reduce="sum", source="paid", over="travelled"),
+            results.Result("share", role=ROLE, kind="rate"),
+        )
+        plain = super().spec
+        return replace(plain, results=(*plain.results, *own), score="share", roles=plain.roles)
+
+    def there(self, clock):
+        return jnp.array([True, clock >= self.comes, False])
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return self._filled(state, time, jnp.zeros(self.agents))
+
+    def step(self, key, state, actions, params):
+        acted = self.there(state.clock)
+        after = state.replace(clock=state.clock + 1)
+        last = after.clock >= self.horizon
+        reward = params["gain"] * jnp.where(acted, 1.0, 0.0)
+        ends = acted & last
+        time = self._show(after, params, reward, ends, jnp.zeros_like(ends))
+        after, time = self._filled(after, time, reward)
+        return after, time
+
+    def _filled(self, state, time, reward):
+        there, over = self.there(state.clock), state.clock >= self.horizon
+        garbage = jnp.where(there | self.there(state.clock - 1), 0.0, 1e3)  # what empty slots show
+        info = time.info | {
+            "travelled": jnp.where(there | (reward > 0), 1.0, 0.0) * (state.clock > 0) * (reward > 0)
+            + garbage,
+            "paid": 2.0 * reward + garbage,
+            "share": jnp.array([1.0, 0.5, 0.0]),
+        }
+        return state, time.replace(
+            alive={ROLE: there & ~over},
+            present={ROLE: there},
+            begins={ROLE: (state.clock == self.comes) & jnp.array([False, True, False])},
+            info=info,
+        )
+
+
 class Poison(Probe):
     """Becomes not-a-number in the step after which the clock is `params["poison"]` (-1: never;
     0: at reset), in the place that `where` names: state, obs, reward or info.
@@ -290,6 +401,30 @@ class Poison(Probe):
             return state, time.replace(info=time.info | {"reward/main": time.info["reward/main"] + bad})
         spoilt = {ROLE: getattr(time, self.where)[ROLE] + bad}
         return state, time.replace(**{self.where: spoilt})
+
+
+class Hidden(Probe):
+    """One step of blind agents, paid 1 for action 1, and a hundred times a cue: V = 1 + 100 cue.
+
+    The cue is what critics see, unless it is not `shown`: then values explain nothing, and noise drowns what
+    the action was worth.
+    """
+
+    def __init__(self, shown: bool = True):
+        self.shown = shown
+
+    @property
+    def spec(self) -> EnvSpec:
+        (role,) = super().spec.roles
+        seen = self.observation if self.shown else None
+        return replace(super().spec, roles=(replace(role, critic_observation=seen),))
+
+    def reward(self, state, action, params):
+        return 100.0 * state.cue + action
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        return time.replace(critic_obs={ROLE: state.cue[:, None]}) if self.shown else time
 
 
 class ContinuousTarget(Probe):
@@ -347,9 +482,13 @@ class Rivals(Probe):
     @property
     def spec(self) -> EnvSpec:
         player = super().spec.roles[0]
-        wins = zip(self.ROLES, (("done",), ("escaped",)), strict=True)
-        roles = tuple(replace(player, name=name, size=1, success=success) for name, success in wins)
-        return replace(super().spec, roles=roles, outcomes=("done", "escaped"))
+        scores = zip(self.ROLES, ("success", "escape"), strict=True)
+        roles = tuple(replace(player, name=name, size=1, score=score) for name, score in scores)
+        reported = results.standard(
+            ("done", "escaped"), ("done",), ("first", "second", "third"), ("main", "count")
+        )
+        escape = results.Result("escape", kind="rate", source="outcome", among=("escaped",))
+        return replace(super().spec, roles=roles, results=(*reported, escape))
 
     def observe(self, state, params):
         return jnp.stack([jnp.full(2, state.cue[0]), jnp.arange(2.0)], axis=-1)
@@ -374,14 +513,19 @@ CONFORMING = (
     ConstantReward(),
     ObservationReward(),
     DelayedReward(),
+    Opposites(),
     ActionReward(),
     ObservationActionReward(),
+    Pictures(),
     TimeLimit(),
     Credit(),
     MaskOnly(),
     DeadAgent(),
     Absent(),
+    Fallen(),
+    Comings(),
     Poison(),
+    Hidden(),
     ContinuousTarget(),
     MultiDiscreteTarget(),
     Memory(),

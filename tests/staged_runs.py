@@ -4,20 +4,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.envs.spaces import Box
 
 OUTCOMES = ("won", "crashed", "late")
 
 
-class Settings:
+class Settings(Environment):
     """Offers what curricula ask of an environment; its one setting is `level`."""
 
-    def __init__(self, components=("score",), success="won"):
+    def __init__(self, components=("score",), success=("won",)):
         box = Box((1,), -1.0, 1.0)
         roles = (Role("guard", 1, box, box), Role("runner", 2, box, box))
-        self.spec = EnvSpec("settings", 1, roles, 0.1, 10, OUTCOMES, success, (), components)
+        self.spec = EnvSpec(
+            "settings",
+            1,
+            roles,
+            0.1,
+            10,
+            results.standard(OUTCOMES, success, components=components),
+            "success" if success else None,
+        )
         self.controllers = {"guard": "script", "runner": "learner"}
 
     def default_params(self):
@@ -47,17 +56,15 @@ def finished(mask, stage, outcome, reward):
             "runner": jnp.stack([jnp.asarray(reward) - 1.0, jnp.asarray(reward) + 1.0], axis=-1),
         },
         length=jnp.asarray(mask, jnp.int32),
-        outcome=jnp.asarray(np.where(mask, outcome, -1), jnp.int32),
-        task=jnp.full(mask.shape, -1, jnp.int32),
-        stage=jnp.asarray(np.where(mask, stage, 0), jnp.int32),
-        components={},
+        results={"outcome": jnp.asarray(np.where(mask, outcome, -1), jnp.int32)},
+        tags={"stage": jnp.asarray(np.where(mask, stage, 0), jnp.int32)},
     )
 
 
 def rollout(mask, stage, outcome, reward):
     """A rollout `[T, E]` of episodes of one decision each: they begin in the order in which they end."""
     done = finished(mask, stage, outcome, reward)
-    return Flow(begins=done.mask, stage=done.stage, over=done.mask, finished=done)
+    return Flow(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
 
 
 def updater(curriculum):
@@ -82,7 +89,7 @@ def stream(rng, stages, present, skill, shape=(6, 5)):
 def in_order(rollout):
     """The finished episodes of a rollout as `(stage, outcome, reward)`, in time order."""
     done = rollout.finished
-    mask, stage, outcome = (np.asarray(x) for x in (done.mask, done.stage, done.outcome))
+    mask, stage, outcome = (np.asarray(x) for x in (done.mask, done.tags["stage"], done.results["outcome"]))
     reward = np.asarray(done.episode_return["runner"]).mean(axis=-1)
     steps, envs = mask.shape
     return [

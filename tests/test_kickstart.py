@@ -6,10 +6,13 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.evaluate import load
 from jaxmarl_echelon.training.keys import Stream, stream_key
+
+pytestmark = pytest.mark.needs("gymnax")
 
 SMALL = ("env=gymnax/CartPole-v1", "tracking=quiet", "tuning=none", "num_envs=16", "total_env_steps=512")
 

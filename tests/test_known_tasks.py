@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training import config as config_lib
@@ -10,6 +11,7 @@ from jaxmarl_echelon.training.program import make_program, make_train
 SEEDS = 2
 
 
+@pytest.mark.needs("gymnax")
 def test_ppo_balances_the_pole():
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo"])
     run = config_lib.read(config)

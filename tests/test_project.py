@@ -67,6 +67,7 @@ def test_wheel_holds_every_module_and_the_configuration(repository, wheel):
     }
     configuration = (path for path in (repository / "conf").rglob("*.yaml"))
     expected |= {f"jaxmarl_echelon/{path.relative_to(repository)}" for path in configuration}
+    expected |= {f"{package}/py.typed" for package in ("jaxmarl_echelon", "physics", "algos")}
     assert "jaxmarl_echelon/conf/tracking/default.yaml" in expected
     assert expected <= packed, sorted(expected - packed)
     assert not [name for name in packed if name.startswith(("tests/", "conf/"))]
@@ -78,6 +79,22 @@ def test_installed_package_finds_its_own_configuration(installed, repository, tm
     assert (found / "tracking" / "default.yaml").is_file()
     assert repository / "conf" != found
     assert installed.parent.parent in found.parents
+
+
+@pytest.mark.parametrize(
+    ("script", "wrong", "line"),
+    [
+        ("jaxmarl-train", "algo=ddpg", "error: algo=ddpg: unknown algo; allowed: a2c, "),
+        ("jaxmarl-evaluate", "nowhere", "error: nowhere: no such folder\n"),
+    ],
+)
+def test_console_scripts(installed, tmp_path, script, wrong, line):
+    command = installed.parent / script
+    assert call(command, "--help", cwd=tmp_path).startswith(f"usage: {script} ")
+    done = subprocess.run([command, wrong], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """A made-up run for the tests of tracking."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking import RunInfo, Sink
 
 OUTCOMES = ("target_crash", "self_crash", "collision", "timeout", "idle_stop", "target_finish")
@@ -11,7 +12,8 @@ STEPS_PER_UPDATE = 1000
 
 def run_info(folder: Path, *, updates: int = 20, resume_step: int | None = None) -> RunInfo:
     """Facts of a run of `updates` updates in `folder`."""
-    spec = SimpleNamespace(name="f110", outcomes=OUTCOMES, success="target_crash")
+    reported = results.standard(OUTCOMES, OUTCOMES[:1])
+    spec = EnvSpec("f110", 1, (), 0.02, 750, reported, "success")
     config = {"seed": 3, "choices": {"env": "f110", "algo": "ppo"}}
     return RunInfo(folder, spec, updates * STEPS_PER_UPDATE, config, resume_step)
 
@@ -22,8 +24,8 @@ def write_updates(sink: Sink, first: int, last: int, *, curriculum: bool = False
         step, success = update * STEPS_PER_UPDATE, update / 40
         shares = [success, *(share * (1 - success) for share in (0.5, 0.2, 0.2, 0.1, 0.0))]
         outcomes = {f"outcome/{name}": share for name, share in zip(OUTCOMES, shares, strict=True)}
-        results = {"return": update - 10.5, "episode_length": 123.5, "success_rate": success}
-        sink.write("train", step, {**results, **outcomes})
+        values = {"return": update - 10.5, "episode_length": 123.5, "success_rate": success}
+        sink.write("train", step, {**values, **outcomes})
         sink.write("losses", step, {"policy_loss": -0.01, "value_loss": 1.0 / update, "entropy": 2.5})
         if curriculum:
             sink.write("curriculum", step, {"phase": update // 5, "phase_name": "pinch_left"})

@@ -1,6 +1,7 @@
-"""The curriculum contract: which parameters the next episode gets."""
+"""The curriculum contract: draws the parameters of new episodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,26 +13,26 @@ PyTree = Any
 
 
 class Curriculum(NamedTuple):
-    """A curriculum as pure functions; its state lives in the run and is saved with it.
+    """A curriculum as pure functions; its state is part of the run state.
 
     Attributes:
-      init: `() -> state`; it holds the parameters of every task the curriculum trains on, so that
-        variants of a run differ in nothing but arrays.
-      draw: `(key, state) -> Drawn`, one environment's next episode and the stage it belongs to.
-      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout. `flow` (`Flow`,
-        `[T, E]`) says which episodes began, of which stage, which were over, and with what results.
-        Episodes end in order of their length, so that a rule that looks at results as they come
-        prefers short ones: a curriculum chooses those it judges by as they begin (see `tickets`).
+      init: `() -> state`, including the parameters of all training tasks, so that variants of a run
+        differ only in arrays.
+      draw: `(key, state) -> Drawn`, parameters and tags of one environment's next episode.
+      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`)
+        has starts, tags, ends and results of episodes. Results arrive in order of episode length, biased
+        towards short episodes, so episodes must be selected as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
-      evaluation: `(state) -> params` of the task that the run is scored by.
-      retasked: `(state, fresh) -> state`, the state where it stands, with the tasks of a fresh one.
-      tickets: `(num_envs) -> tickets`, what it keeps of the episodes under way from one rollout to
-        the next; the run holds it beside the state, none of whose shapes depend on E.
-      stages: names of the stages; empty for a curriculum without any.
+      evaluation: `(state) -> params` of the task that scores the run.
+      retasked: `(state, fresh) -> state`, the same progress with the tasks of the state `fresh`.
+      tickets: `(num_envs) -> tickets`, the record of running episodes, kept between rollouts; separate
+        from the state, no shape of which depends on E.
+      tags: names of the tags of `Drawn`, with the labels of their codes.
+      stages: names of the stages; empty without stages.
       stage: `(state) -> int32`, the present stage.
-      stage_params: `(state, index) -> params` of one stage's task, as itself.
-      evaluated: `(state, rate) -> state`, after an evaluation of the present stage: float32, the
-        share of successes among the episodes that count, NaN where none does.
+      stage_params: `(state, index) -> params` of one stage's task.
+      evaluated: `(state, score) -> state`, after an evaluation of the present stage; `score` is its
+        float32 mean score over counted episodes, NaN without any.
     """
 
     init: Callable
@@ -41,6 +42,7 @@ class Curriculum(NamedTuple):
     evaluation: Callable
     retasked: Callable
     tickets: Callable = lambda num_envs: ()
+    tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
@@ -48,13 +50,13 @@ class Curriculum(NamedTuple):
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:
-    """No curriculum: every episode gets the parameters of the configuration.
+    """No curriculum: every episode gets the configured parameters.
 
-    They are the curriculum's state, so that a sweep can run other values side by side.
+    They are the curriculum's state, so that sweeps can vmap over them.
 
     Args:
       env: the environment.
-      evaluation: settings of the environment that differ in evaluation; see `task`.
+      evaluation: settings of the environment overridden in evaluation; see `task`.
     """
     scored = task(env, evaluation, "curriculum.evaluation")
 
@@ -63,7 +65,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(state, jnp.int32(0)),
+        draw=lambda key, state: Drawn(state),
         update=lambda state, tickets, flow: (state, tickets),
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
@@ -72,15 +74,13 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
 
 
 def task(env, settings: dict | None, where: str) -> PyTree:
-    """The environment's parameters with some settings changed, by `env.task_params(settings)`.
+    """The environment's parameters with changed settings, by `env.task_params(settings)`.
 
     Raises:
-      ValueError: one line, for settings that the environment does not know or cannot change.
+      ValueError: one line prefixed with `where`, for settings that are unknown or static.
     """
     if not settings:
         return env.default_params()
-    if not hasattr(env, "task_params"):
-        raise ValueError(f"{where}={settings}: {env.spec.name} has no settings that a curriculum can change")
     try:
         return env.task_params(settings)
     except ValueError as error:

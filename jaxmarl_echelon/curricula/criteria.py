@@ -1,4 +1,4 @@
-"""Criteria of phases as a configuration gives them, read into arrays."""
+"""Parses the criteria of phases from a configuration into arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,17 +35,17 @@ _AS_FOR_GOING_ON = {"regress_min_episodes": "min_episodes", "regress_window_size
 
 
 class Criteria(NamedTuple):
-    """When each of S phases is left; what is not asked for holds nobody back and never happens.
+    """Criteria of S phases for advancing and regressing; disabled ones (None) never block and never trigger.
 
     Attributes:
-      success_rate, avg_reward: `[S]` float32, least values for going on.
-      min_episodes, window_size, patience: `[S]` int32, of going on.
-      max_rates: `[S, O]` float32, highest share of each outcome for going on.
-      regress_success_rate: `[S]` float32; the phase is left for the previous one below it.
-      regress_min_episodes, regress_window_size, regress_patience: `[S]` int32, of going back.
-      eval_success_rate: `[S]` float32, least success of an evaluation.
-      eval_required_runs: `[S]` int32, evaluations in a row that must reach it; 0 for no gate.
-      foundation, previous: `[S]` float32, shares of the first and of the previous phase.
+      success_rate, avg_reward: `[S]` float32, minimum values for advancing.
+      min_episodes, window_size, patience: `[S]` int32, for advancing.
+      max_rates: `[S, O]` float32, maximum rate of each outcome for advancing.
+      regress_success_rate: `[S]` float32; regress below this rate.
+      regress_min_episodes, regress_window_size, regress_patience: `[S]` int32, for regressing.
+      eval_success_rate: `[S]` float32, minimum success rate of evaluations.
+      eval_required_runs: `[S]` int32, consecutive evaluations that must reach it; 0 disables the gate.
+      foundation, previous: `[S]` float32, sampling probabilities of the first and the previous phase.
     """
 
     success_rate: np.ndarray
@@ -68,7 +68,7 @@ def read_criteria(phases: Sequence[Stage], spec: EnvSpec) -> Criteria:
     """Reads `criteria` and `mixture` of all phases, on the host.
 
     Raises:
-      ValueError: one line with the phase's name, for what is unknown, out of range or contradictory.
+      ValueError: one line with the phase's name, for unknown, out-of-range or contradictory values.
     """
     rows = [_criteria(phase, spec) | _mixture(phase) for phase in phases]
     columns = {name: np.array([row[name] for row in rows]) for name in Criteria._fields}
@@ -107,13 +107,15 @@ def _read(name: str, key: str, value) -> int | float:
 
 def _max_rates(name: str, value, spec: EnvSpec) -> list[float]:
     given = stages.mapping(name, value)
-    stages.known(f"{name}.", given, [outcome for outcome in spec.outcomes if outcome != spec.success])
+    stages.known(
+        f"{name}.", given, [outcome for outcome in spec.outcomes if outcome not in spec.good_outcomes]
+    )
     caps = {outcome: stages.number(f"{name}.{outcome}", cap, 0.0, 1.0) for outcome, cap in given.items()}
     return [caps.get(outcome, 1.0) for outcome in spec.outcomes]
 
 
 def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
-    """Refuses criteria that contradict each other or the environment."""
+    """Raises ValueError for criteria that contradict each other or the environment."""
     patience, least = read["patience"], read["min_episodes"]
     if patience < least:
         raise ValueError(f"{where}.patience={patience}: must be at least min_episodes={least}")

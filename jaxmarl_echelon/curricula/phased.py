@@ -1,4 +1,4 @@
-"""Phases that follow each other as soon as a learner masters them."""
+"""Phased curriculum: phases with criteria for advancing and regressing."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,16 +16,16 @@ from jaxmarl_echelon.envs.base import EnvSpec
 
 @struct.dataclass
 class Course:
-    """Where a phased curriculum stands.
+    """State of a phased curriculum.
 
     Attributes:
       stage: int32, the present phase.
-      episodes: int32, its own episodes since it was entered.
-      success, reward, outcome: `[W]`, the newest of them, newest last.
-      below: int32, episodes in a row at which the condition for going back held.
-      eval_streak: int32, evaluations in a row that reached the gate's success rate.
+      episodes: int32, its counted episodes since it was entered.
+      success, reward, outcome: `[W]`, of the newest of them, newest last.
+      below: int32, consecutive episodes below `regress_success_rate`.
+      eval_streak: int32, consecutive evaluations at or above `eval_success_rate`.
       eval_success: float32, success rate of the phase's last evaluation; -1 before the first.
-      advances, forced, regressions: int32 counts of moves; forced ones are among the advances.
+      advances, forced, regressions: int32 counts of transitions; advances include forced ones.
     """
 
     stage: jax.Array
@@ -48,36 +48,34 @@ def phased(
     evaluation: Mapping | None = None,
     role: str | None = None,
 ) -> Curriculum:
-    """A curriculum of phases with criteria for going on and for going back.
+    """A curriculum of phases with criteria for advancing and regressing.
 
-    A phase is a mapping `{name, settings, criteria, mixture}`. `settings` are those of the
-    environment's `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode belongs
-    to the first phase with probability p, to the previous one with probability q (from the third
-    phase on), and to the present one otherwise. Only episodes of the present phase count below, and
-    all counting begins anew with every move. `criteria`, checked after every episode, in the order
-    in which they began:
+    A phase is a mapping `{name, settings, criteria, mixture}`. `settings` are those of the environment's
+    `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode is drawn from the first
+    phase with probability p (from the second phase on), from the previous one with probability q (from
+    the third on), and from the present one otherwise. Only episodes of the present phase count, and all
+    counts are reset at every transition. `criteria`, evaluated after every episode, ordered by start time:
 
-    * On to the next phase once there were `min_episodes`, and over the last `window_size` of them
-      the success rate is at least `success_rate`, the mean return at least `avg_reward`, the share
-      of each outcome in `max_rates` at most the one given there; with an `eval_success_rate`, the last
-      `eval_required_runs` evaluations of the phase must have reached it, too.
-    * On to the next phase in any case after `patience` episodes, gate or not.
-    * Back to the previous phase if after `regress_min_episodes` the success rate over the last
-      `regress_window_size` (both as for going on by default) was below `regress_success_rate` at
-      `regress_patience` episodes in a row.
+    * Advance after `min_episodes`, if over the last `window_size` episodes the success rate is at least
+      `success_rate`, the mean return at least `avg_reward`, and the rate of each outcome in `max_rates`
+      at most the one given there; with an `eval_success_rate`, the last `eval_required_runs` evaluations
+      of the phase must have reached it, too.
+    * Advance unconditionally after `patience` episodes.
+    * Regress if after `regress_min_episodes` the success rate over the last `regress_window_size`
+      episodes (by default `min_episodes` and `window_size`) was below `regress_success_rate` for
+      `regress_patience` consecutive episodes.
 
-    None stands for "not asked for", and `criteria.DEFAULTS` hold where a phase says nothing. The last phase
-    is never left for a next one.
+    None disables a criterion; `criteria.DEFAULTS` apply to omitted ones. The last phase never advances.
 
     Args:
       env: the environment.
       phases: the phases in order.
-      common: what holds for all phases that do not say otherwise, with the keys of a phase.
-      evaluation: settings of the task that the run is scored by, on top of the environment's own.
-      role: the role whose returns count; None for the first that is learnt by default.
+      common: defaults of all phases, with the keys of a phase.
+      evaluation: settings of the task that scores the run, overriding the environment's own.
+      role: the role whose returns are used; None for the first role that learns by default.
 
     Raises:
-      ValueError: one line with the phase's name, for what is unknown, out of range or contradictory.
+      ValueError: one line with the phase's name, for unknown, out-of-range or contradictory values.
     """
     table = stages.read_stages(env, "curriculum.phases", phases, common, ("criteria", "mixture"))
     criteria = read_criteria(table, env.spec)
@@ -152,7 +150,7 @@ def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.A
 
 
 def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
-    """Whether the window shows what the next phase asks for, at each of the episodes `[N]`."""
+    """Whether the criteria for advancing hold after each of the episodes `[N]`."""
 
     def columns(success, reward, outcome):
         known = ~jnp.isnan(reward)
@@ -173,7 +171,7 @@ def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
 
 
 def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Array:
-    """Share of each outcome, `[O]`."""
+    """Rate of each outcome over the marked episodes, `[O]`."""
     return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
 
 
@@ -208,7 +206,9 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax
         "regressions": course.regressions,
     }
     rates = _outcome_rates(course, lately, len(spec.outcomes))
-    values |= {f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name != spec.success}
+    values |= {
+        f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name not in spec.good_outcomes
+    }
     return {f"curriculum/{name}": value for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""A ramp: numbers of the task go in a straight line from one value to another as the run goes on.
+"""Ramp: linear interpolation of task parameters during training.
 
 Source: the original's ramp of its opponents' fire, spec/echelon.md section 6.4.
 """
@@ -19,14 +19,14 @@ _LONGEST = 10**9
 
 @struct.dataclass
 class Ramp:
-    """A ramp on its way.
+    """State of a ramp.
 
     Attributes:
       start: parameters of the first task.
       end: parameters of the last task.
-      warmup: float32, what is counted before the task begins to change.
-      length: float32, what is counted from there to the last task.
-      count: int32 updates, or finished episodes of the run, up to where the ramp ends.
+      warmup: float32, count at which the ramp begins.
+      length: float32, counts from there to the last task.
+      count: int32 updates or finished episodes, saturating at the end of the ramp.
     """
 
     start: PyTree
@@ -45,20 +45,20 @@ def ramp(
     warmup: int = 0,
     evaluation: Mapping | None = None,
 ) -> Curriculum:
-    """Changes some settings of the environment evenly; every new episode begins with what they are then.
+    """Interpolates settings of the environment linearly; a new episode uses their present values.
 
     Args:
       env: the environment; its `task_params` reads `start`, `end` and `evaluation`.
-      start: settings at first.
-      end: the same settings at last.
-      updates: of the learner, over which they change; null where episodes are counted.
-      episodes: that have ended in all environments together, over which they change; null otherwise.
-      warmup: updates or episodes before the change begins.
-      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+      start: initial settings.
+      end: final values of the same settings.
+      updates: length of the ramp in updates; None to count episodes.
+      episodes: length in finished episodes, summed over environments; None to count updates.
+      warmup: updates or episodes before the ramp begins.
+      evaluation: settings of the task that scores the run, overriding the environment's own.
 
     Raises:
-      ValueError: one line, for settings that the environment refuses, that stand at one end only or
-        that are no numbers on a line, and for a length that is missing, given twice or not positive.
+      ValueError: one line, for settings that are invalid, at one end only or cannot be interpolated, and
+        for a length that is missing, given twice or not positive.
     """
     length = _length(updates, episodes)
     warmup = whole("curriculum.warmup", warmup, 0, _LONGEST)
@@ -76,7 +76,7 @@ def ramp(
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(_between(state), jnp.int32(0)),
+        draw=lambda key, state: Drawn(_between(state)),
         update=update,
         metrics=lambda state: {"curriculum/progress": progress(state)},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
@@ -85,7 +85,7 @@ def ramp(
 
 
 def progress(state: Ramp) -> jax.Array:
-    """Share of the way from the first task to the last that lies behind, in [0, 1]."""
+    """Fraction of the ramp completed, in [0, 1]."""
     return jnp.clip((state.count - state.warmup) / state.length, 0.0, 1.0)
 
 
@@ -93,7 +93,7 @@ def _between(state: Ramp) -> PyTree:
     share = progress(state)
 
     def mix(first, last):
-        # What is equal stays as it is: it need be no number on a line, such as a time that is never up.
+        # Equal values are kept as they are: they may be infinite, such as a time limit that never applies.
         return jnp.where(first == last, first, first + share * (last - first)).astype(first.dtype)
 
     return jax.tree.map(
@@ -129,7 +129,7 @@ def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
 
 
 def _on_a_line(first, last) -> bool:
-    """Whether all that lies between two arrays makes sense: they are equal, or finite real numbers."""
+    """Whether two arrays can be interpolated: elements are equal, or finite floats."""
     first, last = np.asarray(first), np.asarray(last)
     real = np.issubdtype(first.dtype, np.floating)
     return bool(np.all((first == last) | (real & np.isfinite(first) & np.isfinite(last))))

@@ -1,4 +1,4 @@
-"""Stages of harder and harder starts, left for the next and the previous one on a running success rate."""
+"""Spawn curriculum: stages of increasing difficulty with hysteresis thresholds on a running success rate."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,18 +17,18 @@ RULES = ("enable_rate", "disable_rate", "enable_patience", "disable_patience")
 
 
 class Rates(NamedTuple):
-    """Numbers of the rules; those of stages are `[S]`.
+    """Parameters of the rules; per-stage ones are `[S]`.
 
     Attributes:
-      enable_rate, enable_patience: of entering a stage from the one before it.
-      disable_rate, disable_patience: of leaving a stage for the one before it.
-      window: episodes in the plain mean.
-      activation_samples: episodes of a stage before it may be left for the next.
-      min_episode: episodes of the run before any stage may be left for the next.
-      cooldown: episodes after a move in which there is no other.
-      ema_alpha: weight of the newest episode in the success rate; 0 for a plain mean.
-      blend_previous_prob, blend_decay_episodes: how often, and for how long, the stage before a
-        move is still drawn.
+      enable_rate, enable_patience: for advancing into a stage.
+      disable_rate, disable_patience: for regressing from a stage.
+      window: episodes in the windowed mean.
+      activation_samples: episodes in a stage before it may advance.
+      min_episode: episodes in the run before any stage may advance.
+      cooldown: episodes after a transition without another one.
+      ema_alpha: weight of the newest episode in the success rate; 0 for a windowed mean.
+      blend_previous_prob, blend_decay_episodes: initial probability of the stage before the last
+        transition, and episodes of its linear decay to 0.
     """
 
     enable_rate: np.ndarray
@@ -46,19 +46,19 @@ class Rates(NamedTuple):
 
 @struct.dataclass
 class Course:
-    """Where a spawn curriculum stands.
+    """State of a spawn curriculum.
 
     Attributes:
       stage: int32, the present stage.
-      came_from: int32, the stage before the last move; the first one before any.
-      total: int32, episodes that counted since the run began.
-      episodes: int32, those since the stage was entered.
-      success: `[W]`, the newest of them, newest last.
+      came_from: int32, the stage before the last transition; the first one initially.
+      total: int32, counted episodes of the run.
+      episodes: int32, counted episodes since the stage was entered.
+      success: `[W]` float32, scores of the newest, newest last.
       rate: float32, the stage's success rate.
-      above, below: int32, episodes in a row at which it was high enough for the next stage, and
-        too low for this one.
-      cooldown: int32, episodes left in which there is no move.
-      advances, regressions: int32 counts of moves.
+      above, below: int32, consecutive episodes with a rate high enough for the next stage, or too low for
+        this one.
+      cooldown: int32, remaining episodes without a transition.
+      advances, regressions: int32 counts of transitions.
     """
 
     stage: jax.Array
@@ -89,37 +89,36 @@ def spawn(
     blend_previous_prob: float = 0.3,
     blend_decay_episodes: int = 50,
 ) -> Curriculum:
-    """A curriculum of stages with a success rate at which each is entered and one at which it is left.
+    """A curriculum of stages with success-rate thresholds for advancing and regressing.
 
-    A stage is a mapping `{name, settings, enable_rate, disable_rate}`, where it needs one with its
-    own `enable_patience` and `disable_patience`. `settings` are those of the environment's
-    `task_params`: spawn points, speeds, speed lock, gains of the other driver. Only episodes of the
-    present stage count, and all but `min_episode` begins anew with every move. After each of them, in
-    the order in which they began:
+    A stage is a mapping `{name, settings, enable_rate, disable_rate}`, optionally with its own
+    `enable_patience` and `disable_patience`. `settings` are those of the environment's `task_params`:
+    spawn points, speeds, speed lock, gains of the other driver. Only episodes of the present stage count,
+    and all counts but that for `min_episode` are reset at every transition. After each episode, ordered
+    by start time:
 
-    * On to the next stage once there were `min_episode` episodes in the run and
-      `activation_samples` in the stage, if the success rate has been at least the next stage's
-      `enable_rate` at `enable_patience` episodes in a row.
-    * Back to the previous stage if it has been below the stage's own `disable_rate` at
-      `disable_patience` episodes in a row.
-    * Neither within `cooldown` episodes after a move.
+    * Advance after `min_episode` episodes in the run and `activation_samples` in the stage, if the
+      success rate was at least the next stage's `enable_rate` for `enable_patience` consecutive episodes.
+    * Regress if it was below the stage's own `disable_rate` for `disable_patience` consecutive episodes.
+    * Neither within `cooldown` episodes after a transition.
 
-    The success rate is an exponential mean that starts at the stage's first result, or the mean
-    over `window` episodes. After a move the stage that was left is still drawn, with a probability
-    that falls from `blend_previous_prob` to 0 in `blend_decay_episodes` episodes of the new one.
+    The success rate is an exponential moving average, initialised with the stage's first result, or
+    (`ema_alpha = 0`) the mean over `window` episodes. After a transition the stage left is still drawn,
+    with a probability that decays linearly from `blend_previous_prob` to 0 over `blend_decay_episodes`
+    episodes of the new one.
 
     Args:
       env: the environment.
       stages: the stages in order.
-      common: what holds for all stages that do not say otherwise, with the keys of a stage.
-      evaluation: settings of the task that the run is scored by, on top of the environment's own.
+      common: defaults of all stages, with the keys of a stage.
+      evaluation: settings of the task that scores the run, overriding the environment's own.
       activation_samples: None for `window`.
       window, min_episode, enable_patience, disable_patience, cooldown, ema_alpha,
         blend_previous_prob, blend_decay_episodes: see above.
 
     Raises:
-      ValueError: one line, with the stage's name where there is one, for what is unknown, out of
-        range or contradictory.
+      ValueError: one line, with the stage's name if it applies to one, for unknown, out-of-range or
+        contradictory values.
     """
     table = stages_lib.read_stages(env, "curriculum.stages", stages, common, RULES)
     window = _count("window", window, 1, LONGEST_WINDOW)
@@ -169,7 +168,7 @@ def _init(rates: Rates) -> Course:
 
 
 def _blend(rates: Rates, course: Course) -> jax.Array:
-    """Probability of the stage before the last move."""
+    """Probability of drawing the stage before the last transition."""
     left = 1.0 - course.episodes / max(rates.blend_decay_episodes, 1)
     return jnp.where(rates.blend_decay_episodes > 0, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
 
@@ -210,7 +209,7 @@ def _advance(rates: Rates, course: Course, episode: Episode, number: jax.Array) 
 
 
 def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array:
-    """The stage's success rate at each of its next episodes `[N]`."""
+    """The stage's success rate after each of its next episodes `[N]`."""
     if rates.ema_alpha == 0.0:
         return stages_lib.sliding_mean(course.success, course.episodes, success, jnp.int32(rates.window))
     begins = (course.episodes == 0) & (jnp.arange(success.size) == 0)
@@ -225,7 +224,7 @@ def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array
 
 
 def _next(rates: Rates, stage: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Rate and patience of the stage after `stage`; a rate that is out of reach after the last one."""
+    """`enable_rate` and `enable_patience` of the stage after `stage`; an infinite rate for the last one."""
     rate = np.append(rates.enable_rate[1:], np.float32(np.inf))
     patience = np.append(rates.enable_patience[1:], np.int32(1))
     return jnp.asarray(rate)[stage], jnp.asarray(patience)[stage]
@@ -259,7 +258,7 @@ def _count(name: str, value, low: int, high: int = 2**31 - 1) -> int:
 
 
 def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarray]:
-    """Reads the stages' own numbers, `[S]` each."""
+    """Reads the per-stage parameters, `[S]` each."""
     rows = []
     for stage in table:
         given = defaults | {key: value for key, value in stage.rules.items() if value is not None}

@@ -1,7 +1,7 @@
-"""What curricula of stages share: a table of tasks, draws from it, and the episodes that count.
+"""Shared parts of staged curricula: the table of tasks, sampling from it, and episode statistics.
 
-A curriculum of stages moves along a table. When it moves is decided after every single episode,
-in the order in which episodes began, however many environments run side by side.
+A staged curriculum moves along its table. Transitions are evaluated after every single episode, ordered
+by start time, independently of the number of environments.
 """
 
 import math
@@ -17,19 +17,21 @@ from jax import lax
 
 from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Drawn, Finished, masked_mean
+from jaxmarl_echelon.envs.episodes import Drawn, Finished
+from jaxmarl_echelon.envs.trees import masked_mean
 
-# Shares are quotients of small whole numbers in float32: 70 of 100 must reach a threshold of 0.7.
+# Rates are float32 ratios of small integers: 70 of 100 must reach a threshold of 0.7.
 TOLERANCE = 1e-6
 LONGEST_WINDOW = 10_000
-# Places in line, if windows ask for no more: a number of its own, so that how fast a curriculum
-# judges does not grow with the environments for ever, and what an update costs neither.
+# Least queue capacity. A constant, so that neither the episodes processed per update nor their cost grow
+# with the number of environments.
 LINE = 1024
 
 
 class Stage(NamedTuple):
-    """One entry of a table of stages, as read: `where` names it in messages, `rules` is all but settings."""
+    """One parsed entry of a table of stages; `where` names it in messages, `rules` are its other keys."""
 
     name: str
     where: str
@@ -38,12 +40,11 @@ class Stage(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode, or many with leading axes.
+    """A finished episode, or a batch with leading axes.
 
     Attributes:
-      success: bool.
-      reward: float32, return of the role whose progress the curriculum follows, mean over its agents
-        that took part; NaN where none did.
+      success: float32 score in [0, 1].
+      reward: float32 return of the followed role, mean over its present agents; NaN without any.
       outcome: int32 outcome code.
     """
 
@@ -52,20 +53,20 @@ class Episode(NamedTuple):
     outcome: jax.Array
 
 
-NO_EPISODE = Episode(np.bool_(False), np.float32(0.0), np.int32(-1))
+NO_EPISODE = Episode(np.float32(0.0), np.float32(0.0), np.int32(-1))
 
 
 class Rules(NamedTuple):
-    """How a curriculum moves along its stages; `course` is its state, with an int32 `stage`.
+    """Transition rules of a staged curriculum; `course` is their state, with an int32 `stage`.
 
     Attributes:
       init: `() -> course`.
-      probabilities: `(course) -> [S]`, how often each stage is drawn.
-      advance: `(course, Episode [N], number) -> course`, for the next `number` episodes of the
-        present stage that count, in their order, the first rows of N. It moves once at most, and
-        those after the one that it moves at are not looked at.
+      probabilities: `(course) -> [S]`, sampling probabilities of stages.
+      advance: `(course, Episode [N], number) -> course`, for the next `number` counted episodes of the
+        present stage, in order, in the first rows of N. At most one transition per call; episodes after
+        it are ignored.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
-      window: how many episodes it looks back at most.
+      window: longest window, in episodes.
       evaluated: `(course, rate) -> course`, see `Curriculum`.
     """
 
@@ -79,11 +80,11 @@ class Rules(NamedTuple):
 
 @struct.dataclass
 class Staged:
-    """A curriculum of S stages on its way.
+    """State of a curriculum of S stages.
 
     Attributes:
       params: parameters `[S, ...]` of the stages' tasks.
-      course: where it stands.
+      course: state of the rules.
     """
 
     params: PyTree
@@ -99,12 +100,12 @@ def read_stages(
       env: the environment; its `task_params` reads `settings`.
       where: the table's key in the configuration.
       stages: the table.
-      common: what holds for every stage that does not say otherwise; mappings are merged key by key.
+      common: defaults of all stages; mappings are merged recursively.
       rules: keys of a stage besides `name` and `settings`.
 
     Raises:
       ValueError: one line, for an empty table, a missing or repeated name, an unknown key, or a
-        setting that the environment refuses.
+        invalid setting.
     """
     if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence) or not stages:
         raise ValueError(f"{where}={stages!r}: must be a list of at least one stage")
@@ -127,30 +128,32 @@ def read_stages(
 def staged(
     env, table: Sequence[Stage], rules: Rules, evaluation: Mapping | None, role: str | None = None
 ) -> Curriculum:
-    """Makes a curriculum of a table of stages and the rules for moving along it.
+    """Builds a curriculum from a table of stages and transition rules.
 
-    Only episodes that belong to the present stage reach `rules.advance`: easier stages that are mixed
-    in, and episodes begun before the last move, would hide how the present one goes. Of these, as
-    many as there are places in line (see `tickets`) count as they begin.
+    `rules.advance` sees only episodes of the present stage: blended easier stages, and episodes begun
+    before the last transition, would bias its statistics. Episodes are admitted as they begin, up to the
+    capacity of the queue (see `tickets`).
 
     Args:
-      env: the environment; its spec must name an outcome that counts as success.
+      env: the environment; its spec must name a score.
       table: the stages.
       rules: see `Rules`.
-      evaluation: settings of the task that the run is scored by, on top of the environment's own.
-      role: the role whose returns count; None for the first that is learnt by default.
+      evaluation: settings of the task that scores the run, overriding the environment's own.
+      role: the role whose returns are used; None for the first role that learns by default.
 
     Raises:
-      ValueError: one line, if nothing counts as success, or for an unknown role or evaluation setting.
+      ValueError: one line, without a score, or for an unknown role or evaluation setting.
     """
     spec = env.spec
-    if spec.success is None:
-        raise ValueError(f"curriculum: {spec.name} reports no success, so that no stage could be passed")
+    if spec.score is None:
+        raise ValueError(f"curriculum: {spec.name} reports no score, so that no stage could be passed")
     role = _followed(env, role)
     scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
     stacked = jax.tree.map(
         lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *(s.params for s in table)
     )
+
+    names = tuple(stage.name for stage in table)
 
     def init():
         return Staged(jax.tree.map(jnp.asarray, stacked), rules.init())
@@ -158,14 +161,14 @@ def staged(
     def draw(key, state):
         logits = jnp.log(rules.probabilities(state.course))
         stage = jax.random.categorical(key, logits).astype(jnp.int32)
-        return Drawn(at_stage(state.params, stage), stage)
+        return Drawn(at_stage(state.params, stage), {"stage": stage})
 
     size = max(LINE, 2 * rules.window)
 
     def update(state, tickets, flow):
         course = state.course
         tickets = tickets_lib.follow(
-            tickets, flow, flow.stage == course.stage, read_episodes(flow.finished, spec, role)
+            tickets, flow, flow.tags["stage"] == course.stage, read_episodes(flow.finished, spec, role)
         )
         episodes, number, places = tickets_lib.settled(tickets)
         state = state.replace(course=rules.advance(course, episodes, number))
@@ -179,7 +182,8 @@ def staged(
         metrics=lambda state: rules.metrics(state.course),
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
         tickets=lambda num_envs: tickets_lib.empty(num_envs, size, NO_EPISODE),
-        stages=tuple(stage.name for stage in table),
+        stages=names,
+        tags={"stage": names},
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
         evaluated=lambda state, rate: state.replace(course=rules.evaluated(state.course, rate)),
@@ -188,25 +192,26 @@ def staged(
 
 
 def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
-    """The parameters of one stage, from those `[S, ...]` of all."""
+    """Indexes parameters `[S, ...]` by stage."""
     return jax.tree.map(lambda x: x[stage], params)
 
 
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
-    """What curricula look at in finished episodes `[T, E]`."""
+    """Score, return and outcome of finished episodes `[T, E]`."""
+    value, weight = results_lib.sums(spec.results, finished.results, finished.present, spec.score)
     return Episode(
-        success=spec.succeeded(finished.outcome),
+        success=jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), 0.0),
         reward=masked_mean(finished.episode_return[role], finished.present[role]),
-        outcome=finished.outcome,
+        outcome=finished.results.get("outcome", jnp.full(finished.mask.shape, -1, jnp.int32)),
     )
 
 
 def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where among the first `number` of `happens [N]` something happens for the first time.
+    """First set element among the first `number` of `happens [N]`.
 
     Returns:
-      seen: int32, episodes up to and with that one; `number` if it does not happen.
-      found: bool; it happens.
+      seen: int32, elements up to and including it; `number` if none is set.
+      found: bool; whether one is set.
     """
     happens = happens & (jnp.arange(happens.size) < number)
     found = jnp.any(happens)
@@ -214,21 +219,21 @@ def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
-    """The last of the first `seen` of `values [N]`; what was there `before` if there are none."""
+    """`values[seen - 1]` of `values [N]`; `before` if `seen` is 0."""
     return jnp.where(seen > 0, values[seen - 1], before)
 
 
 def streak(holds: jax.Array, before: jax.Array) -> jax.Array:
-    """How many in a row, up to and with each of `[N]`, hold; `before` of them came before the first."""
+    """Length of the run of True ending at each of `holds [N]`; `before` is the run before the first."""
     index = jnp.arange(holds.size, dtype=jnp.int32)
     broken = running(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
     return index - broken + jnp.where(broken < 0, before, 0)
 
 
 def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
-    """What an associative `combine(earlier, later)` makes of all values up to and with each of `[N]`.
+    """Inclusive scan of `values [N]` with an associative `combine(earlier, later)`.
 
-    A loop of log N rounds: `lax.associative_scan` unrolls them, which takes seconds to compile.
+    A `fori_loop` of log N steps: `lax.associative_scan` unrolls them and takes seconds to compile.
     """
     size = jax.tree.leaves(values)[0].shape[0]
 
@@ -240,27 +245,27 @@ def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
 
 
 def appended(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Array:
-    """The newest W values, newest last, once `number` of `values [N]` follow those of `history [W]`."""
+    """Appends the first `number` of `values [N]` to `history [W]`, newest last, and keeps the newest W."""
     joined = jnp.concatenate([history, values.astype(history.dtype)])
     return lax.dynamic_slice_in_dim(joined, number, history.shape[0])
 
 
 def newest(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
-    """Marks the `length` newest of `count` values in a history, newest last; bool `[size]`."""
+    """Mask `[size]` of the `length` newest of `count` values in a history, newest last."""
     return jnp.arange(size) >= size - jnp.minimum(jnp.minimum(count, length), size)
 
 
 def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length: jax.Array) -> jax.Array:
-    """Mean over the `length` newest of all values at each of those that are new.
+    """Sliding-window mean at each new value, over the `length` newest up to it.
 
-    Sums of 1, 2, 4, ... neighbours are put together: unlike differences of running totals they do
-    not lose digits, and unlike one sum per value they cost a logarithm of the length.
+    Combines sums over blocks of 1, 2, 4, ... values: no cancellation, unlike differences of cumulative
+    sums, and O(log length) per value.
 
     Args:
-      history: `[W, ...]`, newest last, of which the last `count` are there.
+      history: `[W, ...]`, newest last, of which the last `count` are valid.
       count: int32.
-      values: `[N, ...]` new ones.
-      length: int32, at most W.
+      values: `[N, ...]` new values.
+      length: int32 window, at most W.
 
     Returns:
       `[N, ...]` float32.
@@ -282,18 +287,18 @@ def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length
 
 
 def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
-    """`x [N, ...]` moved on by so many rows, with `fill` in the first ones."""
+    """`x [N, ...]` shifted by `places` rows, with `fill` in the first ones."""
     first = (jnp.arange(x.shape[0]) < places).reshape(-1, *(1,) * (x.ndim - 1))
     return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
 def share(marked: jax.Array, values: jax.Array) -> jax.Array:
-    """Mean of the numbers among `values [..., W]` over the `marked [W]`; NaN where there are none."""
+    """Mean of `values [..., W]` over `marked [W]`, NaNs excluded; NaN if empty."""
     return masked_mean(values, marked & ~jnp.isnan(values))
 
 
 def merged(base: Mapping, over: Mapping) -> dict:
-    """`over` on top of `base`; where both have a mapping the two are merged the same way."""
+    """Recursive merge of mappings; `over` takes precedence."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
@@ -302,21 +307,21 @@ def merged(base: Mapping, over: Mapping) -> dict:
 
 
 def known(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
-    """Raises ValueError in one line for a key that is not allowed."""
+    """Raises a one-line ValueError for a key not in `allowed`."""
     for key, value in given.items():
         if key not in allowed:
             raise ValueError(f"{prefix}{key}={value!r}: unknown; allowed: {', '.join(allowed)}")
 
 
 def mapping(name: str, value) -> Mapping:
-    """Returns a mapping, empty for None; raises ValueError in one line for anything else."""
+    """Returns a mapping, empty for None; raises a one-line ValueError for anything else."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{name}={value!r}: must be a mapping")
     return value or {}
 
 
 def number(name: str, value, low: float = -math.inf, high: float = math.inf) -> float:
-    """Returns a finite number within [low, high]; raises ValueError in one line for anything else."""
+    """Returns a finite number within [low, high]; raises a one-line ValueError for anything else."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not low <= value <= high:
         bounds = f"a number in [{low:g}, {high:g}]" if math.isfinite(low) else "a finite number"
@@ -325,7 +330,7 @@ def number(name: str, value, low: float = -math.inf, high: float = math.inf) -> 
 
 
 def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
-    """Returns a whole number within [low, high]; raises ValueError in one line for anything else."""
+    """Returns an integer within [low, high]; raises a one-line ValueError for anything else."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high or value != int(value):
         bounds = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
@@ -335,9 +340,8 @@ def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
 
 def _followed(env, role: str | None) -> str:
     names = [one.name for one in env.spec.roles]
-    drivers = getattr(env, "controllers", {})
     if role is None:
-        return next((name for name in names if drivers.get(name) == "learner"), names[0])
+        return next((name for name in names if env.controllers.get(name) == "learner"), names[0])
     if role not in names:
         raise ValueError(f"curriculum.role={role}: no such role; allowed: {', '.join(names)}")
     return role

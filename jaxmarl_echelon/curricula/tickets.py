@@ -1,10 +1,9 @@
-"""Which episodes a curriculum judges by, and in what order.
+"""Bounded FIFO queue of episodes ordered by start time, which a curriculum's statistics are based on.
 
-Whoever looks at episodes in the order in which they end sees the short ones first: just after a
-move, when all begin at about the same time, it sees nothing else, and the more environments run,
-the longer. If success takes shorter than failure, a poor policy looks good. So whether an episode
-counts is settled when it begins: it gets a place in a line, and it is looked at once all before it
-have ended. Nothing that happens in it decides whether it counts, or which others count beside it.
+Processing episodes in order of completion is biased towards short ones, most of all just after a
+transition, when all begin at about the same time, and for longer with more environments: if success is
+faster than failure, a poor policy looks good. Episodes are therefore enqueued when they begin and
+dequeued once they and all earlier ones have ended, so that selection is independent of their results.
 """
 
 import jax
@@ -19,14 +18,14 @@ NONE = -1
 
 @struct.dataclass
 class Tickets:
-    """A line of R episodes, in the order in which they began, and who stands in it.
+    """FIFO queue of up to R episodes, ordered by start time.
 
     Attributes:
-      held: `[E]` int32, place in the line of each environment's episode; `NONE` for no place.
-      length: int32, places taken.
+      held: `[E]` int32, queue index of each environment's running episode; `NONE` if not enqueued.
+      length: int32, queue length.
       over: `[R]` bool; the episode has ended.
-      sound: `[R]` bool; it has ended with a result, rather than been thrown away.
-      results: arrays `[R]` of the sound ones.
+      sound: `[R]` bool; it ended with a result (neither cut nor quarantined).
+      results: arrays `[R]`, valid where `sound`.
     """
 
     held: jax.Array
@@ -37,7 +36,7 @@ class Tickets:
 
 
 def empty(num_envs: int, size: int, results: PyTree) -> Tickets:
-    """An empty line of `size` places for E environments; `results` shows one episode's, scalars."""
+    """An empty queue of capacity `size` for E environments; `results` is a template of scalars."""
     none = jnp.zeros(size, bool)
     return Tickets(
         held=jnp.full(num_envs, NONE, jnp.int32),
@@ -49,17 +48,16 @@ def empty(num_envs: int, size: int, results: PyTree) -> Tickets:
 
 
 def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tickets:
-    """Lets episodes join the line as they begin and notes the results of those in it.
+    """Enqueues episodes as they begin and records the results of enqueued ones that end.
 
-    They join in time order, those that begin together by environment. Once all places are taken
-    the others get none, now or later, so that how many are in line does not depend on how many
-    environments there are.
+    Order is by decision, then by environment. Episodes that begin while the queue is full are never
+    enqueued, so that its length does not depend on the number of environments.
 
     Args:
-      tickets: the line before.
+      tickets: the queue before.
       flow: T decisions.
-      own: `[T, E]` bool; of the episodes that begin, those that may join.
-      results: arrays `[T, E]`, of the episodes that finish.
+      own: `[T, E]` bool; episodes that may be enqueued where they begin.
+      results: arrays `[T, E]` of finished episodes.
     """
     size = tickets.over.shape[0]
     joining = flow.begins & own
@@ -89,12 +87,12 @@ def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tic
 
 
 def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
-    """The episodes whose turn it is: they have ended, and so have all before them.
+    """The ended prefix of the queue: episodes that have ended along with all earlier ones.
 
     Returns:
-      results `[R]`, of which the first `number` are theirs, in the order of the line;
-      number: int32, those of them that ended with a result;
-      places: int32, places at the head of the line that they and those thrown away take up.
+      results `[R]`, of which the first `number` are valid, in queue order;
+      number: int32, sound episodes in the prefix;
+      places: int32, length of the prefix.
     """
     size = tickets.over.size
     places = jnp.where(jnp.all(tickets.over), size, jnp.argmin(tickets.over)).astype(jnp.int32)
@@ -105,7 +103,7 @@ def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
 
 
 def leave(tickets: Tickets, places: jax.Array) -> Tickets:
-    """Takes as many episodes from the head of the line; all of them, under way or not, for R."""
+    """Dequeues the first `places` episodes; `places = R` empties the queue, running episodes included."""
     length = jnp.maximum(tickets.length - places, 0)
     taken = jnp.arange(tickets.over.size) < length
 
@@ -122,7 +120,7 @@ def leave(tickets: Tickets, places: jax.Array) -> Tickets:
 
 
 def _numbered(mask: jax.Array) -> jax.Array:
-    """Numbers the marked of `mask [T, E]` from 0, row by row; other entries mean nothing."""
+    """Row-major rank, from 0, of the set elements of `mask [T, E]`; other entries are undefined."""
     mask = mask.astype(jnp.int32)
     rows = jnp.sum(mask, axis=1)
     before = jnp.cumsum(rows) - rows

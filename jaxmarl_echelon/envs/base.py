@@ -1,14 +1,18 @@
-"""The environment contract: roles, time steps and the pure `reset` / `step` pair."""
+"""The environment contract: roles, results, time steps, and the pure `reset` / `step` pair."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from typing import Any, NamedTuple, Protocol
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
+from algos.types import Block, Goal
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Space
 
 PyTree = Any
@@ -23,18 +27,20 @@ class Role:
       size: number of agents A of the role.
       observation: space of one agent's observation.
       action: space of one agent's action.
-      success: names of the outcomes that are a success of this role; empty for the environment's own
-        `success` if the role is its first, and for none if it is not.
+      score: name of the result in [0, 1] that is this role's own score; None means the environment's
+        `score` for the first role, and no score for others.
+      critic_observation: space of `TimeStep.critic_obs`, privileged observations of critics; None without.
     """
 
     name: str
     size: int
     observation: Space
     action: Space
-    success: tuple[str, ...] = ()
+    score: str | None = None
+    critic_observation: Space | None = None
 
     def fits(self, other: "Role") -> bool:
-        """Whether a policy of one role can act for the other: both see and do the same."""
+        """Whether a policy of one role can act for the other: observation shapes and actions are equal."""
         return (self.observation.shape, self.action) == (other.observation.shape, other.action)
 
 
@@ -44,15 +50,15 @@ class EnvSpec:
 
     Attributes:
       name: the environment's name, for folders and tables.
-      version: raised whenever behaviour changes, never otherwise.
+      version: incremented if and only if behaviour changes.
       roles: the groups of agents.
       decision_period: seconds of simulated time per decision; 0 where time has no unit.
       episode_limit: decisions after which every episode has ended.
-      outcomes: names of the outcome codes in `info["outcome"]`; empty where there are none.
-      success: name of the outcome that evaluations and curricula count as success, a success of the first
-        role; or None.
-      tasks: names of the tasks (spawn points, missions) that `info["task"]` numbers.
-      components: names of the reward components under `info["reward/NAME"]`.
+      results: results reported per episode.
+      score: name of the result in [0, 1] used by evaluations, curricula and best checkpoints; None to use
+        returns only.
+      late: whether agents that wait (not alive, not terminated: for their turn or the end) receive
+        rewards, which are credited to their last decision.
     """
 
     name: str
@@ -60,10 +66,9 @@ class EnvSpec:
     roles: tuple[Role, ...]
     decision_period: float
     episode_limit: int
-    outcomes: tuple[str, ...] = ()
-    success: str | None = None
-    tasks: tuple[str, ...] = ()
-    components: tuple[str, ...] = ()
+    results: tuple[Result, ...] = ()
+    score: str | None = None
+    late: bool = False
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""
@@ -72,40 +77,83 @@ class EnvSpec:
                 return role
         raise KeyError(f"no role {name!r} in {self.name}; roles: {', '.join(r.name for r in self.roles)}")
 
-    def succeeded(self, outcome: jax.Array, role: str | None = None) -> jax.Array:
-        """Which outcome codes, of any shape, stand for success; none where there is no such thing.
+    def result(self, name: str) -> Result:
+        """Returns the result called `name`; raises KeyError with the known names otherwise."""
+        return results_lib.find(self.results, name)
+
+    def labels(self, name: str) -> tuple[str, ...]:
+        """Labels of a code; empty if the environment does not report it."""
+        return next((result.labels for result in self.results if result.name == name), ())
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Labels of the result `outcome`: how an episode can end."""
+        return self.labels("outcome")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Labels of the result `task`, by which the score is grouped."""
+        return self.labels("task")
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the reward components."""
+        prefix = results_lib.COMPONENT
+        names = (result.name for result in self.results)
+        return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+    @property
+    def good_outcomes(self) -> tuple[str, ...]:
+        """The outcomes that make the score 1; empty if the score does not derive from outcomes."""
+        return () if self.score is None else self.result(self.score).among
+
+    @property
+    def measures(self) -> tuple[Result, ...]:
+        """Results other than codes, scores and reward components."""
+        scores = {self.score, *(role.score for role in self.roles)}
+        plain = (one for one in self.results if one.kind != "code" and one.name not in scores)
+        return tuple(one for one in plain if not one.name.startswith(results_lib.COMPONENT))
+
+    @property
+    def score_column(self) -> str | None:
+        """Name of the score's average in evaluations and rolling statistics; None without a score."""
+        return None if self.score is None else self.result(self.score).column
+
+    def scores(self, values: Mapping[str, jax.Array], role: str | None = None) -> jax.Array | None:
+        """The score of episodes, `[...]` or, for a per-agent result, `[..., A]`; None without a score.
 
         Args:
-          outcome: int codes into `outcomes`, -1 while an episode runs.
-          role: whose success; None for the environment's own.
+          values: results by name.
+          role: the role whose own score is read; None for the environment's.
         """
-        # No outcome has the number that stands here for none.
-        codes = [self.outcomes.index(name) for name in self._successes(role)] or [len(self.outcomes)]
-        return reduce(or_, (outcome == code for code in codes))
-
-    def _successes(self, role: str | None) -> tuple[str, ...]:
-        headline = () if self.success is None else (self.success,)
-        if role is None:
-            return headline
-        return self.role(role).success or (headline if role == self.roles[0].name else ())
+        name = self.score
+        if role is not None:
+            name = self.role(role).score or (name if role == self.roles[0].name else None)
+        return None if name is None else results_lib.read(self.results, values, name)
 
 
 @struct.dataclass
 class TimeStep:
-    """What an environment shows after a reset or a step. Dictionaries map role names to arrays.
+    """Output of a reset or a step. Dictionaries map role names to arrays.
+
+    A story is the trajectory of one agent, from its beginning to its end within the episode.
 
     Attributes:
-      obs: `[A, ...]` observations of the state that was reached; the last one of an episode
-        is a true final observation, never one of the next episode.
+      obs: `[A, ...]` observations of the state reached; the last one of an episode is its true final
+        observation, never the first of the next episode.
       reward: `[A]` float32, for the step that led here (0 after a reset).
-      terminated: `[A]` bool; this agent's story is over (crash, goal): nothing is bootstrapped.
+      terminated: `[A]` bool; this agent's story is over (crash, goal): no bootstrapping.
       truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.
-      alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for
-        agents that are out of the game; their rewards are 0.
+      alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for agents out
+        of the game or waiting (`EnvSpec.late`).
       action_mask: `[A, n]` bool for roles with discrete actions and masks; empty otherwise.
       over: scalar bool; the environment must be reset before the next step.
-      info: named scalars, with the same keys after every reset and step. Known names:
-        `outcome` (int32 code, -1 while running), `task` (int32), `reward/NAME` (float32).
+      info: named arrays, with the same keys after every reset and step: the entries of `EnvSpec.results`,
+        scalars or per agent `[A]`, and any further scalars.
+      present: `[A]` bool; the slot is filled. Defaults to `alive` for omitted roles.
+      begins: `[A]` bool; a new story of this slot begins here, within the episode; the slot's previous
+        story, if any, terminated in this step or before. Defaults to False for omitted roles.
+      critic_obs: `[A, ...]` privileged observations of critics, for roles with a `critic_observation`.
     """
 
     obs: dict[str, jax.Array]
@@ -116,13 +164,30 @@ class TimeStep:
     action_mask: dict[str, jax.Array]
     over: jax.Array
     info: dict[str, jax.Array]
+    present: dict[str, jax.Array] = field(default_factory=dict)
+    begins: dict[str, jax.Array] = field(default_factory=dict)
+    critic_obs: dict[str, jax.Array] = field(default_factory=dict)
+
+    def filled(self, role: str) -> jax.Array:
+        """`[A]` bool; the slots of a role that are filled."""
+        return self.present.get(role, self.alive[role])
+
+    def restarts(self, role: str, reset: jax.Array) -> jax.Array:
+        """`[..., A]` bool; agents whose recurrent state is reset before they act.
+
+        Args:
+          role: the role.
+          reset: `[...]` bool; the episode begins.
+        """
+        resets = jnp.broadcast_to(reset[..., None], self.alive[role].shape)
+        return resets | self.begins[role] if role in self.begins else resets
 
 
 class ScriptedPolicy(NamedTuple):
-    """A policy that is not learnt, for one environment; it may look at the whole state.
+    """A hand-written policy of one environment, with access to the full state.
 
     Attributes:
-      init: `() -> memory`, renewed whenever an episode begins.
+      init: `() -> memory`, called at every start of an episode.
       act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
     """
 
@@ -130,36 +195,87 @@ class ScriptedPolicy(NamedTuple):
     act: Callable
 
 
-class Environment(Protocol):
-    """A pure environment: static choices live in the object, everything else in arguments.
+class Environment:
+    """A pure environment: static choices are attributes of the object, everything else is an argument.
 
-    `params` is a pytree of arrays holding whatever may change without recompiling. All
-    methods work on one environment; batches come from `jax.vmap`.
+    Subclasses define `spec`, `default_params`, `reset` and `step`; the rest has defaults. `params` is a
+    pytree of arrays with everything that may change without recompiling. All methods are unbatched; use
+    `jax.vmap`.
 
-    Optional attributes that the training program uses where an environment has them:
-    `scripts` (script name -> ScriptedPolicy, as `NAME_ROLE` where it differs between roles),
-    `baselines` (names of scripts to compare a learner with), `references` (role -> those whose success
-    is shown beside the learner's in any case), `describe()` (lines about what it was built from, which a
-    run prints before it begins), `controllers` (role -> default controller name), `blocks` (role ->
-    `(name, start, shape, kind)` of what observations consist of, see `algos.types.Block`),
-    `evaluation_params(params, index)` (parameters of evaluation episode
-    `index`) and `viewer` (`snapshot(env_state, params, time)` is recorded, `picture(path,
-    evaluation)` and `animation(path, evaluation, episode)` draw; `replay(path, evaluation,
-    episode)`, where there is one, writes a page to scrub).
+    Attributes:
+      spec: static facts.
+      scripts: scripted policies by name; `NAME_ROLE` for a script specific to a role.
+      baselines: names of the scripts that a trained policy is compared with.
+      references: per role the scripts whose score is always reported beside the learner's.
+      controllers: default controllers by role; a learner for omitted roles.
+      blocks: per role the structure of its observations.
+      goals: per role the location of goals in observations, for hindsight relabelling.
+      viewer: renders evaluations, or None. `snapshot(env_state, params, time)` is recorded, `picture(path,
+        evaluation)` and `animation(path, evaluation, episode)` draw; an optional `replay(path, evaluation,
+        episode)` writes an interactive page.
+      ladder: name of the curriculum whose stages grade policies trained without one, or None.
     """
 
     spec: EnvSpec
+    scripts: Mapping[str, ScriptedPolicy] = MappingProxyType({})
+    baselines: tuple[str, ...] = ()
+    references: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    controllers: Mapping[str, str] = MappingProxyType({})
+    blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
+    goals: Mapping[str, Goal] = MappingProxyType({})
+    viewer: Any = None
+    ladder: str | None = None
 
     def default_params(self) -> PyTree:
-        """Returns the parameters that the configuration asks for."""
-        ...
+        """Returns the configured parameters."""
+        raise NotImplementedError
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         """Starts an episode."""
-        ...
+        raise NotImplementedError
 
     def step(
         self, key: jax.Array, state: PyTree, actions: dict[str, jax.Array], params: PyTree
     ) -> tuple[PyTree, TimeStep]:
         """Advances one decision. `actions` maps each role to `[A, ...]` in its action space."""
-        ...
+        raise NotImplementedError
+
+    @property
+    def world(self) -> PyTree:
+        """Constant arrays shared by all episodes (maps, scenes, terrains); `()` for none.
+
+        Passed to programs as an argument: neither constants of the compiled code, nor donated, nor
+        checkpointed.
+        """
+        return ()
+
+    def with_world(self, world: PyTree) -> "Environment":
+        """A copy of the environment with these, typically traced, arrays as its world.
+
+        Environments with a world override `_place_world`.
+        """
+        if not jax.tree.leaves(self.world):
+            return self
+        other = copy.copy(self)
+        other._place_world(world)
+        return other
+
+    def _place_world(self, world: PyTree) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has a world and no _place_world")
+
+    def evaluation_params(self, params: PyTree, index: jax.Array) -> PyTree:
+        """Returns the parameters of evaluation episode `index`: `params` by default."""
+        del index
+        return params
+
+    def task_params(self, settings: Mapping[str, Any]) -> PyTree:
+        """Returns the default parameters with some settings changed, for curricula.
+
+        Raises:
+          ValueError: one line, for settings that are unknown or static.
+        """
+        raise ValueError(f"{dict(settings)}: {self.spec.name} has no settings that a curriculum can change")
+
+    def describe(self) -> tuple[str, ...]:
+        """Returns lines of text that describe the environment's sources, for the log."""
+        return ()

@@ -1,18 +1,20 @@
-"""`check_env`: does an environment keep the contract of `jaxmarl_echelon.envs.base`?"""
+"""`check_env`: checks an environment against the contract of `jaxmarl_echelon.envs.base`."""
 
 import re
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
-from jaxmarl_echelon.envs.episodes import COMPONENT, layout_difference
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
+from jaxmarl_echelon.envs.checks_of_play import Record, check_record, is_key, require
+from jaxmarl_echelon.envs.results import COMPONENT, KINDS, REDUCTIONS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
+from jaxmarl_echelon.envs.trees import layout_difference
 
 TOLERANCE = 1e-4
 BATCH = 3
@@ -25,38 +27,38 @@ def check_env(
     params: PyTree | None = None,
     plain: bool = True,
 ) -> None:
-    """Plays an environment with random legal actions and checks all that the trainers rely on.
+    """Plays an environment with random legal actions and checks everything that trainers rely on.
 
-    Put it in a test of your own environment:
+    Use it in a test of your own environment:
 
         def test_my_environment_keeps_the_contract():
             check_env(MyEnvironment())
 
-    It returns silently, or raises at the first fault with a line that says which field is wrong,
-    what it is, and what was expected. In this order it looks at
+    Raises at the first fault, with one line that names the field, its value and the expected one. In
+    order, it checks
 
-    * the static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
-    * layout: every array has the shape and dtype that the spec promises, reset and step return
-      the same structure with the same `info` keys, rewards are broken down into exactly
-      `spec.components`, and one trace serves every step;
-    * purity: the same key and actions give the same bits; compiled, plain, alone and under
-      `jax.vmap` the results agree;
-    * play: all numbers are finite, observations are in their space, flags make sense (see
-      `TimeStep`), agents that are out stay out and earn nothing, and every episode ends within
-      `spec.episode_limit` decisions.
+    * static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
+    * layout: every array has the shape and dtype of the spec, reset and step return the same structure
+      with the same `info` keys, all entries of `spec.results` exist, reward components are exactly those
+      among the results, and step is traced once;
+    * purity: the same key and actions give the same bits; results agree with and without `jax.jit` and
+      `jax.vmap`;
+    * play: all values are finite, observations lie in their space, flags are consistent (see `TimeStep`),
+      agents whose story is over are not alive and get no reward unless a new story begins, results are in
+      range, and every episode ends within `spec.episode_limit` decisions.
 
-    A reset that ignores its key is legal and only causes a warning.
+    A reset that ignores its key only causes a warning.
 
     Args:
       env: the environment.
       key: typed key for resets and actions; `jax.random.key(0)` by default.
-      steps: decisions to play at least. Play goes on until an episode has ended.
-      params: parameters to check under; the environment's defaults if None.
-      plain: whether to run reset and step outside of `jax.jit` as well, operation by operation, which takes
-        minutes for a large environment. Without it, purity is that tracing twice gives the same program.
+      steps: minimum number of decisions; play continues until an episode has ended.
+      params: the environment's parameters; its defaults if None.
+      plain: whether to run reset and step without `jax.jit` as well, which takes minutes for a large
+        environment. Otherwise purity is checked by comparing the programs of two traces.
 
     Raises:
-      AssertionError: at the first breach of the contract.
+      AssertionError: at the first violation of the contract.
     """
     key = jax.random.key(0) if key is None else key
     params = env.default_params() if params is None else params
@@ -79,48 +81,70 @@ def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, j
     }
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _check_spec(spec: EnvSpec) -> None:
-    _require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
+    require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
     try:
         hash(spec)
     except TypeError as error:
         raise AssertionError(f"env.spec must be hashable (tuples, not lists): {error}") from None
     names = [role.name for role in spec.roles]
-    _require(len(names) > 0, "spec.roles is empty, expected at least one Role")
-    _require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
+    require(len(names) > 0, "spec.roles is empty, expected at least one Role")
+    require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
     for role in spec.roles:
-        _require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
+        require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
         for field in ("observation", "action"):
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
-            _require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
-        _require(
-            isinstance(role.success, tuple) and set(role.success) <= set(spec.outcomes),
-            f"spec.roles: {role.name!r}.success is {role.success!r}, expected a tuple of some of "
-            f"spec.outcomes {spec.outcomes}",
-        )
+            require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+        _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
-    _require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
-    _require(
-        spec.success is None or spec.success in spec.outcomes,
-        f"spec.success is {spec.success!r}, expected one of spec.outcomes {spec.outcomes}",
-    )
+    require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    _check_results(spec)
+    _require_score(spec, spec.score, "spec.score")
     first = spec.roles[0]
-    _require(
-        spec.success is None or not first.success or spec.success in first.success,
-        f"spec.success is {spec.success!r}, expected a success of the first role {first.name!r}: "
-        f"{first.success}",
+    require(
+        first.score in (None, spec.score),
+        f"spec.roles: {first.name!r}.score is {first.score!r}, expected spec.score {spec.score!r} or None "
+        "for the first role",
     )
+
+
+def _check_results(spec: EnvSpec) -> None:
+    known = {result.name: result for result in spec.results if isinstance(result, Result)}
+    require(len(known) == len(spec.results), "spec.results must be Results with distinct names")
+    roles = {role.name for role in spec.roles}
+    for name, result in known.items():
+        label = f"spec.results: {name!r}"
+        require(result.kind in KINDS, f"{label}.kind is {result.kind!r}, expected one of {KINDS}")
+        known_way = result.reduce in REDUCTIONS
+        require(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
+        there = result.role is None or result.role in roles
+        require(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
+        if result.kind == "code":
+            require(len(result.labels) > 0, f"{label} is a code, expected labels")
+            require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
+        per_agent = result.reduce == "mean" and result.role is not None
+        require(not per_agent, f"{label}.reduce is 'mean' of a role, expected 'sum' over a count of steps")
+        if result.over is not None:
+            number = result.over in known and known[result.over].kind != "code"
+            require(number, f"{label}.over is {result.over!r}, expected the name of another number")
+        if result.among:
+            source = known.get(result.entry)
+            labels = source.labels if source is not None else ()
+            wanted = (
+                f"{label}.among is {result.among}, expected labels of the code {result.entry!r}: {labels}"
+            )
+            require(result.kind == "rate" and set(result.among) <= set(labels), wanted)
+
+
+def _require_score(spec: EnvSpec, name: str | None, label: str) -> None:
+    numbers = [result.name for result in spec.results if result.kind != "code"]
+    require(name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}")
 
 
 def _check_params(params: PyTree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        _require(
+        require(
             isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float),
             f"params{jax.tree_util.keystr(path)} is {leaf!r}, expected an array or a number",
         )
@@ -135,10 +159,10 @@ def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
     _check_time_layout(spec, next_time, "step")
     for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
         difference = layout_difference(expected, got)
-        _require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
+        require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
     leaves = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), after in zip(leaves, jax.tree.leaves(next_state), strict=True):
-        _require(
+        require(
             leaf.weak_type == after.weak_type,
             f"state{jax.tree_util.keystr(path)} is weakly typed from only one of reset and step, which makes "
             f"a second trace of step; expected {leaf.dtype} from both, as in jnp.{leaf.dtype}(0)",
@@ -146,7 +170,7 @@ def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
 
 
 def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
-    _require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
+    require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
     roles = {role.name: role for role in spec.roles}
     flag = np.dtype(bool)
     for field, dtype in (
@@ -158,33 +182,48 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
     ):
         values = getattr(time, field)
         found = f"{field} from {source} has {list(values)}"
-        _require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
+        require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
         for name, role in roles.items():
             space = role.observation
             shape, wanted = ((), dtype) if dtype is not None else (space.shape, space.dtype)
             _require_array(f"{field}[{name!r}] from {source}", values[name], (role.size, *shape), wanted)
     for name, mask in time.action_mask.items():
         known = name in roles and roles[name].action.mask_size > 0
-        _require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
+        require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
         shape = (roles[name].size, roles[name].action.mask_size)
         _require_array(f"action_mask[{name!r}] from {source}", mask, shape, flag)
+    for field in ("present", "begins"):
+        for name, values in getattr(time, field).items():
+            known = name in roles
+            require(known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}")
+            _require_array(f"{field}[{name!r}] from {source}", values, (roles[name].size,), flag)
+    for name, role in roles.items():
+        space = role.critic_observation
+        wanted = f"critic_obs[{name!r}] from {source}"
+        require((space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so")
+        if space is not None:
+            _require_array(wanted, time.critic_obs[name], (role.size, *space.shape), space.dtype)
     _require_array(f"over from {source}", time.over, (), flag)
     _check_info_layout(spec, time.info, source)
 
 
 def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -> None:
+    kept = {result.entry: result for result in results_lib.kept(spec.results)}
+    for name, result in kept.items():
+        require(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
+        shape = () if result.role is None else (spec.role(result.role).size,)
+        found = f"info[{name!r}] from {source} is {list(info[name].shape)}"
+        require(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
+        if result.kind == "code":
+            _require_array(f"info[{name!r}] from {source}", info[name], shape, np.dtype("int32"))
     for name, value in info.items():
-        _require(value.shape == (), f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
-    for name, needed in (("outcome", spec.outcomes), ("task", spec.tasks)):
-        missing = f"info[{name!r}] from {source} is missing"
-        _require(not needed or name in info, f"{missing}, expected as spec.{name}s is not empty")
-        if name in info:
-            _require_array(f"info[{name!r}] from {source}", info[name], (), np.dtype("int32"))
+        scalar = name in kept or value.shape == ()
+        require(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
     components = {name.removeprefix(COMPONENT) for name in info if name.startswith(COMPONENT)}
-    _require(
+    require(
         components == set(spec.components),
         f"info from {source} has reward components {sorted(components)}, "
-        f"expected spec.components {sorted(spec.components)} under {COMPONENT}NAME",
+        f"expected those of spec.results, {sorted(spec.components)}, under {COMPONENT}NAME",
     )
     for name in spec.components:
         label = f"info[{COMPONENT + name!r}] from {source}"
@@ -193,11 +232,11 @@ def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -
 
 def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> None:
     found, wanted = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}"
-    _require(found == wanted, f"{label} is {found}, expected {wanted}")
+    require(found == wanted, f"{label} is {found}, expected {wanted}")
 
 
 class _Compiled:
-    """The environment's functions, compiled, with a count of the traces of `step`."""
+    """The environment's jitted functions, with a count of traces of `step`."""
 
     def __init__(self, env: Environment):
         self.traces = 0
@@ -238,15 +277,15 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
 
 
 def _require_one_program(name: str, function: Callable, *arguments) -> None:
-    """Raises if two traces of a function differ: something besides its arguments went into one of them."""
-    # A function of its own each time, for traces are kept by function.
+    """Raises if two traces of a function differ: it depends on more than its arguments."""
+    # A new lambda for each trace, as JAX caches traces by function.
     first, again = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
     texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (first, again)]
     same = texts[0] == texts[1] and all(
         np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
         for a, b in zip(first.consts, again.consts, strict=True)
     )
-    _require(same, f"{name} gives another program when it is traced again: it is no pure function")
+    require(same, f"{name} gives another program when it is traced again: it is no pure function")
 
 
 def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:
@@ -262,29 +301,14 @@ def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -
 
 def _numbers(leaf: jax.Array) -> np.ndarray:
     leaf = jnp.asarray(leaf)
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _warn_of_equal_starts(spec: EnvSpec, starts: tuple[PyTree, TimeStep]) -> None:
     state, time = starts
-    shown = [leaf for leaf in jax.tree.leaves((state, time.obs)) if not _is_key(leaf)]
+    shown = [leaf for leaf in jax.tree.leaves((state, time.obs)) if not is_key(leaf)]
     if all((np.asarray(leaf) == np.asarray(leaf)[:1]).all() for leaf in shown):
         warnings.warn(f"{spec.name}: reset gives the same start for different keys", stacklevel=4)
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-class _Record(NamedTuple):
-    """One decision of play: the time step acted on, whether that came from a reset, the state
-    and the time step that followed. Stacked, the leaves have a leading axis of decisions.
-    """
-
-    before: TimeStep
-    fresh: np.ndarray
-    state: PyTree
-    after: TimeStep
 
 
 def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTree, steps: int) -> None:
@@ -295,94 +319,14 @@ def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTr
         key, key_act, key_step, key_reset = jax.random.split(key, 4)
         before, fresh = time, np.array(age == 0)
         state, time = compiled.step(key_step, state, compiled.act(key_act, time), params)
-        numbers = jax.tree.map(lambda leaf: None if _is_key(leaf) else np.asarray(leaf), state)
-        records.append(_Record(before, fresh, numbers, time))
+        numbers = jax.tree.map(lambda leaf: None if is_key(leaf) else np.asarray(leaf), state)
+        records.append(Record(before, fresh, numbers, time))
         age += 1
         late = age >= spec.episode_limit and not time.over
         if time.over:
             state, time = compiled.reset(key_reset, params)
             age, ended = 0, True
-    _check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
-    _require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
+    check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
+    require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
     traces = compiled.traces
-    _require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")
-
-
-def _forbid(bad: np.ndarray, message: str) -> None:
-    """Raises if any element of `bad [steps, ...]` is set, adding where the first one is."""
-    if bad.any():
-        step, *rest = np.argwhere(bad)[0].tolist()
-        raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
-
-
-def _check_record(spec: EnvSpec, record: _Record) -> None:
-    for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if jnp.issubdtype(leaf.dtype, jnp.inexact):
-                label = f"{prefix}{jax.tree_util.keystr(path)}".removeprefix(".")
-                _forbid(~np.isfinite(leaf), f"{label} is not finite")
-    _check_fresh(spec, record)
-    for role in spec.roles:
-        _check_spaces(role, record)
-        _check_flags(role.name, record)
-    _check_codes(spec, record)
-
-
-def _check_spaces(role: Role, record: _Record) -> None:
-    name, space = role.name, role.observation
-    for time in (record.before, record.after):
-        inside = np.asarray(space.contains(jnp.asarray(time.obs[name])))
-        _forbid(~inside, f"obs[{name!r}] lies outside its space {space}")
-    if name not in record.before.action_mask:
-        return
-    sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
-    for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
-        stuck = record.before.alive[name] & ~choice.any(-1)
-        _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
-
-
-def _check_flags(name: str, record: _Record) -> None:
-    acted, after = record.before.alive[name], record.after
-    terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
-    over = after.over[:, None]
-    ended = terminated | truncated
-    _forbid(terminated & truncated, f"terminated[{name!r}] and truncated[{name!r}] are both set")
-    _forbid(
-        ~over & acted & ended & alive,
-        f"alive[{name!r}] is set for an agent just terminated or truncated, expected False until the reset",
-    )
-    _forbid(
-        ~over & acted & ~ended & ~alive,
-        f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
-    )
-    _forbid(~acted & alive, f"alive[{name!r}] is set again for an agent that was out of the game")
-    _forbid(
-        over & acted & ~ended,
-        f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
-    )
-    _forbid(~acted & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent that is not alive")
-
-
-def _check_fresh(spec: EnvSpec, record: _Record) -> None:
-    fresh, time = record.fresh, record.before
-    _forbid(fresh & time.over, "over is set by a reset, expected False")
-    for role in spec.roles:
-        for field in ("reward", "terminated", "truncated"):
-            values = getattr(time, field)[role.name]
-            _forbid(fresh[:, None] & (values != 0), f"{field}[{role.name!r}] is not 0 after a reset")
-    anyone = np.any([time.alive[role.name].any(1) for role in spec.roles], axis=0)
-    _forbid(fresh & ~anyone, "alive is False for every agent after a reset, expected at least one")
-
-
-def _check_codes(spec: EnvSpec, record: _Record) -> None:
-    if "outcome" in record.after.info:
-        codes, over = record.after.info["outcome"], record.after.over
-        last = len(spec.outcomes) - 1
-        _forbid(~over & (codes != -1), "info['outcome'] is not -1 while the episode runs")
-        _forbid(over & ((codes < 0) | (codes > last)), f"info['outcome'] at the end is not in 0..{last}")
-        started = record.fresh & (record.before.info["outcome"] != -1)
-        _forbid(started, "info['outcome'] is not -1 after a reset")
-    if spec.tasks:
-        for time in (record.before, record.after):
-            task, last = time.info["task"], len(spec.tasks) - 1
-            _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
+    require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")

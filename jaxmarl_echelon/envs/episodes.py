@@ -1,36 +1,34 @@
-"""Many environments at once: automatic resets, episode statistics and quarantine.
+"""Batched environments: auto-reset, episode statistics and quarantine.
 
-This is the only place where episodes are ended and begun. An environment whose episode is over
-is reset within the same step, under parameters drawn anew; the step still reports how the
-episode ended, with its true last observation.
+The only place where episodes end and begin. An environment whose episode is over is reset within the
+same step, with newly drawn parameters; the step still returns the finished episode's final observation
+and results.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 
-from jaxmarl_echelon.envs.base import Environment, PyTree, TimeStep
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
 from jaxmarl_echelon.envs.rows import Rows, row, rows
-
-COMPONENT = "reward/"
-SLICE = 8
+from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, layout_difference, select, strong
+from physics.sparse_batch import compute_rows
 
 
 class Drawn(NamedTuple):
-    """What a new episode begins with.
+    """Parameters and tags of a new episode.
 
     Attributes:
       params: the environment's parameters.
-      stage: int32 scalar, number of the curriculum's stage that the episode belongs to.
+      tags: int32 scalars by name (stage, mission, opponent), returned with the finished episode.
     """
 
     params: PyTree
-    stage: jax.Array
+    tags: dict[str, jax.Array] = {}
 
 
 Draw = Callable[[jax.Array], Drawn]
@@ -38,28 +36,30 @@ Draw = Callable[[jax.Array], Drawn]
 
 @struct.dataclass
 class EpisodeSums:
-    """Running totals of the unfinished episodes.
+    """Accumulators of the running episodes.
 
     Attributes:
-      present: per role `[E, A]` bool; the agent was alive when the episode began.
-      episode_return: per role `[E, A]` float32, over the steps an agent began alive.
+      present: per role `[E, A]` bool; the slot was filled at any time so far.
+      episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions taken.
-      components: per reward component `[E]` float32.
+      results: results so far, `[E]` or per agent `[E, A]`.
+      ended: per role `[E, A]` bool; the agent's story is over. Empty unless `EnvSpec.late`.
     """
 
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
+    ended: dict[str, jax.Array]
 
 
 @struct.dataclass
 class Episodes:
-    """E environments in the middle of their episodes.
+    """State of E environments and their running episodes.
 
     Attributes:
-      drawn: rows of a `Drawn`, what the episodes began with.
-      running: rows of a `Running`, what changes with every step.
+      drawn: `Rows` of `Drawn`, constant during an episode.
+      running: `Rows` of `Running`, updated every step.
     """
 
     drawn: Rows
@@ -72,22 +72,22 @@ class Episodes:
 
     @property
     def params(self) -> PyTree:
-        """Parameters `[E]` of the episodes under way."""
+        """Parameters `[E]` of the running episodes."""
         return self.drawn.tree.params
 
     @property
-    def stage(self) -> jax.Array:
-        """`[E]` int32, the curriculum's stages that the episodes belong to."""
-        return self.drawn.tree.stage
+    def tags(self) -> dict[str, jax.Array]:
+        """Tags `[E]` of the running episodes."""
+        return self.drawn.tree.tags
 
     @property
     def time(self) -> TimeStep:
-        """Time steps `[E]` to act on next; `over` only where a reset failed: the next step is thrown away."""
+        """Time steps `[E]` to act on next; `over` only after a failed reset: the next step is discarded."""
         return self.running.tree.time
 
 
 class Running(NamedTuple):
-    """Environment states, time steps to act on next, and totals of the episodes under way, `[E]` each."""
+    """Environment states, time steps to act on next, and episode accumulators, `[E]` each."""
 
     env: PyTree
     time: TimeStep
@@ -100,43 +100,42 @@ class Finished:
 
     Attributes:
       mask: `[E]` bool; an episode ended here.
-      present: per role `[E, A]` bool; the agent took part: it was alive when the episode began. Means
-        over a role's agents are over these.
+      present: per role `[E, A]` bool; the slot was filled at any time. Averages over agents use this mask.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions.
-      outcome: `[E]` int32 code into `EnvSpec.outcomes`; -1 where the environment reports none.
-      task: `[E]` int32 number into `EnvSpec.tasks`; -1 where the environment reports none.
-      stage: `[E]` int32, the curriculum's stage that the episode belonged to.
-      components: per reward component `[E]` float32 sums.
+      results: `EnvSpec.results` by name, without derived ones: `[E]` or, per agent, `[E, A]`; codes int32.
+      tags: `[E]` int32 by name, as drawn.
     """
 
     mask: jax.Array
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    outcome: jax.Array
-    task: jax.Array
-    stage: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
+    tags: dict[str, jax.Array]
 
 
 @struct.dataclass
-class Transition:
-    """What one step of E environments did, before any reset.
+class Stepped:
+    """One transition of E environments, before any reset.
 
     Attributes:
-      time: time steps `[E]` that the actions led to: final observations and true flags where an
-        episode ended. Rewards of agents that did not act are 0. A quarantined environment shows
-        its previous observation, reward 0, and everybody truncated and not alive.
-      acted: per role `[E, A]` bool; the agent was alive before the step and the step is sound,
-        so that it may be learnt from.
-      reset_next: `[E]` bool; the environment was reset after this step, for whatever reason.
+      time: time steps `[E]` reached: final observations and flags where an episode ended. Rewards are 0
+        for agents whose story is over and, without `EnvSpec.late`, for all that did not act. A
+        quarantined environment repeats its previous observation, with reward 0 and all agents truncated
+        and not alive.
+      acted: per role `[E, A]` bool; the agent was alive before the step and the step was not quarantined:
+        the transition may be learnt from.
+      waited: per role `[E, A]` bool; the agent did not act, but its story goes on: its reward is credited
+        to its last decision. Empty unless `EnvSpec.late`.
+      reset_next: `[E]` bool; the environment was reset after this step, for any reason.
       finished: results of the episodes that ended.
-      quarantined: `[E]` bool; thrown away because a value was not finite.
+      quarantined: `[E]` bool; discarded because of a non-finite value.
     """
 
     time: TimeStep
     acted: dict[str, jax.Array]
+    waited: dict[str, jax.Array]
     reset_next: jax.Array
     finished: Finished
     quarantined: jax.Array
@@ -144,18 +143,17 @@ class Transition:
 
 @struct.dataclass
 class Flow:
-    """Beginnings and ends of episodes in T decisions of E environments, `[T, E]` each.
+    """Starts and ends of episodes in T decisions of E environments, `[T, E]` each.
 
     Attributes:
-      begins: bool; the decision is the first of an episode that counts: nothing but the
-        environment itself will end it.
-      stage: int32, the curriculum's stage of the episode under way.
-      over: bool; the episode under way ended with the decision, whatever the reason.
-      finished: results of the episodes that count and ended by themselves.
+      begins: bool; first decision of a counted episode, one that only the environment itself ends.
+      tags: int32 by name, of the running episode.
+      over: bool; the running episode ended with this decision, for any reason.
+      finished: results of counted episodes that were neither cut nor quarantined.
     """
 
     begins: jax.Array
-    stage: jax.Array
+    tags: dict[str, jax.Array]
     over: jax.Array
     finished: Finished
 
@@ -165,24 +163,19 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
 
     Args:
       env: the environment.
-      key: one key for all of them.
-      draw: `(key) -> Drawn`, what one episode begins with.
+      key: one key for all environments.
+      draw: `(key) -> Drawn`, for one episode.
       num_envs: E.
 
     Returns:
       The episodes, at their first observations.
 
     Raises:
-      ValueError: if `num_envs` is below 1 or a reward component of the spec is not in `info`.
+      ValueError: if `num_envs` is below 1 or an entry of a result is missing in `info`.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    begun = in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
-    time = jax.eval_shape(lambda episodes: episodes.time, begun)
-    missing = [name for name in env.spec.components if COMPONENT + name not in time.info]
-    if missing:
-        raise ValueError(f"info lacks {COMPONENT}{missing[0]}; {env.spec.name} lists it in spec.components")
-    return begun
+    return in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
 
 
 def step(
@@ -194,23 +187,23 @@ def step(
     *,
     cut: jax.Array | None = None,
     reset_chunk: int | None = None,
-) -> tuple[Episodes, Transition]:
+) -> tuple[Episodes, Stepped]:
     """Takes one decision in each environment and resets those whose episode is over.
 
-    An environment with a non-finite number in its state, observations, rewards or info is
-    quarantined: it alone is reset, its transition is marked, its episode is not counted. Use
-    finite sentinels in states for that reason.
+    An environment with a non-finite value in its state, observations, rewards or info is quarantined: it
+    alone is reset, its transition is marked, its episode is not counted. Sentinels in states must
+    therefore be finite.
 
     Args:
       env: the environment.
       key: one key for the whole step.
-      episodes: what `start` or the previous `step` returned.
+      episodes: from `start` or the previous `step`.
       actions: per role `[E, A, ...]`.
-      draw: `(key) -> Drawn`, what one new episode begins with.
-      cut: `[E]` bool; episodes to break off after this step. Their agents are truncated, so that
-        learners bootstrap, and they do not count as finished. None for no such thing.
-      reset_chunk: environments reset at a time, by default a 64th of E, at least 8. It
-        changes the speed, never the result.
+      draw: `(key) -> Drawn`, for one new episode.
+      cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
+        bootstrap, and the episodes do not count as finished. None to cut none.
+      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8. Affects
+        speed only.
 
     Returns:
       The episodes, ready for the next decision, and the transition.
@@ -229,117 +222,37 @@ def step(
     quarantined = previous.over | ~finite(rows((state, time)))
     time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
     acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
+    waited = {role: flag & ~quarantined[:, None] for role, flag in waiting(env.spec, before).items()}
+    owed = {role: acted[role] | waited[role] if waited else acted[role] for role in acted}
     time = time.replace(
-        reward={role: jnp.where(acted[role], reward, 0) for role, reward in time.reward.items()}
+        reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
     )
-    sums = _add(before.sums, time)
-    finished = _finish(sums, time, drawn.stage, time.over & ~quarantined)
+    sums = _add(env.spec, before.sums, previous, time)
+    finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
-        time = _break_off(time, cut & ~time.over)
+        waits = waiting(env.spec, Running(state, time, sums))
+        time = _break_off(time, cut & ~time.over, waits)
 
-    following = where_chunked(
+    following = compute_rows(
         time.over,
         lambda numbers: _begin(env, key_reset, draw, numbers),
         jnp.arange(num_envs),
         Episodes(episodes.drawn, rows(Running(state, time, sums))),
         reset_chunk or max(8, -(-num_envs // 64)),
     )
-    transition = Transition(
-        time=time, acted=acted, reset_next=time.over, finished=finished, quarantined=quarantined
+    transition = Stepped(
+        time=time,
+        acted=acted,
+        waited=waited,
+        reset_next=time.over,
+        finished=finished,
+        quarantined=quarantined,
     )
     return following, transition
 
 
-def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
-    """`fn` of a few of the rows `[N, ...]` after the other: it compiles much faster for few than for all."""
-    number = jax.tree.leaves(inputs)[0].shape[0]
-    size = math.gcd(number, SLICE)
-    sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
-    return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
-
-
-def where_chunked(
-    mask: jax.Array, fn: Callable[[PyTree], PyTree], inputs: PyTree, default: PyTree, chunk: int
-) -> PyTree:
-    """Applies `fn` to the rows that `mask` picks, `chunk` rows at a time.
-
-    The cost follows the number of rows picked: ceil(picked / chunk) calls, none when the mask is
-    empty. With a `fn` that treats rows independently the result does not depend on `chunk`.
-
-    Args:
-      mask: `[N]` bool.
-      fn: maps a pytree of `[chunk, ...]` arrays to one of `[chunk, ...]` arrays.
-      inputs: pytree of `[N, ...]` arrays.
-      default: pytree of `[N, ...]` arrays, with the structure and dtypes of what `fn` returns.
-      chunk: rows per call; more than N counts as N.
-
-    Returns:
-      Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
-
-    Raises:
-      ValueError: if `chunk` is below 1.
-    """
-    if chunk < 1:
-        raise ValueError(f"chunk={chunk} must be at least 1")
-    size = mask.shape[0]
-    chunk = min(chunk, size)
-    count = mask.sum()
-    # Rows beyond `count` are out of range: gathers clip them, scatters drop them. One chunk more
-    # than needed keeps the slice below from covering everything: it would then be the same in
-    # every round, and XLA would move `fn` out of the loop, where it runs even for an empty mask.
-    picked = jnp.nonzero(mask, size=(-(-size // chunk) + 1) * chunk, fill_value=size)[0]
-
-    def advance(carry):
-        first, result = carry
-        rows = lax.dynamic_slice(picked, (first,), (chunk,))
-        computed = fn(jax.tree.map(lambda x: x.at[rows].get(mode="clip"), inputs))
-        result = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), result, computed)
-        return first + chunk, result
-
-    return lax.while_loop(lambda carry: carry[0] < count, advance, (jnp.int32(0), default))[1]
-
-
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean over the last axis of the values where `mask`, of their shape, is set; NaN where none is."""
-    number = jnp.sum(mask, axis=-1)
-    total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
-    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
-
-
-def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Picks whole rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
-
-    def pick(a, b):
-        return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
-
-    return jax.tree.map(pick, chosen, other)
-
-
-def layout_difference(expected: PyTree, got: PyTree) -> str | None:
-    """Names the first leaf in which two pytrees of arrays differ in place, shape or dtype.
-
-    Returns:
-      One line that names the leaf and says what was expected, or None if there is no difference.
-    """
-    leaves, others = (
-        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, got)
-    )
-    for path in [*leaves, *others]:
-        if path not in others:
-            return f"{path} is missing"
-        if path not in leaves:
-            return f"{path} is unexpected"
-        wanted, found = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (leaves[path], others[path]))
-        if wanted != found:
-            return f"{path} is {found}, expected {wanted}"
-    if jax.tree.structure(expected) != jax.tree.structure(got):
-        return f"the containers are {jax.tree.structure(got)}, expected {jax.tree.structure(expected)}"
-    return None
-
-
 def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
-    """Episodes that begin in the environments `numbers [N]`."""
+    """New episodes of the environments with indices `numbers [N]`."""
 
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
@@ -352,13 +265,14 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
     state, time = select(sound, begun, finite_part(begun)).tree
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     time = time.replace(alive=alive, over=time.over | ~sound)
-    return Episodes(drawn, rows(Running(state, time, _nothing_yet(time, env.spec.components))))
+    return Episodes(drawn, rows(Running(state, time, _nothing_yet(env.spec, time))))
 
 
-def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
-    """Truncates everybody who is still in the game in the environments `cut [E]`."""
+def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
+    """Truncates all agents whose story goes on, acting or waiting, in the environments `cut [E]`."""
+    going_on = {role: time.alive[role] | waits[role] if waits else time.alive[role] for role in time.alive}
     truncated = {
-        role: flag | (cut[:, None] & time.alive[role] & ~time.terminated[role])
+        role: flag | (cut[:, None] & going_on[role] & ~time.terminated[role])
         for role, flag in time.truncated.items()
     }
     alive = {role: flag & ~cut[:, None] for role, flag in time.alive.items()}
@@ -366,12 +280,12 @@ def _break_off(time: TimeStep, cut: jax.Array) -> TimeStep:
 
 
 def _thrown_away(previous: TimeStep) -> TimeStep:
-    """The time step of a quarantined environment: finite, and of no use to a learner."""
+    """The time step of a quarantined environment: finite, all agents truncated and not alive."""
     zeros, ones = (
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
     )
     info = {
-        name: jnp.zeros_like(value) if name.startswith(COMPONENT) else value
+        name: jnp.zeros_like(value) if name.startswith(results_lib.COMPONENT) else value
         for name, value in previous.info.items()
     }
     return previous.replace(
@@ -384,77 +298,62 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
     )
 
 
-def _nothing_yet(time: TimeStep, components: tuple[str, ...]) -> EpisodeSums:
-    """The totals of episodes `[E]` that begin with the time steps `time`."""
-    number = time.over.shape[0]
+def _nothing_yet(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
+    """Initial accumulators of episodes `[E]` that begin with the time steps `time`."""
     return EpisodeSums(
-        present=time.alive,
+        present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
-        length=jnp.zeros(number, jnp.int32),
-        components={name: jnp.zeros(number, jnp.float32) for name in components},
+        length=jnp.zeros(time.over.shape[0], jnp.int32),
+        results=results_lib.begin(spec.results, time.info),
+        ended={role: jnp.zeros_like(alive) for role, alive in time.alive.items()} if spec.late else {},
     )
 
 
-def _add(sums: EpisodeSums, time: TimeStep) -> EpisodeSums:
+def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
+    """Per role `[E, A]` bool; agents that wait: not alive, story not over. Empty unless `EnvSpec.late`."""
+    if not spec.late:
+        return {}
+    time, sums = running.time, running.sums
+    return {role: sums.present[role] & ~alive & ~sums.ended[role] for role, alive in time.alive.items()}
+
+
+def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> EpisodeSums:
+    length = sums.length + 1
+    # A slot that empties in a step still reports that step.
+    there = {role: before.filled(role) | time.filled(role) for role in time.alive}
+    present = {role: seen | there[role] for role, seen in sums.present.items()}
+    ended = {
+        role: jnp.where(time.begins.get(role, False), False, over | time.terminated[role])
+        for role, over in sums.ended.items()
+    }
     return EpisodeSums(
-        present=sums.present,
+        present=present,
         episode_return={
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
-        length=sums.length + 1,
-        components={
-            name: total + time.info[COMPONENT + name].astype(jnp.float32)
-            for name, total in sums.components.items()
-        },
+        length=length,
+        results=results_lib.advance(spec.results, sums.results, time.info, length, there),
+        ended=ended,
     )
 
 
-def _finish(sums: EpisodeSums, time: TimeStep, stage: jax.Array, mask: jax.Array) -> Finished:
+def _finish(
+    spec: EnvSpec, sums: EpisodeSums, time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
+) -> Finished:
     totals = rows(sums)
     totals = select(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree
-    none = jnp.full(mask.shape, -1, jnp.int32)
-    outcome, task = (
-        jnp.where(mask, time.info.get(name, none).astype(jnp.int32), -1) for name in ("outcome", "task")
-    )
+    codes = {result.name for result in spec.results if result.kind == "code"}
     return Finished(
         mask=mask,
         present=totals.present,
         episode_return=totals.episode_return,
         length=totals.length,
-        outcome=outcome,
-        task=task,
-        stage=jnp.where(mask, stage, -1),
-        components=totals.components,
+        results={
+            name: select(mask, values, jnp.full_like(values, results_lib.NONE)) if name in codes else values
+            for name, values in totals.results.items()
+        },
+        tags={name: jnp.where(mask, tag, results_lib.NONE) for name, tag in tags.items()},
     )
-
-
-def _is_float(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-def finite(tree: PyTree) -> jax.Array:
-    """Whether each row's floats are all finite, as bool `[E]`; keys and whole numbers always are."""
-    rows = [
-        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-        for leaf in jax.tree.leaves(tree)
-        if _is_float(leaf)
-    ]
-    return jnp.stack(rows).all(0)
-
-
-def finite_part(tree: PyTree) -> PyTree:
-    """The tree with 0 for every number that is not finite."""
-    return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
-
-
-def strong(tree: PyTree) -> PyTree:
-    """Strips weak types, which would make a second trace of whatever carries the tree."""
-
-    def one(x):
-        x = jnp.asarray(x)
-        return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype)
-
-    return jax.tree.map(one, tree)
 
 
 def _require_same_layout(expected: PyTree, got: PyTree) -> None:

@@ -1,7 +1,7 @@
-"""Rewards made of named pure components with traced weights, for any environment.
+"""Rewards composed of named pure components with traced weights, for any environment.
 
-A reward is a static choice of components; every number in it is an array, so that weights can be
-swept, annealed or zeroed without compiling again.
+The choice of components is static; all weights are arrays, so that they can be swept, annealed or zeroed
+without recompiling.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ class Component(NamedTuple):
     """One named term of a reward.
 
     Attributes:
-      defaults: its weights; numbers or switches. `weight`, a factor on all that it pays, is added
-        where it is not among them, with a default of 1.
-      value: `(weights, situation, memory) -> (paid, memory)`.
+      defaults: default weights, numbers or switches. `weight`, a factor on the whole term, is added with
+        default 1 if missing.
+      value: `(weights, situation, memory) -> (reward, memory)`.
     """
 
     defaults: dict[str, float | bool]
@@ -37,7 +37,7 @@ class Catalogue:
 
     Attributes:
       components: by name.
-      memory: `() -> memory` that components carry from step to step, fresh in every episode.
+      memory: `() -> memory`, the components' initial carry of an episode.
     """
 
     components: Mapping[str, Component]
@@ -48,11 +48,11 @@ class Catalogue:
         components: Mapping[str, Mapping[str, float | bool] | None],
         sets: Mapping[str, Sequence[str]] | None = None,
     ) -> "Reward":
-        """Builds a reward from component names and the weights that differ from their defaults.
+        """Builds a reward from component names and overrides of default weights.
 
         Args:
           components: name to weights.
-          sets: names for several components together, for ablations.
+          sets: named groups of components, for ablations.
 
         Raises:
           ValueError: if a component or a weight is unknown, or a value has the wrong type.
@@ -87,9 +87,9 @@ class Reward:
     """A static choice of components with their default weights.
 
     Attributes:
-      catalogue: where the components come from.
-      names: components in the order in which they were asked for.
-      weights: for each of them its `(weight name, value)` pairs.
+      catalogue: source of the components.
+      names: components in the given order.
+      weights: per component its `(weight name, value)` pairs.
     """
 
     catalogue: Catalogue
@@ -110,15 +110,15 @@ class Reward:
     def __call__(
         self, params: dict[str, Weights], situation: PyTree, memory: PyTree
     ) -> tuple[dict[str, jax.Array], PyTree]:
-        """Rewards one step.
+        """Computes the reward components of one step.
 
         Args:
           params: weights, structured like `params()`.
           situation: the step.
-          memory: what the previous call returned, or `init()`.
+          memory: from the previous call, or `init()`.
 
         Returns:
-          `({component: paid}, memory)`; the step's reward is the sum of what they pay.
+          `({component: reward}, memory)`; the step's reward is the sum over components.
         """
         values = {}
         for name in self.names:
@@ -127,10 +127,10 @@ class Reward:
         return values, memory
 
     def change(self, params: Mapping[str, Weights], given: Mapping | None) -> dict[str, Weights]:
-        """Returns weights in which some are replaced, `given` as `{component: {weight name: value}}`.
+        """Returns weights with those in `given`, `{component: {weight name: value}}`, replaced.
 
         Raises:
-          ValueError: one line, for a component that this reward lacks or a weight that is refused.
+          ValueError: one line, for a component not in this reward or an invalid weight.
         """
         changed = dict(params)
         for name, weights in settings.mapping("reward", given).items():

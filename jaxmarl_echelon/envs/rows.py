@@ -1,7 +1,7 @@
-"""Trees of many small arrays as a few large ones: what is done to whole rows is then done once per dtype.
+"""Rows: the small leaves of a tree packed into one array per dtype.
 
-An environment's parameters and state are a hundred arrays of one to eight numbers per environment. Each
-select, scatter or test of every array would be a kernel of its own, to compile and to start.
+Parameters and state of an environment are about a hundred arrays of one to eight numbers. Packed, a
+select, gather or scatter of whole environments is one kernel per dtype instead of one per leaf.
 """
 
 import math
@@ -17,7 +17,7 @@ NARROW = 16
 
 
 class Layout(NamedTuple):
-    """How a tree is laid out in `Rows`: its structure, and per leaf the shape of a row and the dtype."""
+    """Static layout of `Rows`: the tree's structure, and shape and dtype of each leaf of one row."""
 
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], Any], ...]
@@ -25,12 +25,12 @@ class Layout(NamedTuple):
 
 @struct.dataclass
 class Rows:
-    """A tree of arrays whose leaves of at most `NARROW` numbers lie end to end; or a batch of such.
+    """A tree of arrays, possibly batched, with leaves of at most `NARROW` elements concatenated.
 
     Attributes:
       wide: the other leaves, `[..., *shape]`, and random keys.
       narrow: dtype to `[..., F]`, all narrow leaves of that dtype.
-      layout: what goes where.
+      layout: the tree's structure and leaf shapes.
     """
 
     wide: tuple[jax.Array, ...]
@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def tree(self) -> PyTree:
-        """The tree as it was."""
+        """The unpacked tree."""
         wide, places, leaves = iter(self.wide), dict.fromkeys(self.narrow, 0), []
         for shape, dtype in self.layout.leaves:
             if not _is_narrow(shape, dtype):
@@ -54,7 +54,7 @@ class Rows:
 
 
 def row(tree: PyTree) -> Rows:
-    """Lays one tree out; under `vmap` what does not depend on the batch is laid out once."""
+    """Packs one unbatched tree; under `vmap`, leaves that are not batched are packed once."""
     leaves, structure = jax.tree.flatten(tree)
     layout = Layout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
     wide, parts = [], {}
@@ -67,7 +67,7 @@ def row(tree: PyTree) -> Rows:
 
 
 def rows(tree: PyTree) -> Rows:
-    """Lays a tree of arrays `[E, ...]` out, as E rows."""
+    """Packs a tree of arrays `[E, ...]` into E rows."""
     return jax.vmap(row)(tree)
 
 

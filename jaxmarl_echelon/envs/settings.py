@@ -1,11 +1,80 @@
-"""Readers of single settings: each returns the value it was given or says what is allowed."""
+"""Settings of environments: frozen dataclasses, one per concern, and readers of single values.
 
-from collections.abc import Mapping, Sequence
+Configurations and command lines use flat keys; `from_flat` distributes them to the dataclasses. A reader
+returns the validated value or raises a ValueError that says what is allowed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Real
+from typing import Any, TypeVar
 
 import numpy as np
 
 from algos.checks import is_number
+
+T = TypeVar("T")
+
+
+def setting(default: Any, read: Callable | None = None, *bounds) -> Any:
+    """A field of `Settings` with value `read(name, value, *bounds)`, or the given value without `read`."""
+    check = None if read is None else lambda name, value: read(name, value, *bounds)
+    return field(default_factory=lambda: default, metadata={"read": check})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one concern; each field's reader validates it on construction."""
+
+    def __post_init__(self):
+        for one in fields(self):
+            if read := one.metadata.get("read"):
+                object.__setattr__(self, one.name, read(one.name, getattr(self, one.name)))
+
+
+def from_flat(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Builds a dataclass of `Settings` from flat keys; missing ones take their defaults.
+
+    Raises:
+      ValueError: one line, for an unknown key or an invalid value.
+    """
+    groups = {one.name: one.default_factory for one in fields(kind)}
+    group_of = {one.name: name for name, group in groups.items() for one in fields(group)}
+    chosen = {name: {} for name in groups}
+    for key, value in given.items():
+        if key not in group_of:
+            raise ValueError(f"env.{key}: unknown; allowed: {', '.join(group_of)}")
+        chosen[group_of[key]][key] = value
+    return kind(**{name: group(**chosen[name]) for name, group in groups.items()})
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """Inverse of `from_flat`: flat keys and values."""
+    groups = [getattr(settings, one.name) for one in fields(settings)]
+    return {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
+
+
+# Setting -> (field of an environment's parameters, reader of its value against an environment's limits).
+Readers = Mapping[str, tuple[str, Callable[[Any, Any], Any]]]
+
+
+def read_fields(readers: Readers, given: Mapping[str, Any], limits: Any) -> dict[str, Any]:
+    """Fields of the parameters from settings; raises a one-line ValueError for an invalid value."""
+    return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
+
+
+def read_all(readers: Readers, chosen: Any, limits: Any) -> dict[str, Any]:
+    """`read_fields` for all keys of `readers`, from settings `chosen` as built by `from_flat`."""
+    given = flat(chosen)
+    return read_fields(readers, {key: given[key] for key in readers}, limits)
+
+
+def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
+    """Raises a one-line ValueError for settings not in `changeable`."""
+    for key in given:
+        if key not in changeable:
+            allowed = ", ".join(changeable)
+            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
 
 
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
@@ -31,7 +100,7 @@ def choice(name: str, value, allowed: Sequence[str]) -> str:
 
 
 def choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Returns one name or several as a tuple; raises ValueError unless each is one of `allowed`."""
+    """Returns one or several names as a tuple; raises ValueError unless each is one of `allowed`."""
     given = (value,) if isinstance(value, str) else value or ()
     if not isinstance(given, Sequence):
         raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
@@ -60,7 +129,7 @@ def numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, 
 
 
 def interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tuple[float, float]:
-    """Reads one number, or two in order, as a closed interval within [low, high]."""
+    """Reads one number or an ordered pair as a closed interval within [low, high]; else raises ValueError."""
     ends = [value, value] if isinstance(value, Real) else value
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
         raise ValueError(f"env.{name}={value!r}: must be one number or [low, high]")
@@ -71,7 +140,7 @@ def interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tu
 
 
 def map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
-    """Returns how often each map is drawn, float32 `[M]`; equal by default."""
+    """Returns relative sampling weights of maps, float32 `[M]`; equal by default."""
     if weights is not None and (isinstance(weights, str) or not isinstance(weights, Sequence)):
         raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
     values = [number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]

@@ -1,7 +1,7 @@
-"""Spaces of observations and actions: hashable descriptions that sample and test membership.
+"""Observation and action spaces: hashable, with sampling and membership tests.
 
-Every space has `shape`, `dtype` and `mask_size` (length of an action mask, 0 where there is
-none), and two methods over arrays: `sample(key, mask)` and `contains(x)`.
+Every space has `shape`, `dtype`, `mask_size` (length of an action mask, 0 for none), `sample(key, mask)`
+and `contains(x)`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def _hashable(bound: Bound | Sequence | np.ndarray) -> Bound:
 
 @dataclass(frozen=True)
 class Box:
-    """Arrays with a lower and an upper bound per element, both included.
+    """Arrays with inclusive lower and upper bounds per element.
 
     Attributes:
       shape: shape of one element of the space.
@@ -70,8 +70,9 @@ class Box:
             raise ValueError(f"Box {bounds} do not broadcast to shape {self.shape}") from None
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draws one element: uniform where bounded, an exponential tail where half bounded,
-        standard normal where unbounded. `mask` is ignored.
+        """Samples uniformly where bounded, exponentially where half-bounded, else standard normal.
+
+        `mask` is ignored.
         """
         low, high = self.bounds()
         if not self._is_float:
@@ -89,7 +90,7 @@ class Box:
         return jnp.clip(draw, low, high).astype(self.dtype)
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether `x [..., *shape]` lies within the bounds, as bool `[...]`. NaN does not.
+        """Whether `x [..., *shape]` lies within the bounds, bool `[...]`; False for NaN.
 
         Raises:
           ValueError: if the last axes of `x` are not `shape`.
@@ -133,11 +134,11 @@ class Discrete:
         return self.n
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draws one option uniformly, among those that `mask [n]` allows where one is given."""
+        """Samples one option uniformly, among those set in `mask [n]` if given."""
         return MultiDiscrete((self.n,)).sample(key, mask)[0]
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether each element of `x [...]` is one of the options, as bool `[...]`."""
+        """Whether each element of `x [...]` is one of the options, bool `[...]`."""
         return (x >= 0) & (x < self.n)
 
 
@@ -149,7 +150,7 @@ class MultiDiscrete:
       sizes: number of options of each choice.
 
     Raises:
-      ValueError: if there is no choice or one without options.
+      ValueError: if there is no choice, or a choice without options.
     """
 
     sizes: tuple[int, ...]
@@ -171,12 +172,13 @@ class MultiDiscrete:
 
     @property
     def mask_size(self) -> int:
-        """Length of an action mask: the sum of `sizes`, choice after choice."""
+        """Length of an action mask: the sum of `sizes`, with choices concatenated."""
         return sum(self.sizes)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draws each choice uniformly, among the options that `mask [sum(sizes)]` allows where
-        one is given. A choice without any legal option gets 0.
+        """Samples each choice uniformly, among the options set in `mask [sum(sizes)]` if given.
+
+        A choice without legal options gets 0.
         """
         if mask is None:
             return jax.random.randint(key, self.shape, 0, np.asarray(self.sizes, np.int32))
@@ -187,7 +189,7 @@ class MultiDiscrete:
         return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(self.dtype)
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether `x [..., choices]` holds an option of every choice, as bool `[...]`.
+        """Whether every choice in `x [..., choices]` is a valid option, bool `[...]`.
 
         Raises:
           ValueError: if the last axis of `x` is not the number of choices.

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: files, the terminal, Weights & Biases, plots."""
+"""Tracking of runs: CSV files, terminal, Weights & Biases, plots."""
 
 from jaxmarl_echelon.tracking.base import NAMESPACES, RunInfo, Sink, Tracker
 

@@ -1,4 +1,4 @@
-"""Results go to a tracker in one call, which hands them to sinks that know nothing of each other."""
+"""The tracker: fans results out to independent sinks."""
 
 import contextlib
 import sys
@@ -17,12 +17,13 @@ Values = Mapping[str, float | int | str]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The facts of a run that sinks may show or need.
+    """Facts of a run for sinks.
 
     Attributes:
-      folder: the run's folder; it exists.
-      spec: the environment's `EnvSpec`, of which sinks use `name`, `outcomes` and `success`.
-      total_steps: environment steps after which the run ends.
+      folder: the run's existing folder.
+      spec: the environment's `EnvSpec`; sinks use its `name`, `outcomes`, `good_outcomes`, `score`,
+        `score_column` and `measures`.
+      total_steps: total environment steps of the run.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
     """
@@ -35,7 +36,7 @@ class RunInfo:
 
     @property
     def title(self) -> tuple[str, ...]:
-        """Environment, algorithm (where the configuration names it), run and seed, for people."""
+        """Environment, algorithm (if configured), run and seed, for display."""
         algo = self.config.get("choices", {}).get("algo")
         seed = self.config.get("seed")
         parts = (self.spec.name, algo, self.folder.name, None if seed is None else f"seed {seed}")
@@ -43,36 +44,36 @@ class RunInfo:
 
 
 class Sink(Protocol):
-    """Somewhere that results go. Subclasses override what they need; the rest does nothing.
+    """Destination of results. All methods default to no-ops.
 
-    `step` counts environment steps and is a Python int. Any call may raise: the tracker then
-    reports the sink and drops it.
+    `step` is the number of environment steps, a Python int. A sink that raises is reported and dropped by
+    the tracker.
     """
 
     def open(self, run: RunInfo) -> None:
-        """Called once, before anything else."""
+        """Called once, before all other methods."""
 
     def write(self, namespace: str, step: int, values: Values) -> None:
-        """Takes values of one namespace; keys lack the `namespace/` prefix."""
+        """Writes values of one namespace; keys have no `namespace/` prefix."""
 
     def event(self, step: int, text: str) -> None:
-        """Takes one line about something that happened."""
+        """Writes one line about an event."""
 
     def flush(self) -> None:
-        """Called when everything about the last step has been written."""
+        """Called when all values of the last step have been written."""
 
     def close(self) -> None:
-        """Called once at the end, also of an interrupted run."""
+        """Called once at the end, also of interrupted runs."""
 
 
 class Tracker:
     """Fans results out to independent sinks.
 
-    A sink that raises is named once on stderr and dropped; the other sinks and the run go on.
-    As a context manager the tracker closes itself.
+    A sink that raises is reported once on stderr and dropped; the other sinks and the run continue. As a
+    context manager the tracker closes itself.
 
     Args:
-      sinks: sinks by the name they have in the configuration.
+      sinks: sinks by their names in the configuration.
     """
 
     def __init__(self, sinks: Mapping[str, Sink]):
@@ -80,7 +81,7 @@ class Tracker:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """Names of the sinks that still work."""
+        """Names of the sinks not dropped."""
         return tuple(self._sinks)
 
     def open(self, run: RunInfo) -> "Tracker":
@@ -92,11 +93,10 @@ class Tracker:
         """Records `values` at environment step `step`.
 
         Args:
-          namespace: one of `NAMESPACES`. `episodes` and `eval` take one finished episode per
-            call, of training and of evaluation; `events` takes texts; the others take scalars
-            that hold at `step`.
+          namespace: one of `NAMESPACES`. `episodes` and `eval` take one finished episode per call, of
+            training and evaluation respectively; `events` takes texts; the others take scalars at `step`.
           step: environment steps so far, a Python int.
-          values: names without the namespace (`success_rate`, `outcome/timeout`) to scalars.
+          values: name without namespace (`success_rate`, `outcome/timeout`) to scalar.
 
         Raises:
           ValueError: for an unknown namespace.
@@ -110,15 +110,15 @@ class Tracker:
             self._each("event", step, str(text))
 
     def event(self, step: int, text: str) -> None:
-        """Records one line about something that happened: `log("events", ...)` in short."""
+        """Shorthand for `log("events", ...)` with one line of text."""
         self.log("events", step, {"text": text})
 
     def flush(self) -> None:
-        """Tells the sinks that everything about the last step has been logged."""
+        """Signals that all values of the last step have been logged."""
         self._each("flush")
 
     def close(self) -> None:
-        """Closes every sink; later calls do nothing."""
+        """Closes every sink; later calls are no-ops."""
         self._each("close")
         self._sinks.clear()
 
@@ -140,7 +140,7 @@ class Tracker:
             except Exception as error:
                 del self._sinks[name]
                 if method != "close":
-                    # Gives the terminal or the file back; the first error is the one that counts.
+                    # Releases the terminal or file; only the first error is reported.
                     with contextlib.suppress(Exception):
                         sink.close()
                 reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""Progress as plain lines, for pipes and log files."""
+"""Plain-text progress lines, for pipes and log files."""
 
 import math
 import sys
@@ -12,14 +12,14 @@ from jaxmarl_echelon.tracking.view import RunView
 
 
 class ConsoleSink(Sink):
-    """Prints one line at most every `every_seconds`, and one per evaluation and event.
+    """Prints a progress line at most every `every_seconds`, and one line per evaluation and event.
 
-    The first and the last update always get a line. ASCII only.
+    The first and the last update are always printed. ASCII only.
 
     Args:
-      every_seconds: least time between two progress lines; 0 prints every update.
-      stream: where to print; standard output as it is when the run opens, if not given.
-      now: a steady clock in seconds.
+      every_seconds: minimum time between progress lines; 0 prints every update.
+      stream: output stream; None for `sys.stdout`.
+      now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -86,38 +86,40 @@ class ConsoleSink(Sink):
 
 
 def train_line(view: RunView, now: float) -> str:
-    """One line on where a run stands: progress, speed, time left, newest results, phase, losses."""
+    """Progress line: steps, speed, ETA, newest results, phase, losses."""
     pace = view.pace
     parts = [
         f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
         f"{count(view.speed):>6} steps/s",
         f"ETA {clock(pace.remaining(now)):>5}",
     ]
-    if "train/success_rate" in view.latest:
-        parts.append(f"success {percent(view.value('train/success_rate'))}")
+    trained, evaluated = (f"{name}/{view.score_column}" for name in ("train", "eval_agg"))
+    if trained in view.latest:
+        parts.append(f"{view.score} {percent(view.value(trained))}")
     parts += _phase(view)
-    if "eval_agg/success_rate" in view.latest:
-        parts.append(f"eval {percent(view.value('eval_agg/success_rate'))}")
+    if evaluated in view.latest:
+        parts.append(f"eval {percent(view.value(evaluated))}")
     parts += [
         f"return{role.replace('/', ' ')} {measured(value)}" for role, value in view.section("train/return")
     ]
     if "train/episode_length" in view.latest:
         parts.append(f"length {measured(view.value('train/episode_length'))}")
+    parts += [f"{name} {measured(value)}" for name, value in view.results()[:3]]
     losses = [(name, value) for name, value in view.losses() if not isinstance(value, str)]
     parts += [f"{name} {number(value)}" for name, value in losses[:3]]
     return "  ".join(parts)
 
 
 def evaluation_line(view: RunView, step: int, values: Values) -> str:
-    """One line on an evaluation: success with its interval, phase, return, length, outcomes."""
+    """Evaluation line: score with its interval, phase, return, length, outcomes."""
     parts = [f"eval   {count(step):>7}"]
-    if "success_rate" in values:
-        low, high = (100 * float(values.get(f"success_{end}", math.nan)) for end in ("low", "high"))
-        interval = f" [{low:.1f}, {high:.1f}]" if math.isfinite(low + high) else ""
-        parts.append(f"success {percent(values['success_rate'])}{interval}")
+    if view.score_column in values:
+        mean, low, high = view.interval(values)
+        interval = f" [{100 * low:.1f}, {100 * high:.1f}]" if math.isfinite(low + high) else ""
+        parts.append(f"{view.score} {percent(mean)}{interval}")
     parts += _phase(view)
     if "phase_success_rate" in values:
-        parts.append(f"phase success {percent(values['phase_success_rate'])}")
+        parts.append(f"phase {view.score} {percent(values['phase_success_rate'])}")
     for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
         if key in values:
             parts.append(f"{label} {measured(values[key])}")
@@ -125,7 +127,7 @@ def evaluation_line(view: RunView, step: int, values: Values) -> str:
         parts.append(f"quarantined {number(values['quarantined'])}")
     prefix = "outcome/"
     outcomes = [(k[len(prefix) :], v) for k, v in values.items() if k.startswith(prefix) and v > 0]
-    parts += [f"{name} {percent(value)}" for name, value in outcomes if name != view.success]
+    parts += [f"{name} {percent(value)}" for name, value in outcomes if name not in view.good_outcomes]
     return "  ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Results as CSV files in the run's folder."""
+"""CSV files in the run's folder."""
 
 import csv
 import os
@@ -10,16 +10,15 @@ from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 
 
 class Table:
-    """A CSV file whose first column is `step` and whose other columns may grow.
+    """A CSV file with first column `step` and a growing set of further columns.
 
-    Every row is handed to the system at once. A row with new keys rewrites the file under a
-    temporary name with the longer header and renames it, so that at any moment a complete file
-    lies there.
+    Every row is flushed. A row with new keys rewrites the file with the extended header under a temporary
+    name and renames it atomically, so that a complete file exists at any time.
 
     Args:
       path: the file; created with the first row.
-      resume_step: rows up to this step of an existing file are kept, later and torn ones
-        dropped; with None an existing file is replaced.
+      resume_step: keeps rows up to this step of an existing file, dropping later and incomplete ones;
+        None replaces an existing file.
     """
 
     def __init__(self, path: Path, resume_step: int | None = None):
@@ -35,13 +34,13 @@ class Table:
             self._rewrite([row for row in rows if int(row[0]) <= resume_step])
 
     def append(self, step: int, values: Values) -> None:
-        """Writes one row; keys that are missing leave their cell empty."""
+        """Writes one row; cells of missing keys are empty."""
         row = {"step": str(step), **{key: _cell(value) for key, value in values.items()}}
         self._grow(row)
         self._write(row)
 
     def extend(self, step: int, values: Values) -> None:
-        """Adds cells to the last row if it is of the same step; writes a new row otherwise."""
+        """Adds cells to the last row if it has the same step, else appends a row."""
         if self._last.get("step") != str(step):
             self.append(step, values)
             return
@@ -84,9 +83,9 @@ class Table:
 class CsvSink(Sink):
     """CSV files in the run's folder, each created with its first row.
 
-    `metrics.csv` has a row per update, with the namespace in the columns' names: everything
-    logged under one step becomes one row. `eval.csv` has a row per evaluation, `episodes.csv`
-    per finished training episode, `eval_episodes.csv` per evaluated episode.
+    `metrics.csv` has one row per step (update) with columns `namespace/key`, `eval.csv` one per
+    evaluation, `episodes.csv` one per finished training episode, `eval_episodes.csv` one per evaluation
+    episode.
     """
 
     FILES = {"eval_agg": "eval.csv", "episodes": "episodes.csv", "eval": "eval_episodes.csv"}
@@ -111,9 +110,9 @@ class CsvSink(Sink):
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Returns a CSV file's columns as float64 arrays `[rows]`; cells without a number are NaN.
+    """Returns a CSV file's columns as float64 arrays `[rows]`; non-numeric cells are NaN.
 
-    A missing file has no columns.
+    Empty for a missing file.
     """
     if not Path(path).exists():
         return {}
@@ -124,7 +123,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     with path.open(newline="", encoding="utf-8") as file:
         names, *rows = list(csv.reader(file)) or [["step"]]
-    # A killed process can leave half a last row.
+    # A killed process can leave an incomplete last row.
     return names, [row for row in rows if len(row) == len(names) and row[0].isdigit()]
 
 

@@ -1,4 +1,4 @@
-"""The live dashboard on a terminal."""
+"""Live terminal dashboard."""
 
 import sys
 import threading
@@ -15,15 +15,15 @@ from jaxmarl_echelon.tracking.view import RunView
 
 
 class Dashboard(Sink):
-    """Draws the run in place and keeps its last picture on the terminal.
+    """Renders the run in place; the last frame stays on the terminal.
 
-    A thread redraws, so that the clock goes on while a program compiles. Lines printed
-    meanwhile appear above the picture.
+    A background thread redraws, so that the clock advances while a program compiles. Lines printed
+    meanwhile appear above the frame.
 
     Args:
       refresh_per_second: redraws per second.
-      console: where to draw; a new one on standard output if not given.
-      now: a steady clock in seconds.
+      console: Rich console; None for a new one on standard output.
+      now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Dashboard(Sink):
 
 
 def terminal_sink(every_seconds: float = 10.0, refresh_per_second: float = 4.0) -> Sink:
-    """Returns the dashboard where standard output is a capable terminal, plain lines elsewhere."""
+    """Returns the dashboard if standard output is a UTF-8 terminal, else plain lines."""
     console = Console()
     capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
     if capable and sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Pictures of a finished or running run, from its CSV files."""
+"""Plots of a finished or running run, from its CSV files."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,26 +24,31 @@ Columns = dict[str, np.ndarray]
 Rows = Sequence[Mapping[str, Any]]
 
 
-def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str = "") -> None:
-    """Draws success and return against environment steps, and the losses below.
+def learning_curve(
+    path: Path, metrics_csv: Path, eval_csv: Path, *, score: str | None = "success", title: str = ""
+) -> None:
+    """Plots score and return against environment steps, and losses below.
 
-    Training is drawn as a faint line per update and a strong moving mean, evaluations as points
-    with the interval of their success rate. A thin line with the new phase's number stands where
-    a curriculum went to another phase, red where it went back. Panels without data are left empty.
+    Training is a faint line per update with a strong moving mean; evaluations are points with the score's
+    interval. Vertical lines labelled with the new phase mark curriculum transitions, red for regressions.
+    Panels without data stay empty.
 
     Args:
       path: the PNG file to write.
       metrics_csv: a run's `metrics.csv`; may be missing.
       eval_csv: a run's `eval.csv`; may be missing.
-      title: text above the figure.
+      score: name of the score; None without one.
+      title: figure title.
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
     losses = sorted((name for name in metrics if name.startswith("losses/")), key=prominence)[:MOST_LOSSES]
     figure = _figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
     success, reward = upper.subplots(1, 2)
-    _curve(success, metrics, "train/success_rate", "success rate")
-    _evaluations(success, evaluations, "success_rate", ("success_low", "success_high"))
+    rate = f"{score}_rate"
+    column = rate if f"train/{rate}" in metrics or rate in evaluations else str(score)
+    _curve(success, metrics, f"train/{column}", column.replace("_", " ") if score else "no score")
+    _evaluations(success, evaluations, column, (f"{score}_low", f"{score}_high"))
     success.set_ylim(-0.02, 1.02)
     success.yaxis.set_major_formatter(PercentFormatter(1.0))
     _curve(reward, metrics, "train/return", "return")
@@ -59,13 +64,13 @@ def learning_curve(path: Path, metrics_csv: Path, eval_csv: Path, *, title: str 
 
 
 def ladder_plot(path: Path, rows: Rows, *, title: str = "") -> None:
-    """Draws a success rate per phase as horizontal bars with intervals, the first phase on top.
+    """Plots the success rate per phase as horizontal bars with intervals, the first phase on top.
 
     Args:
       path: the PNG file to write.
-      rows: per phase `name`, `success` (a fraction) and, as far as known, `low` and `high`, the
-        ends of its interval.
-      title: text above the figure.
+      rows: per phase `name`, `success` (a fraction) and optionally `low` and `high`, the ends of its
+        interval.
+      title: figure title.
     """
     figure = _figure(8.0, _bars_height(len(rows)), title)
     _success_bars(figure.subplots(), rows, [TRAINING] * len(rows))
@@ -73,16 +78,15 @@ def ladder_plot(path: Path, rows: Rows, *, title: str = "") -> None:
 
 
 def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "success rate") -> None:
-    """Draws the variants of a sweep: success with intervals and, where given, their courses.
+    """Plots the variants of a sweep: success with intervals and, if given, learning curves.
 
     Args:
       path: the PNG file to write.
-      rows: per variant `name`, `success` (a fraction), as far as known `low` and `high`, the ends
-        of its interval, and, if its course is to be drawn, `steps` `[n]` and `curves`
-        `[members, n]`, one curve per seed: each is drawn faintly, their mean strongly, in
-        the colour of the variant's bar.
-      title: text above the figure.
-      label: what the curves show.
+      rows: per variant `name`, `success` (a fraction), optionally `low` and `high`, the ends of its
+        interval, and optionally `steps` `[n]` and `curves` `[members, n]`, one curve per seed, drawn
+        faintly with a strong mean in the colour of the variant's bar.
+      title: figure title.
+      label: quantity of the curves.
     """
     courses = [row for row in rows if len(row.get("curves", ()))]
     height = _bars_height(len(rows))
@@ -104,9 +108,9 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
 
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over the last `window` entries, `[n]` to `[n]`; NaN entries do not count."""
+    """Mean over the last `window` entries, `[n]` to `[n]`; non-finite entries are ignored."""
     known = np.isfinite(values)
-    # Sums of deviations from a typical value keep a constant course constant.
+    # Offset by a typical value, so that constant inputs give exactly constant means.
     typical = values[known][0] if known.any() else 0.0
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values - typical, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
@@ -159,7 +163,7 @@ def _evaluations(axes: Axes, table: Columns, name: str, bounds: tuple[str, str] 
 
 
 def _phases(axes: Axes, metrics: Columns) -> None:
-    """Marks phase transitions; numbers that would overlap are left out, the lines are not."""
+    """Marks phase transitions; overlapping labels are omitted, lines are not."""
     stages = metrics.get("curriculum/current_stage", np.empty(0))
     known = np.isfinite(stages)
     steps, stages = metrics.get("step", stages)[known], stages[known]

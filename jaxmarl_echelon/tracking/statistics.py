@@ -1,4 +1,4 @@
-"""Small statistics of results on the host."""
+"""Host-side statistics: confidence intervals, bounded trends, speed."""
 
 import math
 import statistics
@@ -13,8 +13,8 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
 
     Args:
       successes: number of successes, 0 to n.
-      n: number of trials; 0 gives the whole range (0, 1).
-      z: quantile of the normal distribution; the default is for 95 %.
+      n: number of trials; 0 gives (0, 1).
+      z: normal quantile; default for 95 %.
 
     Returns:
       Lower and upper bound.
@@ -29,23 +29,23 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
     p, shrink = successes / n, 1.0 / (1.0 + z * z / n)
     centre = (p + z * z / (2.0 * n)) * shrink
     half = z * math.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n)) * shrink
-    # At the two ends rounding would leave the bound just beside the exact value.
+    # Exact at the ends, where rounding would be slightly off.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return low, high
 
 
 def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval of a mean from at least two independent values (seeds)."""
+    """Student's t interval of a mean from at least two independent values (seeds)."""
     mean, spread = statistics.fmean(values), statistics.stdev(values)
     half = stats.t.ppf(0.5 + confidence / 2.0, len(values) - 1) * spread / math.sqrt(len(values))
     return mean - half, mean + half
 
 
 class Trend:
-    """The course of a value over a whole run in bounded memory.
+    """Downsampled time series of a value over a whole run, in bounded memory.
 
-    Values are averaged in equal groups; when `capacity` groups are full, neighbours are merged.
+    Averages groups of equal size; once there are `capacity` groups, neighbours are merged.
     """
 
     def __init__(self, capacity: int = 256):
@@ -55,7 +55,7 @@ class Trend:
         self._pending: list[float] = []
 
     def add(self, value: float) -> None:
-        """Adds a value; non-finite ones are skipped."""
+        """Adds a value; non-finite ones are ignored."""
         if not math.isfinite(value):
             return
         self._pending.append(value)
@@ -68,7 +68,7 @@ class Trend:
             self._per_group *= 2
 
     def points(self, count: int) -> list[float]:
-        """Returns at most `count` values, oldest first, each the mean of an equal share."""
+        """Returns at most `count` values, oldest first, each the mean of about equally many groups."""
         values = self._groups + ([sum(self._pending) / len(self._pending)] if self._pending else [])
         if len(values) <= count:
             return values
@@ -77,13 +77,13 @@ class Trend:
 
 
 class Pace:
-    """Speed and remaining time of a run, from when its steps were reported.
+    """Speed and remaining time of a run, from the times of its reports.
 
     Args:
-      total: steps at the end of the run.
+      total: total steps of the run.
       start: steps already done.
-      window: number of reports the speed is measured over.
-      least: reports less than this many seconds apart count as one.
+      window: number of reports used for the speed.
+      least: reports less than this many seconds apart are merged.
     """
 
     def __init__(self, total: int, start: int = 0, window: int = 32, least: float = 0.01):
@@ -93,17 +93,17 @@ class Pace:
         self._reports: deque[tuple[float, int]] = deque(maxlen=window)
 
     def report(self, now: float, step: int) -> None:
-        """Takes note that `step` steps are done at time `now` (seconds)."""
+        """Records that `step` steps are done at time `now` (seconds)."""
         self.step = max(self.step, step)
         if self._reports and now - self._reports[-1][0] < self._least:
-            # Updates of one compiled chunk are reported together; they are one measurement.
+            # Updates of one compiled chunk are reported at once: one measurement.
             self._reports[-1] = (self._reports[-1][0], self.step)
         else:
             self._reports.append((now, self.step))
 
     @property
     def fraction(self) -> float:
-        """Share of the run that is done."""
+        """Fraction of the run completed."""
         return min(self.step / self.total, 1.0) if self.total > 0 else 0.0
 
     @property
@@ -115,7 +115,7 @@ class Pace:
         return (last_step - first_step) / max(last_time - first_time, 1e-9)
 
     def remaining(self, now: float) -> float:
-        """Seconds until the end at the present speed; NaN while that is unknown."""
+        """Seconds to the end at the present speed; NaN if unknown."""
         if self.step >= self.total:
             return 0.0
         if not self.speed > 0:

@@ -1,4 +1,4 @@
-"""What is known about a run while it is going on; the console and the dashboard show it."""
+"""State of a run for display by the console and the dashboard."""
 
 import math
 from collections import deque
@@ -11,30 +11,30 @@ HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "le
 
 
 def prominence(name: str) -> int:
-    """Rank of a loss by name, for places that have no room for all; small is shown first."""
+    """Display rank of a loss by name; lower is shown first."""
     return next((rank for rank, end in enumerate(HEADLINES) if name.endswith(end)), len(HEADLINES))
 
 
 def with_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
-    """Values whose key starts with `prefix`, without it."""
+    """Values whose keys start with `prefix`, which is removed."""
     return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
 
 
 class RunView:
-    """Collects results in bounded memory. Of single episodes only outcomes of training are kept.
+    """Collects results in bounded memory; of single episodes, only training outcomes.
 
     Args:
       run: the run.
-      now: time at its start, in seconds of any steady clock.
+      now: time at its start, in seconds of a monotonic clock.
 
     Attributes:
-      latest: newest value of every `namespace/key`; a NaN does not replace a known value,
-        but in losses and curriculum.
-      trends: courses of the `train/` and `eval_agg/` keys.
+      latest: newest value of every `namespace/key`; a non-finite value replaces a known one only in
+        losses and curriculum.
+      trends: `Trend` of each `train/` and `eval_agg/` key.
       evaluations: newest evaluations, oldest first, as (step, values).
-      recent: outcomes of the newest episodes of training, newest last.
-      best: (step, success rate) of the best evaluation, if there is one; of equal ones that with the
-        highest reward, as for best checkpoints.
+      recent: outcomes of the newest training episodes, newest last.
+      best: (step, mean score) of the best evaluation, or None; ties are broken by the mean return, as for
+        best checkpoints.
       events: newest events as (step, text).
     """
 
@@ -52,7 +52,7 @@ class RunView:
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
-        """Takes values as a sink does; `now` is the time of the call."""
+        """Records values as `Sink.write`; `now` is the time of the call."""
         if namespace in ("episodes", "eval"):
             if namespace == "episodes" and values.get("outcome"):
                 self.recent.append(str(values["outcome"]))
@@ -66,39 +66,45 @@ class RunView:
             self._evaluation(step, values)
 
     def value(self, key: str) -> float:
-        """Newest value of `namespace/key` as a number; NaN where unknown."""
+        """Newest value of `namespace/key` as a float; NaN if unknown."""
         return float(self.latest.get(key, math.nan))
 
     def trend(self, key: str, count: int) -> list[float]:
-        """At most `count` points of the course of `namespace/key`."""
+        """At most `count` points of the trend of `namespace/key`."""
         return self.trends[key].points(count) if key in self.trends else []
 
     def section(self, prefix: str) -> list[tuple[str, float | int | str]]:
-        """Newest values whose full key starts with `prefix`, without it, as first seen."""
+        """Newest values whose full keys start with `prefix`, which is removed; in order of appearance."""
         return with_prefix(self.latest, prefix)
 
     def losses(self) -> list[tuple[str, float | int | str]]:
-        """Newest losses, the most telling first."""
+        """Newest losses, sorted by `prominence`."""
         return sorted(self.section("losses/"), key=lambda item: prominence(item[0]))
 
     def outcomes(self) -> list[tuple[str, float]]:
-        """Outcome names and their fractions in training; success first, then in the task's order."""
+        """Outcome names and rates in training, in the order of `ordered`."""
         return self.ordered(self.section("train/outcome/"))
 
     def ordered(self, outcomes: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        """Outcomes with the success first and the others in the task's order."""
-        order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)} | {self.success: -1}
+        """Outcomes with successes first, then in the spec's order."""
+        order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)}
+        order |= dict.fromkeys(self.run.spec.good_outcomes, -1)
         return sorted(outcomes, key=lambda item: order.get(item[0], len(order)))
+
+    def results(self) -> list[tuple[str, float]]:
+        """The environment's measures (`EnvSpec.measures`) in training."""
+        columns = [one.column for one in self.run.spec.measures]
+        return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
 
     @property
     def phases(self) -> float:
-        """Number of phases of the curriculum; NaN where unknown."""
+        """Number of phases of the curriculum; NaN if unknown."""
         totals = (self.value(f"curriculum/total_{name}") for name in ("phases", "stages"))
         return next(filter(math.isfinite, totals), math.nan)
 
     @property
     def phase(self) -> tuple[str, str]:
-        """Number ("3/26", "3") and name of the curriculum's phase; empty where unknown."""
+        """Number ("3/26", "3") and name of the curriculum's phase; empty if unknown."""
         stage, total = self.value("curriculum/current_stage"), self.phases
         number = f"{stage:.0f}" if math.isfinite(stage) else ""
         if number and math.isfinite(total):
@@ -107,9 +113,24 @@ class RunView:
         return number, name if isinstance(name, str) else ""
 
     @property
-    def success(self) -> str | None:
-        """Name of the outcome that counts as success, if there is one."""
-        return self.run.spec.success
+    def score(self) -> str | None:
+        """Name of the score; None without one."""
+        return self.run.spec.score
+
+    @property
+    def score_column(self) -> str:
+        """Name of the mean score, without namespace; empty without a score."""
+        return self.run.spec.score_column or ""
+
+    def interval(self, values: Values) -> tuple[float, float, float]:
+        """The mean score of an evaluation and the ends of its interval; NaN if unknown."""
+        names = (self.score_column, f"{self.score}_low", f"{self.score}_high")
+        return tuple(float(values.get(name, math.nan)) for name in names)
+
+    @property
+    def good_outcomes(self) -> tuple[str, ...]:
+        """Names of successful outcomes."""
+        return self.run.spec.good_outcomes
 
     @property
     def speed(self) -> float:
@@ -122,8 +143,7 @@ class RunView:
         if isinstance(value, str):
             self.latest[name] = value
             return
-        # A diverged loss must be seen, and a criterion of the last phase must not outlive it;
-        # a rate of no episodes is only not known yet.
+        # Diverged losses and unset criteria must show; elsewhere NaN means "no episodes yet".
         if math.isfinite(value) or name not in self.latest or namespace in ("losses", "curriculum"):
             self.latest[name] = value
         if namespace in ("train", "eval_agg"):
@@ -131,7 +151,7 @@ class RunView:
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))
-        success, reward = (float(values.get(key, math.nan)) for key in ("success_rate", "avg_reward"))
-        score = (success, reward if math.isfinite(reward) else -math.inf)
-        if math.isfinite(success) and score > self._best_score:
-            self.best, self._best_score = (step, success), score
+        mean, reward = self.interval(values)[0], float(values.get("avg_reward", math.nan))
+        score = (mean, reward if math.isfinite(reward) else -math.inf)
+        if math.isfinite(mean) and score > self._best_score:
+            self.best, self._best_score = (step, mean), score

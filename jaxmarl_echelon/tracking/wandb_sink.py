@@ -1,4 +1,4 @@
-"""Results on Weights & Biases."""
+"""Weights & Biases sink."""
 
 import secrets
 
@@ -8,15 +8,15 @@ ID_FILE = "wandb_id.txt"
 
 
 class WandbSink(Sink):
-    """Logs every namespace but single episodes, under environment steps.
+    """Logs all namespaces except single episodes, against environment steps.
 
-    The package is imported when the run opens, so that it is needed by nobody else. The run's
-    id lies in its folder, so that a resumed run continues the same curves.
+    The optional package is imported on `open`. The run's id is stored in its folder, so that a resumed
+    run continues the same W&B run.
 
     Args:
       project: the project's name.
-      entity: user or team; the account's default if not given.
-      group: common name of runs that belong together.
+      entity: user or team; None for the account's default.
+      group: W&B group of the run.
       mode: "offline" (files in the run's folder, no network) or "online".
 
     Raises:
@@ -55,7 +55,7 @@ class WandbSink(Sink):
             dir=str(run.folder),
             config=dict(run.config),
             resume="allow",
-            # Several seeds of one process are several runs.
+            # One process may hold several runs (seeds).
             reinit="create_new",
             settings=wandb.Settings(console="off", silent=self._mode == "offline"),
         )

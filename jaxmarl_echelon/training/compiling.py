@@ -1,4 +1,4 @@
-"""A run's programs, compiled ahead of time and side by side."""
+"""Parallel ahead-of-time compilation of a run's programs."""
 
 import time
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from algos import compiler
 
 
 class Compiled(NamedTuple):
-    """A program compiled ahead of time, perhaps still under way: each function waits for its own part.
+    """A program compiled ahead of time, in background threads; each function blocks until it is compiled.
 
     Attributes:
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
       assess: `(RunState) -> (curriculum state, Assessment)`.
       state: shapes and dtypes of the state.
-      seconds: `() -> float`, wall-clock time from the first trace to the last compiled part; waits for it.
+      seconds: `() -> float`, wall-clock seconds from the first trace to the last compiled part; blocks.
     """
 
     init: Callable
@@ -34,41 +34,44 @@ def compile_program(
     update: Callable,
     assess: Callable,
     arguments: tuple,
+    world: Any,
     updates_per_chunk: int,
     options: dict[str, str] | None = None,
 ) -> Compiled:
-    """Compiles the start, the evaluation and a chunk of updates side by side.
+    """Compiles `init`, the evaluation and a chunk of updates in parallel.
 
-    Tracing takes turns, in the order in which a run needs the parts; XLA compiles each on a thread of its
-    own, so that a run starts and is evaluated for the first time while the updates are still compiled.
-    The start, which runs once, is compiled with `compiler.quick`.
+    Tracing is sequential, in the order in which a run needs the parts; XLA compiles each in its own
+    thread, so that initialisation and the first evaluation overlap with compiling the updates. `init`,
+    which runs once, is compiled with `compiler.quick`.
 
     Args:
-      init: `(*arguments) -> state`.
-      update: `(state) -> (state, report)`; the state of a chunk is donated.
-      assess: `(state) -> (curriculum state, assessment)`; of the state only what that needs is passed on.
-      arguments: arrays to start from.
-      updates_per_chunk: updates in one call.
-      options: what XLA is told of the updates, see `Program.compiler_options`.
+      init: `(*arguments, world) -> state`.
+      update: `(state, world) -> (state, report)`; the state of a chunk is donated.
+      assess: `(state, world) -> (curriculum state, assessment)`; jit drops the unused parts of the state.
+      arguments: arrays passed to `init`.
+      world: arrays shared by all functions; on the device once, never donated.
+      updates_per_chunk: updates per call.
+      options: XLA options for the updates, see `Program.compiler_options`.
     """
     begin = time.perf_counter()
+    world = jax.device_put(world)
 
-    def chunk(state):
-        return jax.lax.scan(lambda s, _: update(s), state, None, updates_per_chunk)
+    def chunk(state, world):
+        return jax.lax.scan(lambda s, _: update(s, world), state, None, updates_per_chunk)
 
     def compiled(lowered, options=None):
         return lowered.compile(compiler_options=options), time.perf_counter()
 
     pool = ThreadPoolExecutor(max_workers=3)
     start = jax.jit(init)
-    parts = [pool.submit(compiled, start.lower(*arguments), compiler.quick())]
-    state = jax.eval_shape(start, *arguments)
-    parts.append(pool.submit(compiled, jax.jit(assess).lower(state)))
-    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state), options))
+    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick())]
+    state = jax.eval_shape(start, *arguments, world)
+    parts.append(pool.submit(compiled, jax.jit(assess).lower(state, world)))
+    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state, world), options))
     pool.shutdown(wait=False)
 
     def call(part, *given):
-        return part.result()[0](*given)
+        return part.result()[0](*given, world)
 
     return Compiled(
         init=partial(call, parts[0], *arguments),

@@ -1,10 +1,11 @@
-"""From a composed Hydra configuration to the objects of a run, with one-line errors."""
+"""Builds the objects of a run from a composed Hydra configuration, with one-line errors."""
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,9 +13,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from algos.checks import require_count
-from algos.plan import Plan, plan_horizon
-from algos.types import Block, Goal
+from algos.on_policy.plan import Plan
+from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training.controllers import action_spec
@@ -43,26 +43,8 @@ ELSEWHERE = (
 )
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
-LEARNER, FROZEN, SHARED = "learner", "frozen:", "shared:"
-AUTO = "auto"
-
-
-class LearnerSettings(Protocol):
-    """What every algorithm's configuration offers.
-
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks)` builds the Agent
-    for `samples` = E * A agents side by side, a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
-    `algos.types.Block`s of its observations, if it has any. A learner with a replay also has `memory`,
-    with the same arguments but for `updates`: the bytes that it will occupy.
-    """
-
-    horizon: int
-
-    def make(self, observation_shape, action, **run): ...
-
-    def adjustable(self) -> tuple[str, ...]:
-        """Names of the settings that live in the learner's state; a run may continue with other ones."""
+LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
+LEARNERS = (LEARNER, PER_AGENT)
 
 
 @dataclass(frozen=True)
@@ -71,23 +53,23 @@ class RunConfig:
 
     Attributes:
       env: the environment.
-      algo: settings of the learners; offers `horizon` and `make`, see `LearnerSettings`.
-      algos: role name to settings of its own, for learners that differ from `algo`.
+      algo: settings of the learners, see `algos.settings.LearnerSettings`.
+      algos: role name to its own settings, where they differ from `algo`.
       curriculum: `(env) -> Curriculum`.
-      controllers: role name to "learner", "shared:ROLE" (that role's learner, which then learns from
-        both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy that this or that role learnt in another
-        run), or the name of one of the environment's scripts.
-      total_env_steps: decisions of an environment, summed over environments, to train for;
-        rounded up to whole chunks of updates.
-      num_envs: environments E that run side by side.
+      controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
+        (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
+        of this role, or of ROLE, in another run), or the name of one of the environment's scripts.
+      total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
+        updates.
+      num_envs: parallel environments E.
       seed: root of every random key of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
-      updates_per_chunk: updates that run before the host looks at the result.
-      stagger: break first episodes off at random times, so that environments which start together
-        do not end together for ever after; those episodes bootstrap and are not counted.
+      updates_per_chunk: updates per call of the compiled program.
+      stagger: cut first episodes at random times, to decorrelate the episode phases of environments that
+        start together; those episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
-      episode_rows: finished episodes per update that reach `episodes.csv`.
+      episode_rows: finished episodes per update written to `episodes.csv`, at most.
     """
 
     env: Environment
@@ -128,15 +110,20 @@ class RunConfig:
             if role not in roles:
                 raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
         chosen = _controllers(self.env, self.controllers)
-        if LEARNER not in chosen.values():
+        if not any(name in LEARNERS for name in chosen.values()):
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
         for role, name in chosen.items():
             if name.startswith(SHARED):
-                self._require_shared(role, name, [r for r, other in chosen.items() if other == LEARNER])
+                self._require_shared(role, name, chosen)
         return chosen
 
-    def _require_shared(self, role: str, name: str, learners: list[str]) -> None:
+    def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
+        learners = [learner for learner, other in chosen.items() if other == LEARNER]
         owner = name.removeprefix(SHARED)
+        if chosen.get(owner) == PER_AGENT:
+            raise ValueError(
+                f"controllers.{role}={name}: {owner} has a learner per agent, which nobody can share"
+            )
         if owner not in learners:
             allowed = ", ".join(SHARED + learner for learner in learners)
             raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
@@ -146,43 +133,59 @@ class RunConfig:
                 f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
                 f"{ours.observation.shape} and {theirs.observation.shape}"
             )
+        if ours.critic_observation != theirs.critic_observation:
+            raise ValueError(
+                f"controllers.{role}={name}: the critics of {role} and {owner} must see the same"
+            )
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
-        learners = [role for role, name in self.controllers.items() if name == LEARNER]
+        learners = [role for role, name in self.controllers.items() if name in LEARNERS]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
-        lengths = {role: algo.horizon * _segments(algo) for role, algo in chosen.items()}
+        for role, algo in chosen.items():
+            if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
+                name = getattr(algo, "NAME", type(algo).__name__)
+                raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
+        lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
             raise ValueError(f"horizon of {found}: learners of one run need rollouts of one length")
-        numbers = {role: _segments(algo) for role, algo in chosen.items()}
+        numbers = {role: algo.segments for role, algo in chosen.items()}
         if len(set(numbers.values())) > 1:
             found = ", ".join(f"{role} {number}" for role, number in numbers.items())
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
 
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
-        """What a role asks of its learner: arguments, by place and by name, of `make` and `memory`."""
+        """Positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
-        goal = getattr(self.env, "goals", {}).get(name)
         sizes = {
             "samples": self.num_envs * self.agents(name),
             "episode_limit": self.env.spec.episode_limit,
-            "goal": None if goal is None else Goal(*goal),
-            "blocks": tuple(Block(*block) for block in getattr(self.env, "blocks", {}).get(name, ())),
+            "goal": self.env.goals.get(name),
+            "blocks": tuple(self.env.blocks.get(name, ())),
+            "observation_dtype": role.observation.dtype,
         }
+        if self.env.spec.late:
+            sizes["late"] = True
+        if role.critic_observation is not None:
+            sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
 
     def agents(self, learner: str) -> int:
-        """Agents per environment that act with a learner's policy."""
+        """Agents per environment of a learner's policy, or of each of its policies."""
         return _agents(self.env, self.controllers, learner)
+
+    def policies(self, learner: str) -> int:
+        """Number of policies of a learner: 1, or one per agent."""
+        return self.env.spec.role(learner).size if self.controllers[learner] == PER_AGENT else 1
 
     @property
     def segments(self) -> int:
-        """Segments of each agent per rollout, the same for all learners."""
-        return _segments(next(iter(self.algos.values())))
+        """Segments per rollout, the same for all learners."""
+        return next(iter(self.algos.values())).segments
 
     @property
     def horizon(self) -> int:
@@ -191,46 +194,43 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one update."""
+        """Environment steps per update."""
         return self.num_envs * self.horizon
 
     @property
     def updates(self) -> int:
-        """Updates of the whole run, in whole chunks."""
+        """Updates of the whole run, rounded up to whole chunks."""
         chunk = self.steps_per_update * self.updates_per_chunk
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
 
 
 def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Who acts for each role of an environment, where only some are chosen."""
-    defaults = getattr(env, "controllers", {})
-    return {r.name: chosen.get(r.name) or defaults.get(r.name, LEARNER) for r in env.spec.roles}
+    """Controllers of all roles: the chosen ones, else the environment's defaults."""
+    return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
 def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
-    """Agents of a learner's own role and of those that share its policy."""
+    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
+    if controllers[learner] == PER_AGENT:
+        return 1
     sharing = (role for role, name in controllers.items() if name == SHARED + learner)
     return sum(env.spec.role(role).size for role in (learner, *sharing))
 
 
-def _segments(algo: LearnerSettings) -> int:
-    return getattr(algo, "segments_per_agent", 1)
-
-
 def plans(config: RunConfig) -> dict[str, Plan]:
-    """Role name to the sizes of its updates, of the learners that have a plan."""
-    result = {}
-    for name, algo in config.algos.items():
-        if hasattr(algo, "plan"):
-            result[name] = algo.plan(config.num_envs * config.agents(name), config.num_envs)
-    return {name: plan for name, plan in result.items() if plan is not None}
+    """Role name to `Plan`, for learners that have one."""
+    found = {
+        name: algo.plan(config.num_envs * config.agents(name), config.num_envs)
+        for name, algo in config.algos.items()
+    }
+    return {name: plan for name, plan in found.items() if plan is not None}
 
 
 def read(config: DictConfig) -> RunConfig:
     """Builds the objects that a composed configuration names.
 
     Raises:
-      ValueError: with one line that names the key, the value and what is allowed.
+      ValueError: one line with the key, the value and what is allowed.
     """
     _refuse_strangers(config)
     _refuse_infinities(OmegaConf.to_container(config, resolve=True))
@@ -240,7 +240,7 @@ def read(config: DictConfig) -> RunConfig:
     env_arguments = {}
     if config.get("reward") is not None:
         env_arguments["reward"] = build(config.reward, "reward")
-    # Hydra would turn objects among the arguments into configurations, hence the partial.
+    # A partial, because Hydra converts objects among the arguments to configurations.
     make = build(config.env, "env", _partial_=True)
     with misfits_named("env"):
         env = make(**env_arguments)
@@ -248,7 +248,7 @@ def read(config: DictConfig) -> RunConfig:
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
-    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name == LEARNER}
+    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(
@@ -262,9 +262,9 @@ def read(config: DictConfig) -> RunConfig:
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
-    """The configuration in a checkpoint's metadata, as `read` wants it; unknown keys are refused."""
+    """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused."""
     config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
-    # What was composed is resolved; this one has to follow when `precision` is overridden.
+    # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):
             node.compute_dtype = "${precision}"
@@ -273,7 +273,7 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
 
 
 def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, LearnerSettings]:
-    """Settings of single roles: whole algorithms (with a `_target_`), or what differs from `algo`."""
+    """Settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
@@ -282,30 +282,20 @@ def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, Lear
 
 
 def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
-    """The node of a learner of segments with numbers for its `horizon` and `batch_size` where they are auto.
-
-    Args:
-      node: the settings.
-      num_envs: environments.
-      agents: per environment, of this learner; None where it is none.
-
-    Raises:
-      ValueError: where one does not follow from the other.
-    """
-    sizes = {key: node.get(key) for key in ("horizon", "batch_size")}
-    in_segments = node.get("sampling", "samples") != "samples"
-    if not in_segments or AUTO not in sizes.values() or agents is None:
+    """A learner's node with settings derived from the run's sizes; unchanged if `agents` is None."""
+    kind = _target(node)
+    if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
         return node
-    batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
-    counts = {"num_envs": num_envs, "segments_per_agent": node.segments_per_agent}
-    counts |= {"batch_size": batch_size} if batch_size != AUTO else {}
-    for key, value in counts.items():
-        require_count(key, value)
-    if sizes["horizon"] == AUTO:
-        sizes["horizon"] = plan_horizon(num_envs * agents, node.segments_per_agent, batch_size, AUTO)
-    return OmegaConf.merge(
-        node, {"horizon": sizes["horizon"], "batch_size": None if batch_size == AUTO else batch_size}
-    )
+    return OmegaConf.merge(node, kind.sized(OmegaConf.to_container(node, resolve=True), num_envs, agents))
+
+
+def _target(node: DictConfig) -> Any:
+    """The imported `_target_` of a node; None if the import fails, which building it then reports."""
+    module, _, name = str(node.get("_target_")).rpartition(".")
+    try:
+        return getattr(import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
 
 
 def _refuse_strangers(config: DictConfig) -> None:
@@ -316,7 +306,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 
 
 def _refuse_shapeless(config: DictConfig) -> None:
-    """Demands mappings where the configuration has them, and names of controllers that are texts."""
+    """Raises ValueError unless nodes are mappings and controller names are strings."""
     needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
     optional = {key: config.get(key) for key in ("reward", "controllers", "algos")}
     needed |= {key: value for key, value in optional.items() if value is not None}
@@ -338,7 +328,7 @@ def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
 
 @contextmanager
 def misfits_named(where: str):
-    """Turns what a constructor raises for a value of the wrong kind into a ValueError of one line."""
+    """Converts a constructor's TypeError or AttributeError into a one-line ValueError."""
     try:
         yield
     except (TypeError, AttributeError) as error:
@@ -346,7 +336,7 @@ def misfits_named(where: str):
 
 
 def _refuse_infinities(values: Any, path: str = "") -> None:
-    """Demands that no number is infinite or NaN; null says that there is none."""
+    """Raises ValueError for infinite or NaN values."""
     if isinstance(values, Mapping | list):
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         for key, value in pairs:
@@ -356,7 +346,7 @@ def _refuse_infinities(values: Any, path: str = "") -> None:
 
 
 def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """A copy of the configuration with other values."""
+    """A copy of the configuration with changed values, by dotted key."""
     own = OmegaConf.create(OmegaConf.to_container(config))
     for key, value in changes.items():
         OmegaConf.update(own, key, value)
@@ -371,12 +361,12 @@ def same_shapes(ours: Any, theirs: Any) -> bool:
 
 
 def same_arrays(ours: Any, theirs: Any) -> bool:
-    """Whether two trees of arrays of the same structure hold the same numbers."""
+    """Whether two trees of arrays of the same structure have equal values."""
     return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
 
 
 def build(node: DictConfig, where: str, **arguments):
-    """Instantiates a node with a `_target_`; its own ValueErrors come through as they are."""
+    """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError."""
     try:
         return instantiate(node, **arguments, _convert_="all")
     except InstantiationException as error:

@@ -1,18 +1,32 @@
-"""Who acts for a role: a learner, or a script. One interface for rollouts and evaluation."""
+"""Controllers: one interface for learners and scripts, in rollouts and evaluation."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from algos.types import ActionSpec, Agent
-from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy
-from jaxmarl_echelon.envs.episodes import select
+from algos.types import ActionSpec, Agent, Asymmetric
+from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
+from jaxmarl_echelon.envs.trees import select
+
+PyTree = Any
+
+
+class Choice(NamedTuple):
+    """A learner's decision, as recorded for its update.
+
+    Attributes:
+      action: `[E, A, D]` in the learner's own units.
+      extras: the learner's own pytree, leaves `[E, A, ...]`; None for greedy actions.
+    """
+
+    action: jax.Array
+    extras: PyTree
 
 
 class Controller(NamedTuple):
@@ -20,9 +34,9 @@ class Controller(NamedTuple):
 
     Attributes:
       init: `(num_envs) -> memory [E]`.
-      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], extras)`;
-        `action` is in the role's action space, `extras` what a learner wants back.
-      policy: role whose learner's state it acts with; None where it needs none.
+      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
+        `action` is in the role's action space, `choice` a learner's `Choice`, otherwise None.
+      policy: name of the policy whose state it acts with; None for scripts.
     """
 
     init: Callable
@@ -31,7 +45,7 @@ class Controller(NamedTuple):
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """Describes an action space to a learner. Raises ValueError for shapes it cannot act in."""
+    """The `ActionSpec` of an action space; raises ValueError for a Box that is not one-dimensional."""
     if isinstance(space, Box):
         if len(space.shape) != 1:
             raise ValueError(f"action space {space}: learners act in one-dimensional boxes")
@@ -51,27 +65,33 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
 
 
 def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
-    """Lets the learner of the role `policy` act: sampled actions with what it learns from, or greedy ones."""
+    """Controller of the learner named `policy`: sampled actions with their extras, or greedy ones."""
 
     def init(num_envs):
         return agent.initial_carry((num_envs, role.size))
 
     def act(key, state, carry, view, reset):
-        obs = view.time.obs[role.name]
         mask = view.time.action_mask.get(role.name)
-        reset = jnp.broadcast_to(reset[:, None], (reset.shape[0], role.size))
+        reset = view.time.restarts(role.name, reset)
         if greedy:
-            action, carry = agent.greedy(state, obs, carry, reset, mask)
-            extras = {}
+            action, carry = agent.greedy(state, view.time.obs[role.name], carry, reset, mask)
+            extras = None
         else:
+            obs = observed(agent, view.time, role.name)
             action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
-        return carry, to_space(role.action, action), {"action": action, **extras}
+        return carry, to_space(role.action, action), Choice(action, extras)
 
     return Controller(init, act, policy)
 
 
+def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
+    """A role's observations as its learner takes them: with `critic_obs` if its critic is asymmetric."""
+    obs = time.obs[role]
+    return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
+
+
 def script(policy: ScriptedPolicy) -> Controller:
-    """Lets a scripted policy act; its memory is renewed when an episode begins."""
+    """Controller of a scripted policy, vmapped over E; its memory is reset when an episode begins."""
 
     def init(num_envs):
         memory = policy.init()
@@ -82,15 +102,15 @@ def script(policy: ScriptedPolicy) -> Controller:
         memory = select(reset, init(reset.shape[0]), memory)
         keys = jax.random.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
-        return memory, action, {}
+        return memory, action, None
 
     return Controller(init, act)
 
 
 def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
-    """Lets the option with the traced number `index` act, so that one program serves them all.
+    """Controller that switches to the option of traced `index`, so that one program serves all options.
 
-    All options get the state of the one learner that any of them acts with.
+    All options receive the same policy state: at most one policy may occur among them.
     """
 
     def init(num_envs):
@@ -98,7 +118,7 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
     def act_as(number, key, state, memories, view, reset):
         memory, action, _ = options[number].act(key, state, memories[number], view, reset)
-        return (*memories[:number], memory, *memories[number + 1 :]), action, {}
+        return (*memories[:number], memory, *memories[number + 1 :]), action, None
 
     def act(*inputs):
         return lax.switch(index, [partial(act_as, number) for number in range(len(options))], *inputs)
@@ -107,17 +127,17 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
 
 def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
-    """Returns a script of the environment, `NAME_ROLE` before `NAME`.
+    """Returns a script of the environment; `NAME_ROLE` takes precedence over `NAME`.
 
     Raises:
-      ValueError: no such script; one line says which there are.
+      ValueError: one line that lists the allowed names, for an unknown script.
     """
-    scripts = getattr(env, "scripts", {})
+    scripts = env.scripts
     suffix = f"_{role}"
     for key in (name + suffix, name):
         if key in scripts:
             return scripts[key]
     others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
-    known = ", ".join(["learner", *fitting])
+    known = ", ".join(["learner", "learner:per_agent", *fitting])
     raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")

@@ -1,7 +1,6 @@
-"""Fixed-length evaluation inside jit: the first episode of every environment, deterministic.
+"""Fixed-length deterministic evaluation inside jit: one episode per environment.
 
-An environment with a number that is not finite is quarantined, as in training: its episode is over and
-does not count.
+Environments with non-finite values are quarantined as in training: their episodes end uncounted.
 """
 
 from collections.abc import Callable
@@ -11,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.episodes import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.envs.rows import Rows, row, rows
+from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
@@ -25,48 +26,56 @@ class Evaluation:
     """Results of N episodes.
 
     Attributes:
-      quarantined: `[N]` bool; a number was not finite, so that the episode does not count.
-      present: role name to `[N, A]` bool; the agent took part: it was alive at the start.
+      quarantined: `[N]` bool; a value was not finite: the episode is not counted.
+      present: role name to `[N, A]` bool; the slot was filled at any time.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
-      outcome: `[N]` int32 outcome codes; -1 where there are none or the limit came first.
-      task: `[N]` int32 task numbers.
-      components: reward component to `[N]` sums.
-      frames: what `record` returned, `[steps, N, ...]`, or None; a finished episode's last
-        frame is repeated.
+      results: by name as in `EnvSpec.results`, `[N]` or, per agent, `[N, A]`; codes are -1 for none.
+      frames: outputs of `record`, `[steps, N, ...]`, or None; a finished episode's last frame is
+        repeated.
     """
 
     quarantined: jax.Array
     present: dict[str, jax.Array]
     episode_return: dict[str, jax.Array]
     length: jax.Array
-    outcome: jax.Array
-    task: jax.Array
-    components: dict[str, jax.Array]
+    results: dict[str, jax.Array]
     frames: PyTree
 
     def mean_return(self, role: str) -> jax.Array:
-        """Returns `[N]`, means over the agents of a role that took part; NaN where there is none."""
+        """Returns `[N]`, means over the present agents of a role; NaN without any."""
         return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
 
-    def success_rate(self, spec: EnvSpec) -> jax.Array:
-        """Share of successes among the episodes that count; NaN where none does."""
-        return masked_mean(spec.succeeded(self.outcome), ~self.quarantined)
+    def score(self, spec: EnvSpec) -> jax.Array:
+        """Mean score of the counted episodes; NaN without any."""
+        return weighted_mean(*self.scores(spec))
+
+    def scores(self, spec: EnvSpec) -> tuple[jax.Array, jax.Array]:
+        """Each episode's terms `[N]` in numerator and denominator of the mean score."""
+        return self.sums(spec, spec.score)
+
+    def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
+        """Each episode's terms `[N]` in numerator and denominator of a result's average; 0 if quarantined."""
+        value, weight = results_lib.sums(spec.results, self.results, self.present, name)
+        return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
+
+
+def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
+    """Ratio of sums `sum(value) / sum(weight)`; NaN if the weights sum to 0."""
+    total, weight = jnp.sum(value), jnp.sum(weight)
+    return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
-    """Parameters `[N]` of the evaluation's episodes: the environment's fixed sequence, if it has one."""
+    """Parameters `[N]` of the evaluation's episodes, vmapped `Environment.evaluation_params`."""
     index = jnp.arange(episodes)
-    choose = getattr(env, "evaluation_params", None)
-    if choose is None:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (episodes, *jnp.shape(x))), params)
-    return jax.vmap(choose, in_axes=(None, 0))(params, index)
+    return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
 def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.Array]:
-    """Begins episodes with parameters `[N]`: rows of (environment state, time step), and which are sound.
+    """Resets with parameters `[N]`: rows of (environment state, time step), and whether each is finite.
 
-    What is not finite is shown as 0.
+    Non-finite values are replaced by 0.
     """
     number = jax.tree.leaves(params)[0].shape[0]
 
@@ -81,23 +90,24 @@ def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.A
 def play(
     env: Environment,
     controllers: dict[str, Controller],
-    learners: dict[str, PyTree],
+    policies: dict[str, PyTree],
     key: jax.Array,
     params: PyTree,
     record: Callable | None = None,
 ) -> Evaluation:
-    """Plays one episode in each of N environments and freezes those that are over or quarantined.
+    """Plays one episode in each of N environments; finished and quarantined ones are frozen.
 
     Args:
-      controllers: who acts for each role.
-      learners: states of the roles that are learnt; nothing in them changes.
+      env: the environment.
+      controllers: by role name.
+      policies: policy states by name, read only.
       key: typed random key.
       params: environment parameters `[N]`.
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
 
     Returns:
-      results of the N first episodes; cut after `env.spec.episode_limit` decisions.
+      results of the N episodes, cut after `env.spec.episode_limit` decisions.
     """
     number = jax.tree.leaves(params)[0].shape[0]
     key_start, key_steps = jax.random.split(key)
@@ -110,16 +120,14 @@ def play(
         running, memories, reset, result = carry
         state, time = running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
-        actions, moved = {}, {}
-        for role_key, (role, controller) in zip(keys[1:], sorted(controllers.items()), strict=True):
-            moved[role], actions[role], _ = controller.act(
-                role_key, learners.get(controller.policy), memories[role], View(state, params, time), reset
-            )
+        moved, actions, _ = decide(
+            controllers, policies, keys[1:], memories, View(state, params, time), reset
+        )
         playing = ~time.over & ~result.quarantined
         after = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
         following = rows(strong(after))
         counts = playing & finite(following)
-        result = _accumulate(result, time, after[1], counts)
+        result = _accumulate(env.spec, result, time, after[1], counts)
         result = result.replace(quarantined=result.quarantined | (playing & ~counts))
         running, memories = select(counts, (following, moved), (running, memories))
         state, time = running.tree
@@ -134,56 +142,60 @@ def play(
 
 
 def _empty(spec: EnvSpec, time: TimeStep, quarantined: jax.Array) -> Evaluation:
-    number = time.over.shape[0]
     return Evaluation(
         quarantined=quarantined,
-        present=time.alive,
+        present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros_like(reward) for role, reward in time.reward.items()},
-        length=jnp.zeros(number, jnp.int32),
-        outcome=jnp.full(number, -1, jnp.int32),
-        task=time.info.get("task", jnp.zeros(number, jnp.int32)),
-        components={name: jnp.zeros(number, jnp.float32) for name in spec.components},
+        length=jnp.zeros(time.over.shape[0], jnp.int32),
+        results=results_lib.begin(spec.results, time.info),
         frames=None,
     )
 
 
-def _accumulate(result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array) -> Evaluation:
-    """Adds a decision to the episodes `counts [N]` that are under way."""
+def _accumulate(
+    spec: EnvSpec, result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array
+) -> Evaluation:
+    """Adds one decision to the running episodes, those where `counts [N]`."""
+    paid = {role: alive if not spec.late else jnp.ones_like(alive) for role, alive in before.alive.items()}
     returns = {
-        role: total + jnp.where(counts[:, None] & before.alive[role], after.reward[role], 0.0)
+        role: total + jnp.where(counts[:, None] & paid[role], after.reward[role], 0.0)
         for role, total in result.episode_return.items()
     }
-    components = {
-        name: total + jnp.where(counts, after.info[f"reward/{name}"], 0.0)
-        for name, total in result.components.items()
-    }
+    length = result.length + counts
+    there = {role: before.filled(role) | after.filled(role) for role in after.alive}
+    present = {role: seen | (counts[:, None] & there[role]) for role, seen in result.present.items()}
+    values = results_lib.advance(spec.results, result.results, after.info, length, there)
     return result.replace(
+        present=present,
         episode_return=returns,
-        components=components,
-        length=result.length + counts,
-        outcome=jnp.where(counts, after.info.get("outcome", result.outcome), result.outcome),
+        results=select(counts, values, result.results),
+        length=length,
     )
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
-    """`eval_agg/...` scalars of an evaluation, from the point of view of one role.
+    """`eval_agg/...` scalars of an evaluation, with the returns of one role.
 
-    They are about the episodes that count: `num_episodes` of them, besides the `quarantined`. Where none
-    does, means are NaN. `eval_agg/task/NAME` is the share of successes in one task (spawn point); NaN
-    where it did not occur.
+    Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums; NaN
+    without any. A grouping code (spawn points) gives the score by label, NaN for labels that did not occur.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))
     metrics |= _moments("episode_length", result.length.astype(jnp.float32), counts)
     metrics["eval_agg/num_episodes"] = jnp.sum(counts, dtype=jnp.int32)
     metrics["eval_agg/quarantined"] = jnp.sum(result.quarantined, dtype=jnp.int32)
-    for index, name in enumerate(spec.outcomes):
-        metrics[f"eval_agg/outcome/{name}"] = masked_mean(result.outcome == index, counts)
-    if spec.success is not None:
-        metrics["eval_agg/success_rate"] = result.success_rate(spec)
-        success = spec.succeeded(result.outcome)
-        for index, name in enumerate(spec.tasks):
-            metrics[f"eval_agg/task/{name}"] = masked_mean(success, counts & (result.task == index))
+    for one in spec.results:
+        if one.kind != "code":
+            metrics[f"eval_agg/{one.column}"] = weighted_mean(*result.sums(spec, one.name))
+            continue
+        codes = result.results[one.name]
+        for index, label in enumerate(one.labels):
+            here = codes == index
+            if not one.groups:
+                metrics[f"eval_agg/{one.name}/{label}"] = masked_mean(here, counts)
+            elif spec.score is not None:
+                value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
+                metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
     return metrics
 
 

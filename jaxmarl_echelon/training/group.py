@@ -1,4 +1,4 @@
-"""Several seeds and variants of a run as one vmapped program, with one record for each."""
+"""Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from jaxmarl_echelon.training.record import (
     Record,
     by_namespace,
     environment,
-    success_values,
+    rate_values,
     versions,
 )
 
@@ -34,9 +34,9 @@ class Member(NamedTuple):
     """One run of a group.
 
     Attributes:
-      name: its folder.
-      variant: what sets it apart besides the seed.
-      config: its own configuration, which differs from the group's in numbers only.
+      name: its folder's name.
+      variant: name of its variant.
+      config: its own configuration, which differs from the group's only in numbers.
       resolved: the same as plain data.
     """
 
@@ -47,32 +47,32 @@ class Member(NamedTuple):
 
 
 def take(tree, index: int, axis: int = 0):
-    """One member's part of arrays stacked along `axis`."""
+    """Slices one member out of arrays stacked along `axis`."""
     return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
 
 
 def courses(members: Sequence[Member]):
-    """The members' curriculum states before the first update, stacked `[M, ...]`."""
+    """The members' initial curriculum states, stacked `[M, ...]`."""
     states = [member.config.curriculum(member.config.env).init() for member in members]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
-    """Restores the members' states under their present numbers; see `resuming.restore`."""
+    """Restores the members' states with their present hyper-parameters and tasks; see `resuming.restore`."""
     resuming.require_environment(program, checkpoint)
     state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
     return jax.vmap(program.renewed)(state, courses(members))
 
 
 def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
-    """Restores the members' states where nothing is compiled yet; see `restore`."""
+    """`restore` without a compiled program: derives the state's layout by `jax.eval_shape`."""
     keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
     like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
     return restore(program, members, checkpoint, like)
 
 
 class Group(Runner):
-    """M runs that differ in their seeds and in their tasks' numbers, trained side by side."""
+    """M runs that differ in seeds and task parameters, vmapped in one program."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Group(Runner):
         keys = jnp.stack([run_key(seed) for seed in seeds])
         scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
-        def assess(runs):
-            return jax.vmap(self.program.assess)(runs, scored)
+        def assess(runs, world):
+            return jax.vmap(self.program.assess, (0, 0, None))(runs, scored, world)
 
         return (
-            jax.vmap(self.program.init),
-            jax.vmap(self.program.update),
+            jax.vmap(self.program.init, (0, 0, None)),
+            jax.vmap(self.program.update, (0, None)),
             assess,
             (keys, courses(self.members)),
         )
@@ -135,8 +135,9 @@ class Group(Runner):
             self._save_member(state, index, names)
             values.append(record.progress.last_eval)
         pooled = mean_values(values)
-        if "eval_agg/success_rate" in values[0]:
-            pooled |= success_values(*successes(values))
+        spec = self.program.env.spec
+        if spec.score is not None:
+            pooled |= rate_values(spec, *successes(values, spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
         return []
@@ -171,8 +172,8 @@ class Group(Runner):
         if not references.names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
-        play = jax.jit(jax.vmap(partial(references.play, self.program)))
-        played, lines = jax.device_get(play(state, keys)), []
+        play = jax.jit(jax.vmap(partial(references.play, self.program), (0, 0, None)))
+        played, lines = jax.device_get(play(state, keys, self.program.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
             found = references.values(self.program, take(played, index))
@@ -195,13 +196,13 @@ class Group(Runner):
             "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
-            "variants": variant_rows(self.members, self.records),
+            "variants": variant_rows(self.members, self.records, self.program.env.spec.score_column),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of the numbers that they have in common, without those that are not known."""
+    """Means over members of finite numbers, by the names in the first non-empty result."""
     found = [result for result in results if result]
     means = {}
     for name in found[0] if found else ():
@@ -211,31 +212,32 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means
 
 
-def successes(evaluations: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Successes and episodes that count, summed over evaluations."""
+def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[float, float]:
+    """Sums of scores and of counted episodes over evaluations; `column` names the mean score."""
     numbers = [values["eval_agg/num_episodes"] for values in evaluations]
-    rates = [values["eval_agg/success_rate"] for values in evaluations]
+    rates = [values[f"eval_agg/{column}"] for values in evaluations]
     return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
 
 
-def variant_rows(members: Sequence[Member], records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One row per variant: the success (or return) of its last and of its best evaluations.
+def variant_rows(
+    members: Sequence[Member], records: Sequence[Record], column: str | None
+) -> list[dict[str, Any]]:
+    """One row per variant: the score `column` (None: the return) of its last and best evaluations.
 
-    The interval covers Student's over the seeds (where there are several) and, for success rates,
-    Wilson's over all episodes: seeds that all score 0 do not make 0 certain. Seeds without a score,
-    all of whose episodes were quarantined, are left out; where all are, everything is NaN.
+    The interval is the union of Student's t over seeds (if several) and, for scores, Wilson's over all
+    episodes: seeds that all score 0 do not make 0 certain. Seeds without a score (all episodes
+    quarantined) are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
         mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
-        rate = "eval_agg/success_rate" in mine[0].progress.last_eval
-        name = "eval_agg/success_rate" if rate else "eval_agg/avg_reward"
+        name = f"eval_agg/{column or 'avg_reward'}"
         last = [record.progress.last_eval[name] for record in mine]
         last = [score for score in last if math.isfinite(score)] or [math.nan]
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
         low, high = student(last) if len(last) > 1 else (last[0], last[0])
-        wins, number = successes([record.progress.last_eval for record in mine]) if rate else (0, 0)
+        wins, number = successes([record.progress.last_eval for record in mine], column) if column else (0, 0)
         if number:
             least, most = wilson(wins, number)
             low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
@@ -266,15 +268,15 @@ def train_group(
     Args:
       members: the runs.
       resolved: the group's configuration as plain data.
-      folder: the group's folder; each member has one of its own in it.
-      tracker: where means over the members go; each member's numbers go to CSV files in its folder.
+      folder: the group's folder, with a subfolder per member.
+      tracker: receives means over members; each member's metrics go to CSV files in its folder.
       resume: the group's checkpoint to continue from, or None.
-      stop_after: stop as if asked to after this many updates in all; for tests.
+      stop_after: stop after this many updates in total; for tests.
 
     Returns:
       the summary, with a row per variant.
     """
-    program = make_program(members[0].config)
+    program = make_program(members[0].config, tuned=True)
     facts = checkpoints.metadata(resume) if resume else {}
     records = []
     for member in members:

@@ -1,21 +1,21 @@
-"""The random streams of a run: one key per seed and purpose, none of which is another's."""
+"""The random streams of a run: a distinct key per seed and purpose."""
 
 import enum
 
 import jax
 
-# `split(key, n)[i]` and `fold_in(key, i)` may be the same key. Streams therefore branch off at a number
-# beyond every count that anything is split into, and are told apart only after that.
+# `split(key, n)[i]` and `fold_in(key, i)` may be the same key, so streams are first folded with a number
+# above every n used in a split, then with their own number.
 APART = 0xF1E7_D000
 
 
 class Stream(enum.IntEnum):
-    """What a run draws random numbers for besides training.
+    """Random streams besides training.
 
     Attributes:
-      EVALUATION: evaluations on the way, which choose the best checkpoint; the same episodes each time.
-      FINAL: the scores of a finished policy, on episodes that chose nothing.
-      PICTURES: the episodes that are drawn.
+      EVALUATION: periodic evaluations, which select the best checkpoint; the same episodes each time.
+      FINAL: final scores, on held-out episodes that selected nothing.
+      PICTURES: episodes that are rendered.
     """
 
     EVALUATION = 0
@@ -29,5 +29,5 @@ def run_key(seed: int) -> jax.Array:
 
 
 def stream_key(seed: int, stream: Stream) -> jax.Array:
-    """The key of one of the other streams of the run with this seed."""
+    """The key of one of the streams besides training, for this seed."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), APART), int(stream))

@@ -1,4 +1,4 @@
-"""The host's part of a run: start compiled chunks, write down what comes back, stop and resume."""
+"""The host loop of a run: dispatches compiled chunks, logs their reports, stops and resumes."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ __all__ = ["DivergedError", "StopSignal", "train"]
 
 
 class StopSignal:
-    """Turns Ctrl-C and SIGTERM into a request that the loop honours between chunks.
+    """Turns SIGINT and SIGTERM into a stop request, handled between chunks.
 
     A second Ctrl-C raises KeyboardInterrupt at once.
     """
@@ -35,7 +35,7 @@ class StopSignal:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._handle)
-            except ValueError:  # not the main thread: the caller keeps control
+            except ValueError:  # not the main thread: signals stay the caller's
                 break
         return self
 
@@ -50,14 +50,14 @@ class StopSignal:
 
 
 class Runner:
-    """Starts chunks of a compiled program until its run is over, or is asked to stop.
+    """Runs chunks of a compiled program to the end of the run or to a stop request.
 
-    Subclasses say what is run and where its results go.
+    Subclasses define the compiled functions and the handling of their results.
 
     Attributes:
       config: the run.
-      program: what is compiled.
-      tracker: where the loop's own messages go.
+      program: its program.
+      tracker: for the loop's own messages.
       folder: the run's folder.
     """
 
@@ -72,7 +72,7 @@ class Runner:
 
     @property
     def progress(self) -> Progress:
-        """Where the run stands."""
+        """The run's progress."""
         raise NotImplementedError
 
     @property
@@ -81,40 +81,42 @@ class Runner:
         return self.progress.updates * self.config.steps_per_update
 
     def reports(self, reports, seconds: float) -> Any:
-        """Logs a chunk; returns what `training_scores` needs."""
+        """Logs a chunk; returns the metrics for `training_scores`."""
         raise NotImplementedError
 
     def assessed(self, state, assessment, seconds: float) -> list[str]:
-        """Logs an evaluation; returns names of checkpoints to save."""
+        """Logs an evaluation; returns the names of checkpoints to save."""
         raise NotImplementedError
 
     def training_scores(self, state, metrics) -> list[str]:
-        """Names of checkpoints that training's own results ask for."""
+        """Names of checkpoints to save because of training metrics."""
         raise NotImplementedError
 
     def save(self, state, names: list[str]) -> None:
-        """Saves a checkpoint under the names."""
+        """Saves a checkpoint under each name."""
         raise NotImplementedError
 
     def restore(self, checkpoint: Path, like) -> Any:
-        """Reads a checkpoint and forgets later ones."""
+        """Restores a checkpoint and drops later ones."""
         raise NotImplementedError
 
     def summary(self, status: str) -> dict[str, Any]:
-        """What came out of the run."""
+        """The run's summary."""
         raise NotImplementedError
 
     def references(self, state) -> list[str]:
-        """Plays the environment's reference scripts on the last evaluation's episodes; lines about them."""
+        """Evaluates the environment's reference scripts on the evaluation's episodes; one line each."""
         raise NotImplementedError
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
-        """Runs to the end, or until asked to stop; returns the summary."""
-        for line in getattr(self.program.env, "describe", tuple)():
+        """Runs to the end or to a stop request; returns the summary."""
+        for line in self.program.env.describe():
             self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
-        self.compiled = compile_program(*self.functions(), self.config.updates_per_chunk, options)
+        self.compiled = compile_program(
+            *self.functions(), self.program.world, self.config.updates_per_chunk, options
+        )
         state = self._start(resume)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
@@ -177,7 +179,11 @@ class SingleRun(Runner):
 
     def functions(self):
         assess = scored_assessment(self.program, self.config.seed)
-        return self.program.init, self.program.update, assess, (run_key(self.config.seed),)
+
+        def init(key, world):
+            return self.program.init(key, world=world)
+
+        return init, self.program.update, assess, (run_key(self.config.seed),)
 
     def reports(self, reports, seconds):
         return self.record.reports(reports, seconds)
@@ -216,23 +222,23 @@ def train(
     resume: Path | None = None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Runs a configuration to its end, or until it is asked to stop.
+    """Runs a configuration to its end or to a stop request.
 
     Args:
       config: the run.
       program: its program.
-      resolved: the composed configuration as plain data, kept in every checkpoint.
+      resolved: the composed configuration as plain data, stored in every checkpoint.
       folder: the run's folder.
-      tracker: where numbers go.
+      tracker: receives all metrics.
       resume: checkpoint folder to continue from, bit for bit, or None.
-      stop_after: stop as if asked to after this many updates in all; for tests.
+      stop_after: stop after this many updates in total; for tests.
 
     Returns:
       the run's summary, as written to `summary.json`.
 
     Raises:
-      DivergedError: where a learner's numbers are no longer finite; the last checkpoint stays.
-      CheckpointError: where a checkpoint cannot be read or written.
+      DivergedError: if a learner's loss is not finite; the last checkpoint stays.
+      CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.metadata(resume) if resume else {}
     progress = resuming.carried(facts["progress"], facts["config"], resolved) if resume else Progress()

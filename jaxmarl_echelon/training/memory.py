@@ -1,4 +1,4 @@
-"""Whether what a run keeps on the device fits there."""
+"""Device memory of replay buffers."""
 
 import os
 
@@ -11,14 +11,13 @@ def replay_bytes(config: RunConfig) -> int:
     """Bytes of the replay buffers of one run's learners."""
     total = 0
     for name, algo in config.algos.items():
-        if hasattr(algo, "memory"):
-            spaces, sizes = config.learner_task(name)
-            total += algo.memory(*spaces, **sizes)
+        spaces, sizes = config.learner_task(name)
+        total += config.policies(name) * algo.memory(*spaces, **sizes)
     return total
 
 
 def available_bytes() -> int | None:
-    """Memory of the device that is still free, in bytes; None where that is not known."""
+    """Free device memory in bytes; None where unknown."""
     device = jax.devices()[0]
     facts = device.memory_stats() or {}
     if "bytes_limit" in facts:
@@ -29,10 +28,10 @@ def available_bytes() -> int | None:
 
 
 def check_replay(config: RunConfig, runs: int = 1) -> int:
-    """Bytes of the replay buffers of `runs` runs side by side.
+    """Bytes of the replay buffers of `runs` vmapped runs.
 
     Raises:
-      ValueError: where they do not fit into the device's memory.
+      ValueError: if they exceed the free device memory.
     """
     needed, free = runs * replay_bytes(config), available_bytes()
     if free is not None and needed > free:

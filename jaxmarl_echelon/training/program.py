@@ -5,18 +5,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from algos.products import compiler_options
-from algos.teacher import Teacher
 from algos.types import Agent
-from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.config import FROZEN, SHARED, RunConfig
+from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
+from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.types import RunState
 
@@ -24,7 +22,7 @@ PyTree = Any
 
 
 class Report(NamedTuple):
-    """What an update shows to the host.
+    """Output of an update for the host.
 
     Attributes:
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
@@ -36,11 +34,11 @@ class Report(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """What an evaluation shows to the host.
+    """Output of an evaluation for the host.
 
     Attributes:
-      scalars: `eval_agg/...` and their like by full name.
-      result: the episodes of the task that the run is scored by.
+      scalars: by full name (`eval_agg/...`).
+      result: episodes of the task that scores the run.
       stage: the present stage of the curriculum, int32.
     """
 
@@ -49,27 +47,43 @@ class Assessment(NamedTuple):
     stage: jax.Array
 
 
-class Program(NamedTuple):
-    """A run as pure functions of its state.
+class World(NamedTuple):
+    """Arrays besides the state: shared by all runs of a group, neither donated nor checkpointed.
 
     Attributes:
-      init: `(key, course=None) -> RunState`; `course` is the curriculum's state to begin with.
-      update: `(RunState) -> (RunState, Report)`: one rollout and what is learnt from it.
-      assess: `(RunState, key) -> (curriculum state, Assessment)`: the deterministic evaluation that
-        scores the run, and one of the curriculum's present stage, of which the curriculum takes note. It
-        looks at no more of the run than `policy` leaves and returns none of it, so that neither a
-        replay nor anything else is copied.
-      evaluate: `(RunState, key, params=None, record=None, episodes=None) -> Evaluation`, deterministic,
-        of the task that scores the run or of the task `params`, in as many episodes as the
-        configuration says or in `episodes`.
-      evaluate_as: `(controllers, policies, RunState, key, params=None, record=None, episodes=None) ->
-        Evaluation`, the same episodes played by other actors.
-      policy: `(RunState) -> RunState` with only what acting and evaluating need.
-      renewed: `(RunState, course=None) -> RunState`, a restored state with the numbers that the configuration
-        asks for now: the learners' hyper-parameters, and the tasks of episodes to come; `course` is as for
-        `init`.
-      env, agents, controllers, curriculum: what it was built from.
-      steps_per_update: environment steps (decisions of an environment) of one update.
+      env: `Environment.world`.
+      policies: initial states of frozen policies, by name.
+      teachers: states of the policies that learners imitate, by the learner's name.
+    """
+
+    env: PyTree
+    policies: dict[str, PyTree]
+    teachers: dict[str, PyTree]
+
+
+class Program(NamedTuple):
+    """A run as pure functions of its state and of the program's `world`.
+
+    With `world=None` the program's own world is used, as constants of the compiled code.
+
+    Attributes:
+      init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
+      update: `(RunState, world=None) -> (RunState, Report)`: one rollout and the learners' updates.
+      assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
+        that scores the run, and one of the present stage, which updates the curriculum. It reads only
+        what `policy` keeps and returns none of it, so that no replay is copied.
+      evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
+        deterministic, on the task that scores the run or on `params`; `episodes` defaults to
+        `eval_episodes`.
+      evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
+      policy: `(RunState) -> RunState` with only what acting and evaluation need.
+      renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
+        hyper-parameters and task parameters; `course` is as for `init`.
+      controllers: `(env) -> controllers` of evaluations.
+      world: see `World`.
+      env, agents, curriculum: the parts it was built from.
+      steps_per_update: environment steps per update.
     """
 
     init: Callable
@@ -81,68 +95,89 @@ class Program(NamedTuple):
     renewed: Callable
     env: Environment
     agents: dict[str, Agent]
-    controllers: dict[str, controllers_lib.Controller]
+    controllers: Callable[[Environment], dict[str, controllers_lib.Controller]]
+    world: World
     curriculum: Curriculum
     steps_per_update: int
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """What XLA is to be told of `update`, for whoever compiles it."""
-        rows = [agent.rows for agent in self.agents.values() if agent.rows is not None]
-        return compiler_options(min(rows, default=None))
+        """XLA options that `update` was built for; empty unless the program is tuned."""
+        return {name: x for agent in self.agents.values() for name, x in agent.compiler_options.items()}
 
     @property
     def role(self) -> str:
-        """The role whose results count as the run's score: the first that learns."""
+        """The role that scores the run: the first learner."""
         return next(iter(self.agents))
 
 
-def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> Program:
+def make_program(
+    config: RunConfig, agents: dict[str, Agent] | None = None, *, tuned: bool = False
+) -> Program:
     """Builds the program of a run.
 
     Args:
       config: the run.
-      agents: who learns the roles; None for `make_agents`.
+      agents: role name to learner; None for `make_agents`.
+      tuned: whether the caller compiles `update` with `Program.compiler_options`; without them, a tuned
+        program's gradient steps can be slower than untuned ones.
 
     Raises:
-      ValueError: where parts of the configuration do not fit.
+      ValueError: for a configuration whose parts are inconsistent.
     """
     env = config.env
-    agents = make_agents(config) if agents is None else agents
+    agents = make_agents(config, tuned=tuned) if agents is None else agents
     frozen = frozen_policies(config)
-    acting = make_controllers(config, agents, frozen, greedy=False)
-    greedy = make_controllers(config, agents, frozen, greedy=True)
-    collector = rollout.Collector(env, agents, acting, config.horizon, config.segments)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 
-    def init(key, course=None):
-        policies = {role: policy.state for role, policy in frozen.items()}
-        return initial_state(config, collector, curriculum, policies, key, course)
+    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
+    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
+    own = World(env.world, states, taught)
 
-    def evaluate_as(controllers, policies, run, key, params=None, record=None, episodes=None):
+    def placed(world):
+        return env if world is None else env.with_world(world.env)
+
+    def seats(env, greedy=True):
+        return make_controllers(config, env, agents, frozen, greedy=greedy)
+
+    seats(env)  # unknown controllers raise here instead of at trace time
+
+    def collector(world):
+        here = placed(world)
+        return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
+
+    def init(key, course=None, world=None):
+        return initial_state(config, collector(world), curriculum, world or own, key, course)
+
+    def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
+        here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        params = evaluation.evaluation_params(env, params, episodes or config.eval_episodes)
-        return evaluation.play(env, controllers, policies, key, params, record)
+        params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
+        return evaluation.play(here, seats(here), policies, key, params, record)
 
-    def evaluate(run, key, params=None, record=None, episodes=None):
-        return evaluate_as(greedy, run.policies, run, key, params, record, episodes)
+    def evaluate(run, key, params=None, record=None, episodes=None, world=None):
+        return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
 
-    def assess(run, key):
+    def assess(run, key, world=None):
         run = policy_only(agents, run)
-        result = evaluate(run, key)
-        scalars = evaluation.summary(result, env.spec, scored)
         course, stage = run.curriculum, curriculum.stage(run.curriculum)
-        if curriculum.stages:
-            own = evaluate(run, key, curriculum.stage_params(course, stage))
-            rate = own.success_rate(env.spec)
-            scalars["eval_agg/phase_success_rate"] = rate
-            course = curriculum.evaluated(course, rate)
-        return course, Assessment(scalars, result, stage)
+        if not curriculum.stages:
+            result = evaluate(run, key, world=world)
+            return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
+        # lax.map compiles the evaluation once for both tasks.
+        tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
+        tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
+        both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
+        result, own = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
+        scalars = evaluation.summary(result, env.spec, scored)
+        rate = own.score(env.spec)
+        scalars["eval_agg/phase_success_rate"] = rate
+        return curriculum.evaluated(course, rate), Assessment(scalars, result, stage)
 
     return Program(
         init=init,
-        update=lambda run: update_once(config, collector, curriculum, run),
+        update=lambda run, world=None: update_once(config, collector(world), curriculum, run),
         assess=assess,
         evaluate=evaluate,
         evaluate_as=evaluate_as,
@@ -150,167 +185,84 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
         env=env,
         agents=agents,
-        controllers=greedy,
+        controllers=seats,
+        world=own,
         curriculum=curriculum,
         steps_per_update=config.steps_per_update,
     )
 
 
 def scored_assessment(program: Program, seed: int) -> Callable:
-    """The evaluation `(RunState) -> (curriculum state, Assessment)` of a run with this seed, as in training.
+    """The evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
 
-    Whoever compiles it finds what the run compiled in the cache of compiled programs.
+    Compiling it hits the persistent compilation cache of the run.
     """
 
-    def assess(run):
-        return program.assess(run, stream_key(seed, Stream.EVALUATION))
+    def assess(run, world):
+        return program.assess(run, stream_key(seed, Stream.EVALUATION), world)
 
     return assess
 
 
-def make_train(config: RunConfig) -> Callable:
-    """The whole run as one pure function `(key) -> (RunState, Report [updates])`.
+def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
+    """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
-    For notebooks and for `jax.vmap` over seeds; the command line runs the same update in chunks.
+    For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
+    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code. `tuned` is
+    as for `make_program`; the caller then compiles with `Program.compiler_options`.
     """
-    program = make_program(config)
+    program = make_program(config, tuned=tuned)
 
-    def train(key):
-        return jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, config.updates)
+    def train(key, world=None):
+        start = program.init(key, world=world)
+        return jax.lax.scan(lambda run, _: program.update(run, world), start, None, config.updates)
 
     return train
 
 
-def make_agents(config: RunConfig) -> dict[str, Agent]:
-    """One agent for every role whose controller is `learner`."""
-    return {role: make_agent(config, role, **teacher(config, role)) for role in config.algos}
-
-
-def make_actors(config: RunConfig) -> dict[str, Agent]:
-    """The same agents for acting only: what they were taught by need not exist any more."""
-    return {role: make_agent(config, role) for role in config.algos}
-
-
-def make_agent(config: RunConfig, name: str, **taught) -> Agent:
-    """The agent of one role."""
-    spaces, sizes = config.learner_task(name)
-    return config.algos[name].make(*spaces, updates=config.updates, **sizes, **taught)
-
-
-def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the policy that a role's learner is to imitate, as an argument of `make_agent`.
-
-    Raises:
-      ValueError: one line, as for `frozen_policy`, and where there are no probabilities to imitate.
-    """
-    path = getattr(config.algos[role], "teacher", None)
-    if path is None:
-        return {}
-    policy = frozen_policy(config, role, path, f"algo.teacher={path}")
-    if policy.agent.teach is None:
-        raise ValueError(f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c")
-    return {"teacher": Teacher(*policy)}
-
-
-class FrozenPolicy(NamedTuple):
-    """A policy of another run: the agent that acts, and its state without what learning needs."""
-
-    agent: Agent
-    state: PyTree
-
-
-def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
-    """Loads the policy of every role whose controller is `frozen:PATH`."""
-    return {
-        role: frozen_policy(config, role, name.removeprefix(FROZEN), f"controllers.{role}={name}")
-        for role, name in config.controllers.items()
-        if name.startswith(FROZEN)
-    }
-
-
-def frozen_policy(config: RunConfig, role: str, path: str, where: str) -> FrozenPolicy:
-    """Loads what a run's checkpoint (`best_eval`, or the one that PATH names) learnt for a role.
-
-    Args:
-      config: the run that is to use it.
-      role: the role that it is to act for.
-      path: the run's folder or a checkpoint; with `@ROLE` at its end, for what that role learnt.
-      where: the setting that asks for it, for messages.
-
-    Raises:
-      ValueError: one line, where that run did not learn the role or saw and did other things.
-    """
-    stem, _, named = path.rpartition("@")
-    if named not in [one.name for one in config.env.spec.roles]:
-        stem, named = path, None
-    folder = checkpoints.find(stem, "best_eval")
-    theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
-    learnt = named or role
-    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
-        learnt = actor.removeprefix(SHARED)
-    if learnt not in theirs.algos:
-        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
-    ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
-    if not ours.fits(other):
-        raise ValueError(
-            f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
-            f"this run's {ours.observation.shape} and {ours.action}"
-        )
-    agent = make_agent(theirs, learnt)
-    like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".learners[{learnt!r}]"))
-
-
-def make_controllers(
-    config: RunConfig, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy], *, greedy: bool
-):
-    """Controllers of all roles; networks act greedily or by sampling."""
-    acting = agents | {role: policy.agent for role, policy in frozen.items()}
-    result = {}
-    for role in config.env.spec.roles:
-        policy = config.controllers[role.name].removeprefix(SHARED)
-        policy = policy if policy in acting else role.name
-        if policy in acting:
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
-        else:
-            policy = controllers_lib.find_script(config.env, role.name, config.controllers[role.name])
-            result[role.name] = controllers_lib.script(policy)
-    return result
-
-
 def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
-    """The part of a run that acts and is evaluated: no replay, no optimisers, no running episodes."""
-    learners = {role: agents[role].policy_state(state) for role, state in run.learners.items()}
+    """A run reduced to what acting and evaluation need: no replay, optimisers or running episodes."""
+    policies = {
+        name: agents[name].policy_state(state) if name in agents else state
+        for name, state in run.policies.items()
+    }
     return run.replace(
         key=None,
-        learners=learners,
+        policies=policies,
         memories=None,
         reset=None,
         episodes=None,
         stagger=None,
         tickets=None,
         recent=None,
+        pending=None,
     )
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
-    """A restored run under the numbers of its configuration; what they leave as it is keeps its bits."""
-    learners = {
-        role: state if agents[role].hyper is None else state.replace(hyper=agents[role].hyper())
-        for role, state in run.learners.items()
+    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical."""
+    policies = {
+        name: state.replace(hyper=agents[name].hyper()) if adjustable(agents, name) else state
+        for name, state in run.policies.items()
     }
     fresh = curriculum.init() if course is None else course
-    return run.replace(learners=learners, curriculum=curriculum.retasked(run.curriculum, fresh))
+    return run.replace(policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh))
+
+
+def adjustable(agents: dict[str, Agent], name: str) -> bool:
+    """Whether a policy's state holds hyper-parameters from the configuration."""
+    return name in agents and agents[name].hyper is not None
 
 
 def initial_state(
-    config, collector, curriculum: Curriculum, frozen: dict[str, PyTree], key: jax.Array, course: PyTree
+    config, collector, curriculum: Curriculum, world: World, key: jax.Array, course: PyTree
 ) -> RunState:
     """The state before the first update; `course` is the curriculum's state, None for its own."""
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
-        role: agent.init(k) for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
+        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
+        for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
     course = curriculum.init() if course is None else course
     episodes = episodes_lib.start(
@@ -320,8 +272,7 @@ def initial_state(
     stagger = jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1)
     return RunState(
         key=key_run,
-        learners=learners,
-        frozen=jax.tree.map(jnp.asarray, frozen),
+        policies=learners | jax.tree.map(jnp.asarray, world.policies),
         memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
         reset=jnp.ones(config.num_envs, bool),
         episodes=episodes,
@@ -329,29 +280,30 @@ def initial_state(
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
+        pending=rollout.no_pending(collector, episodes.time),
         updates=jnp.int32(0),
     )
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
-    """One rollout, one learning pass for every learner, and what the curriculum makes of it."""
+    """One rollout, then an update of every rollout learner and of the curriculum."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
     run, collected = rollout.collect(
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
     )
-    learners, losses = dict(run.learners), dict(collected.metrics)
+    policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in collected.rollouts:
-            learners[role], losses[role] = agent.update(run.learners[role], k, collected.rollouts[role])
+            policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
     flow = collected.flow
     course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
     run = run.replace(
         key=key,
-        learners=learners,
+        policies=policies,
         curriculum=course,
         tickets=tickets,
-        recent=statistics.recent_add(run.recent, flow.finished),
+        recent=statistics.recent_add(run.recent, flow.finished, collector.env.spec),
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
@@ -362,5 +314,5 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = collected.quarantined
-    rows = statistics.episode_rows(flow.finished, roles, config.episode_rows)
+    rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
     return run, Report(metrics, rows)

@@ -1,4 +1,4 @@
-"""The book-keeping of one run on the host: what is logged, what is best, what a checkpoint says."""
+"""Host-side record of one run: logging, best scores, checkpoint metadata."""
 
 import math
 import sys
@@ -9,28 +9,30 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.statistics import wilson
+from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
+from jaxmarl_echelon.training.statistics import shown
 
 
 @dataclass
 class Progress:
-    """Where a run stands on the host; kept in a checkpoint's metadata.
+    """Host-side progress of a run, stored in checkpoint metadata.
 
     Attributes:
       updates: updates done.
       episodes: episodes finished in training.
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
-      forced: how often the curriculum advanced because its patience was at an end.
-      best: name of a best checkpoint to its score, a list compared in order.
+      forced: number of curriculum advances forced by patience.
+      best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
     """
 
@@ -44,19 +46,19 @@ class Progress:
 
 
 class DivergedError(RuntimeError):
-    """A learner's numbers are no longer finite."""
+    """A learner's loss is not finite."""
 
 
 class Record:
-    """One run's results on their way to its tracker and its checkpoints.
+    """Logs one run's results to its tracker and saves its checkpoints.
 
     Args:
       config: the run.
       program: its program.
-      resolved: the composed configuration as plain data, kept in every checkpoint.
+      resolved: the composed configuration as plain data, stored in every checkpoint.
       folder: the run's folder.
-      tracker: where numbers go.
-      progress: where the run stands.
+      tracker: receives all metrics.
+      progress: the run's progress, updated in place.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Record:
         """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
 
         Raises:
-          DivergedError: where a loss is not finite.
+          DivergedError: if a loss is not finite.
         """
         self.progress.seconds += seconds
         chunk = self.config.updates_per_chunk
@@ -113,14 +115,14 @@ class Record:
             self.tracker.log(namespace, self.step, part)
 
     def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
-        """The name of the curriculum's stage; says so where it changed."""
+        """The name of the curriculum's stage; logs an event when it changes."""
         stages = self.program.curriculum.stages
         if not stages:
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
             self.progress.stage = stage
-            success = metrics.get("train/success_rate", math.nan)
+            success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
             self.progress.forced = forced
@@ -146,64 +148,68 @@ class Record:
         for row in range(min(number, len(table["length"]))):
             values = {name: column[row].item() for name, column in table.items()}
             step = begin + (values.pop("step") + 1) * self.config.num_envs
-            values |= self._names(values.pop("outcome"), values.pop("task"))
+            values |= self._names(values)
             self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
         self.progress.episodes += number
 
-    def _names(self, outcome: int, task: int) -> dict[str, str]:
-        spec = self.program.env.spec
+    def _names(self, values: dict[str, float]) -> dict[str, str]:
+        """The labels of an episode's codes and tags."""
+        spec, curriculum = self.program.env.spec, self.program.curriculum
+        codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
+        labels = codes | {name: known for name, known in curriculum.tags.items()}
+        found = {name: int(values[name]) for name in labels if name in values}
         return {
-            "outcome": spec.outcomes[outcome] if 0 <= outcome < len(spec.outcomes) else "",
-            "task": spec.tasks[task] if 0 <= task < len(spec.tasks) else "",
+            name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()
         }
 
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
-        """Logs an evaluation; returns the names of the best checkpoints that the state now deserves."""
+        """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
         self.progress.last_eval = values
         self._log(values)
         self._evaluation_episodes(assessment.result)
         score = [values["eval_agg/avg_reward"]]
-        if "eval_agg/success_rate" in values:
-            score.insert(0, values["eval_agg/success_rate"])
+        if (column := self.program.env.spec.score_column) is not None:
+            score.insert(0, values[f"eval_agg/{column}"])
         names = self.improved("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
             names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
 
-    def _evaluation_episodes(self, result) -> None:
+    def _evaluation_episodes(self, result: Evaluation) -> None:
         returns = np.asarray(result.mean_return(self.program.role))
-        success = self.program.env.spec.succeeded(result.outcome)
+        results = jax.device_get(shown(result.results, result.present, self.program.env.spec))
         for index in np.flatnonzero(~result.quarantined):
-            values = {
+            values = {name: column[index].item() for name, column in results.items()}
+            values |= {
                 "episode": int(index) + 1,
-                **self._names(int(result.outcome[index]), int(result.task[index])),
-                "success": float(success[index]),
+                **self._names(values),
                 "reward": float(returns[index]),
                 "length": int(result.length[index]),
             }
             self.tracker.log("eval", self.step, values)
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
-        """The names of the best checkpoints that training's own results ask for.
+        """Names of best checkpoints to save because of training metrics.
 
-        The rolling statistics count once their window is full: a first episode that happens to succeed
-        would be the best for ever. A later stage of a curriculum is better than any result in an earlier one.
+        Nothing until the rolling window is full: one early success would remain the best for ever. A later
+        stage of a curriculum ranks above any result in an earlier one.
         """
         if metrics["train/episodes"] < self.config.window:
             return []
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
-        for name in ("train/success_rate", "train/return"):
+        score = self.program.env.spec.score_column
+        for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
-        """`[name]` where `score` is the best so far; what is `above` it is compared first.
+        """`[name]` if `[*above, *score]` exceeds the best so far, lexicographically; else empty.
 
-        What is not finite is no score, now or before.
+        Non-finite scores are ignored, present or previous.
         """
         rank, best = [*above, *score], self.progress.best.get(name, [])
         known = bool(best) and all(map(math.isfinite, best))
@@ -214,7 +220,7 @@ class Record:
         return [name]
 
     def save(self, state, names: list[str]) -> None:
-        """Saves the state under the names; those of single phases hold the policy only."""
+        """Saves the state under each name; bests of single phases hold the policy only."""
         facts = {
             "step": self.step,
             "updates": self.progress.updates,
@@ -235,7 +241,7 @@ class Record:
             checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
 
     def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
-        """What came out of the run."""
+        """The run's summary."""
         return {
             "status": status,
             "env_steps": self.step,
@@ -251,28 +257,47 @@ class Record:
 
 
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
-    """An evaluation's scalars as Python floats, with the 95 % Wilson interval of the success rate.
+    """An evaluation's scalars as Python floats, with the 95 % interval of the score.
 
-    Tasks that did not occur are left out. Without an episode that counts there is no rate and no
-    interval: both are NaN.
+    Groups that did not occur are left out. Score and interval are NaN without a counted episode.
     """
     values = {name: float(value) for name, value in scalars.items()}
-    values = {k: v for k, v in values.items() if not (k.startswith("eval_agg/task/") and math.isnan(v))}
-    if spec.success is not None:
-        success = spec.succeeded(np.asarray(result.outcome)[~np.asarray(result.quarantined)])
-        values |= success_values(int(np.sum(success)), success.size)
+    groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
+    values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
+    if spec.score is not None:
+        value, weight = (np.asarray(x) for x in result.scores(spec))
+        values |= score_values(spec, value[weight != 0], weight[weight != 0])
     return values
 
 
-def success_values(wins: float, number: float) -> dict[str, float]:
-    """The success rate of `wins` in `number` episodes, with its interval; NaN for no episodes."""
-    rate, low, high = (wins / number, *wilson(wins, number)) if number else (math.nan,) * 3
-    ends = {"eval_agg/success_low": low, "eval_agg/success_high": high}
-    return {"eval_agg/success_rate": rate} | ends
+def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+    """The mean score `sum(value) / sum(weight)` with its 95 % interval, from one term per counted episode.
+
+    Wilson's interval for binary scores, else Student's t over episodes of the linearised ratio.
+    """
+    if spec.result(spec.score).kind == "rate" and set(np.unique(weight)) <= {1.0}:
+        return rate_values(spec, int(np.sum(value)), value.size)
+    number, total = value.size, float(np.sum(weight))
+    mean = float(np.sum(value)) / total if total else math.nan
+    low, high = (math.nan, math.nan) if not total else (0.0, 1.0)
+    if number > 1 and total:
+        centred = value - mean * weight
+        low, high = student((centred * number / total + mean).tolist())
+    return _interval(spec, mean, max(low, 0.0), min(high, 1.0))
+
+
+def rate_values(spec: EnvSpec, wins: float, number: float) -> dict[str, float]:
+    """The rate `wins / number` with its Wilson interval; NaN without episodes."""
+    return _interval(spec, *((wins / number, *wilson(wins, number)) if number else (math.nan,) * 3))
+
+
+def _interval(spec: EnvSpec, mean: float, low: float, high: float) -> dict[str, float]:
+    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
+    return {f"eval_agg/{spec.score_column}": mean} | ends
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:
-    """Splits `namespace/name` keys at their first slash."""
+    """Groups values by namespace: splits `namespace/name` keys at the first slash."""
     result: dict[str, dict[str, float | str]] = defaultdict(dict)
     for name, value in metrics.items():
         namespace, _, rest = name.partition("/")
@@ -286,7 +311,7 @@ def environment(spec: EnvSpec) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers of a run depend on."""
+    """Versions of Python and of the packages that affect results."""
     names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     found = {"python": sys.version.split()[0]}
     for name in names:

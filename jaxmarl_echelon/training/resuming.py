@@ -1,8 +1,8 @@
-"""What a run may be told when it continues: which settings apply from then on, and which it keeps.
+"""Resuming with changed settings: which are applied and which are refused.
 
-`RULES` has a rule for every top-level key of the configuration. A setting that is not refused is
-applied in full: the program is built anew from the whole configuration, and the numbers that live in
-the run's state are put into the restored one by `restore`.
+`RULES` has a rule for every top-level key of the configuration. Accepted settings are applied in full:
+the program is rebuilt from the whole configuration, and `restore` replaces the hyper-parameters and
+task parameters in the restored state.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import TASK, RunConfig
-from jaxmarl_echelon.training.program import Program
+from jaxmarl_echelon.training.program import Program, adjustable
 from jaxmarl_echelon.training.record import Progress, environment
 from jaxmarl_echelon.training.types import RunState
 
@@ -24,18 +24,18 @@ PyTree = Any
 
 MISSING = "nothing"
 LONGEST_SHOWN = 80
-# Applied by the rebuilt program although it is no number: parameters are float32 in every precision.
+# May change although it is not a number: parameters are float32 in every precision.
 PRECISION = "compute_dtype"
 
 
 class Continuation(NamedTuple):
-    """A run that is to continue.
+    """A run to be resumed.
 
     Attributes:
-      before: its configuration so far.
-      after: the one that it is to have from now on.
-      run: what `after` stands for.
-      step: environment steps that are done.
+      before: the checkpoint's configuration.
+      after: the requested configuration.
+      run: the `RunConfig` of `after`.
+      step: environment steps done.
     """
 
     before: DictConfig
@@ -45,11 +45,11 @@ class Continuation(NamedTuple):
 
 
 def check(before: DictConfig, after: DictConfig, step: int) -> None:
-    """Refuses what a run cannot be told any more.
+    """Refuses changes of settings that a resumed run must keep.
 
     Args:
-      before: the configuration of the checkpoint.
-      after: the one asked for.
+      before: the checkpoint's configuration.
+      after: the requested configuration.
       step: environment steps of the checkpoint.
 
     Raises:
@@ -68,9 +68,9 @@ def check(before: DictConfig, after: DictConfig, step: int) -> None:
 
 
 def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
-    """Key to `(old, new)` of every leaf in which two trees of plain data differ; `MISSING` stands for none.
+    """Dotted key to `(old, new)` of every leaf in which two trees of plain data differ.
 
-    Lists are leaves, but for lists of mappings of the same length.
+    `MISSING` marks an absent leaf. Lists are leaves, except lists of mappings of equal length.
     """
     if isinstance(new, Mapping) and new and old == MISSING:
         old = {}
@@ -92,40 +92,40 @@ def _tables(value: Any) -> bool:
 
 
 def keeps(continuation: Continuation | None, key: str, old: Any, new: Any) -> None:
-    """Refuses the key: it belongs to the run's beginning or is part of its shapes."""
+    """Refuses the key: it determines the initial state or the shapes."""
     raise ValueError(f"{key}={shown(new)}: {kept(key, old)}")
 
 
 def kept(key: str, old: Any) -> str:
-    """What a message says of a setting that stays."""
+    """The message for a setting that is kept."""
     return f"a resumed run keeps its {key}={shown(old)}"
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: the beginning of a long one."""
+    """A value as text for messages, truncated to `LONGEST_SHOWN` characters."""
     text = str(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def applies(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Takes any value that a new run would take."""
+    """Accepts any value that is valid for a new run."""
 
 
 def lasts(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Refuses an end that already lies behind the run."""
+    """Refuses a total below the steps done."""
     if new < continuation.step:
         raise ValueError(f"{key}={new}: must be at least {continuation.step}, which the run has done already")
 
 
 def divides(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Refuses chunks of updates at whose ends the run would never be where it is to be evaluated."""
+    """Refuses chunk sizes that do not divide the updates done: chunk ends would miss the evaluation steps."""
     done = continuation.step // continuation.run.steps_per_update
     if done % new:
         raise ValueError(f"{key}={new}: must divide the {done} updates that the run has done")
 
 
 def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Takes the numbers that live in a learner's state; refuses what its program or its shapes consist of."""
+    """Accepts hyper-parameters in a learner's state and `PRECISION`; refuses static settings."""
     group, _, name = key.partition(".")
     algo = continuation.run.algo
     if group == "algos":
@@ -138,7 +138,7 @@ def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
 
 
 def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Takes the numbers of the task; refuses what shapes or the program depend on."""
+    """Accepts changes of task parameters; refuses changes of shapes or of the program."""
     ours, theirs = alone(continuation, key, old, new)
     if not alike(ours, theirs):
         raise ValueError(f"{key}={shown(new)}: changes more than numbers; {kept(key, old)}")
@@ -150,7 +150,7 @@ def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
 
 
 def alike(ours: RunConfig, theirs: RunConfig) -> bool:
-    """Whether two runs have the same roles, spaces, outcomes and stages, and tasks of the same shapes."""
+    """Whether two runs have equal specs and stages, and curriculum states of the same shapes."""
     first, second = (run.curriculum(run.env) for run in (ours, theirs))
     shapes = config_lib.same_shapes(
         *((course.init(), course.tickets(ours.num_envs)) for course in (first, second))
@@ -159,10 +159,9 @@ def alike(ours: RunConfig, theirs: RunConfig) -> bool:
 
 
 def alone(continuation: Continuation, key: str, old: Any, new: Any) -> tuple[RunConfig, RunConfig]:
-    """Two configurations that differ in this key: as before and with it, else as asked for and without it.
+    """Two runs that differ in this key only: `before` with and without it, else `after` with and without it.
 
-    Several keys may have to change together; then both are wrong by themselves, and the whole
-    configurations are compared.
+    Keys that must change together are invalid alone; then `before` and `after` are returned.
     """
     before, after = continuation.before, continuation.after
     for base, value in ((before, new), (after, old)):
@@ -203,7 +202,7 @@ RULES: dict[str, Rule] = {
 
 
 def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
-    """Restores a run's state under the numbers of its present configuration.
+    """Restores a run's state with the hyper-parameters and tasks of its present configuration.
 
     Args:
       program: the run's program.
@@ -211,14 +210,14 @@ def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
       like: the state's structure, shapes and dtypes.
 
     Raises:
-      CheckpointError: as `checkpoints.restore`, and for a run in another version of its environment.
+      CheckpointError: as `checkpoints.restore`, and for another version of the environment.
     """
     require_environment(program, checkpoint)
     return program.renewed(checkpoints.restore(checkpoint, without_numbers(program, like)))
 
 
 def require_environment(program: Program, checkpoint: Path) -> None:
-    """Refuses to go on in an environment that behaves otherwise than the one that the run began in.
+    """Requires the checkpoint's environment name and version to match the program's.
 
     Raises:
       CheckpointError: one line with both versions.
@@ -232,26 +231,26 @@ def require_environment(program: Program, checkpoint: Path) -> None:
 
 
 def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> RunState:
-    """Restores a run's state where nothing is compiled yet; see `restore`."""
+    """`restore` without a compiled program: derives the state's layout by `jax.eval_shape`."""
     return restore(program, checkpoint, jax.eval_shape(program.init, jax.random.key(config.seed)))
 
 
 def without_numbers(program: Program, like: RunState) -> RunState:
-    """The structure of a state without what `Program.renewed` puts in: a setting may be new in there."""
-    learners = {
-        role: state if program.agents[role].hyper is None else state.replace(hyper={})
-        for role, state in like.learners.items()
+    """A state's structure without hyper-parameters: `Program.renewed` sets them, and they may be new."""
+    policies = {
+        name: state.replace(hyper={}) if adjustable(program.agents, name) else state
+        for name, state in like.policies.items()
     }
-    return like.replace(learners=learners)
+    return like.replace(policies=policies)
 
 
 def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> Progress:
-    """Where a run stands when it continues.
+    """The progress of a resumed run.
 
     Args:
-      progress: what its checkpoint says.
-      before, after: its configurations, as plain data. Where the task differs, the best scores begin
-        anew: those of another task cannot be compared with what comes.
+      progress: from its checkpoint.
+      before, after: its configurations as plain data. If the task differs, best scores are reset: they
+        are not comparable between tasks.
     """
     same = all(before.get(key) == after.get(key) for key in TASK)
     return Progress(**(progress if same else {**progress, "best": {}}))

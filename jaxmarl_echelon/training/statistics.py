@@ -1,87 +1,96 @@
-"""Rolling statistics of finished episodes and the table of episodes, inside the program."""
+"""Rolling statistics and table of finished episodes, inside jit."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Finished, masked_mean
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.trees import masked_mean
 from jaxmarl_echelon.training.types import Recent
+
+
+def columns(spec: EnvSpec) -> tuple[str, ...]:
+    """Names of the ring's columns.
+
+    Returns per role, the length, codes, and for every other result `NAME` its term in the average's
+    numerator; for weighted averages (per agent, or over another result) also `NAME/weight`, its term in
+    the denominator.
+    """
+    names = [f"return/{role.name}" for role in spec.roles] + ["length"]
+    for result in results_lib.kept(spec.results):
+        names.append(result.name)
+        if _weighted(result):
+            names.append(f"{result.name}/weight")
+    return tuple(names)
 
 
 def recent_init(spec: EnvSpec, window: int) -> Recent:
     """An empty ring for `window` episodes."""
-    zeros = jnp.zeros(window, jnp.float32)
-    return Recent(
-        episode_return={role.name: zeros for role in spec.roles},
-        length=jnp.zeros(window, jnp.int32),
-        outcome=jnp.full(window, -1, jnp.int32),
-        components={name: zeros for name in spec.components},
-        count=jnp.int32(0),
-        cursor=jnp.int32(0),
-    )
+    values = jnp.zeros((window, len(columns(spec))), jnp.float32)
+    return Recent(values=values, count=jnp.int32(0), cursor=jnp.int32(0))
 
 
-def recent_add(recent: Recent, finished: Finished) -> Recent:
-    """Writes finished episodes, given with any leading axes, into the ring in their order.
+def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
+    """Writes finished episodes, with any leading axes, into the ring in order.
 
-    Only the last W of them are written, so that no two go to the same place.
+    Only the last W are written, so that scatter indices are unique.
     """
     mask = finished.mask.reshape(-1)
-    window = recent.length.shape[0]
+    window = recent.values.shape[0]
     total = jnp.sum(mask, dtype=jnp.int32)
     rank = jnp.cumsum(mask.astype(jnp.int32)) - 1
     keep = mask & (total - rank <= window)
     place = jnp.where(keep, (recent.cursor + rank) % window, window)
-
-    def write(ring, values):
-        return ring.at[place].set(values.reshape(mask.shape).astype(ring.dtype), mode="drop")
-
-    returns = {
-        role: write(ring, masked_mean(finished.episode_return[role], finished.present[role]))
-        for role, ring in recent.episode_return.items()
-    }
-    components = {name: write(ring, finished.components[name]) for name, ring in recent.components.items()}
+    row = _row(finished, spec)
+    rows = jnp.stack([row[name].reshape(mask.shape).astype(jnp.float32) for name in columns(spec)], axis=-1)
     return Recent(
-        episode_return=returns,
-        length=write(recent.length, finished.length),
-        outcome=write(recent.outcome, finished.outcome),
-        components=components,
+        values=recent.values.at[place].set(rows, mode="drop"),
         count=jnp.minimum(recent.count + total, jnp.int32(2**30)),
         cursor=(recent.cursor + total) % window,
     )
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Means over the ring, as `train/...` scalars; NaN while no episode has ended.
+    """Averages over the ring, as `train/...` scalars; NaN while it is empty.
 
-    Returns are those of the episodes in which somebody of the role took part.
+    Returns are averaged over episodes with at least one present agent of the role; weighted results are
+    ratios of sums.
     """
-    window = recent.length.shape[0]
-    filled = jnp.arange(window) < recent.count
+    ring = dict(zip(columns(spec), recent.values.T, strict=True))
+    filled = jnp.arange(recent.values.shape[0]) < recent.count
 
     def mean(values):
         return masked_mean(values, filled & ~jnp.isnan(values))
 
-    metrics = {"train/episode_length": mean(recent.length)}
+    def ratio(values, weights):
+        total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
+        return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
+
+    metrics = {"train/episode_length": mean(ring["length"])}
     for role in learners:
         name = "train/return" if len(learners) == 1 else f"train/return/{role}"
-        metrics[name] = mean(recent.episode_return[role])
-    for index, name in enumerate(spec.outcomes):
-        metrics[f"train/outcome/{name}"] = mean(recent.outcome == index)
-    if spec.success is not None:
-        metrics["train/success_rate"] = metrics[f"train/outcome/{spec.success}"]
-    for name, values in recent.components.items():
-        metrics[f"train/reward_components/{name}"] = mean(values)
+        metrics[name] = mean(ring[f"return/{role}"])
+    for result in spec.results:
+        if result.kind == "code":
+            for index, label in enumerate(result.labels):
+                metrics[f"train/{result.name}/{label}"] = mean(ring[result.name] == index)
+        elif _weighted(result):
+            metrics[f"train/{result.column}"] = ratio(ring[result.name], ring[f"{result.name}/weight"])
+        else:
+            metrics[f"train/{result.column}"] = mean(results_lib.read(spec.results, ring, result.name))
     return metrics
 
 
-def episode_rows(finished: Finished, learners: tuple[str, ...], rows: int) -> dict[str, jax.Array]:
+def episode_rows(
+    finished: Finished, spec: EnvSpec, learners: tuple[str, ...], rows: int
+) -> dict[str, jax.Array]:
     """The first `rows` finished episodes of a rollout `[T, E]`, for a table on the host.
 
     Returns:
-      `number` (int32, how many ended, whether or not they fit) and columns `[rows]`: `step`
-      and `env` (place in the rollout), `length`, `outcome`, `task`, `return/ROLE`,
-      `reward/COMPONENT`; NaN for a role that nobody took part for. Rows from `number` on are padding.
+      `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
+      (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
+      means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
     mask = finished.mask
     index = jnp.nonzero(mask.reshape(-1), size=min(rows, mask.size), fill_value=0)[0]
@@ -94,11 +103,42 @@ def episode_rows(finished: Finished, learners: tuple[str, ...], rows: int) -> di
         "step": (index // mask.shape[1]).astype(jnp.int32),
         "env": (index % mask.shape[1]).astype(jnp.int32),
         "length": pick(finished.length),
-        "outcome": pick(finished.outcome),
-        "task": pick(finished.task),
     }
     for role in learners:
         table[f"return/{role}"] = pick(masked_mean(finished.episode_return[role], finished.present[role]))
-    for name, values in finished.components.items():
-        table[f"reward/{name}"] = pick(values)
-    return table
+    table |= {name: pick(values) for name, values in shown(finished.results, finished.present, spec).items()}
+    return table | {name: pick(tag) for name, tag in finished.tags.items()}
+
+
+def shown(
+    results: dict[str, jax.Array], present: dict[str, jax.Array], spec: EnvSpec
+) -> dict[str, jax.Array]:
+    """Every result as one number per episode: codes unchanged, per-agent results as means over agents."""
+    found = {}
+    for result in spec.results:
+        if _weighted(result):
+            value, weight = results_lib.sums(spec.results, results, present, result.name)
+            found[result.name] = jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), jnp.nan)
+        else:
+            found[result.name] = results_lib.read(spec.results, results, result.name)
+    return found
+
+
+def _weighted(result: results_lib.Result) -> bool:
+    return result.role is not None or result.over is not None
+
+
+def _row(finished: Finished, spec: EnvSpec) -> dict[str, jax.Array]:
+    row = {
+        f"return/{role.name}": masked_mean(finished.episode_return[role.name], finished.present[role.name])
+        for role in spec.roles
+    }
+    row["length"] = finished.length
+    for result in results_lib.kept(spec.results):
+        if _weighted(result):
+            row[result.name], row[f"{result.name}/weight"] = results_lib.sums(
+                spec.results, finished.results, finished.present, result.name
+            )
+        else:
+            row[result.name] = finished.results[result.name]
+    return row

@@ -1,4 +1,4 @@
-"""The state of a whole run, and what the program's parts hand to each other."""
+"""The state of a whole run, and types shared by parts of the program."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ PyTree = Any
 
 
 class View(NamedTuple):
-    """What a controller may look at, `[E]` environments at once.
+    """Input of a controller, batched over environments `[E]`.
 
     Attributes:
       env: environment states.
@@ -27,47 +27,41 @@ class View(NamedTuple):
 
 @struct.dataclass
 class Recent:
-    """Ring of the last W finished episodes, for rolling statistics.
+    """Ring buffer of the last W finished episodes, for rolling statistics.
 
     Attributes:
-      episode_return: role name to `[W]`, mean over the role's agents that took part; NaN for none.
-      length: `[W]` decisions.
-      outcome: `[W]` int32 outcome codes.
-      components: component name to `[W]` sums over the episode.
-      count: int32, episodes written so far (saturating at a large number).
-      cursor: int32, where the next one goes.
+      values: `[W, C]` float32, one row per episode; columns as in `statistics.columns`.
+      count: int32, episodes written so far, saturating at 2**30.
+      cursor: int32, index of the next write.
     """
 
-    episode_return: dict[str, jax.Array]
-    length: jax.Array
-    outcome: jax.Array
-    components: dict[str, jax.Array]
+    values: jax.Array
     count: jax.Array
     cursor: jax.Array
 
 
 @struct.dataclass
 class RunState:
-    """Everything a run needs to go on: what a checkpoint holds.
+    """The full training state, as checkpointed.
 
     Attributes:
       key: typed random key of the next update.
-      learners: role name to the state of its agent.
-      frozen: role name to the policy of a role that acts but no longer learns.
+      policies: policy states by name, learners and frozen ones.
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
       reset: `[E]` bool; an episode begins with the coming decision.
-      episodes: the environments and their running episodes, `[E]`.
-      stagger: `[E]` int32 decisions until an environment's episode is broken off; 0 once that has
-        happened, or for never. No episode that begins before counts: only short ones would.
+      episodes: environments and their running episodes, `[E]`.
+      stagger: `[E]` int32 decisions until an environment's episode is cut; 0 afterwards or without
+        stagger. Episodes that begin before are not counted: only short ones would finish.
       curriculum: the curriculum's state.
-      tickets: what the curriculum keeps of the episodes under way.
-      recent: ring of finished episodes.
+      tickets: the curriculum's record of running episodes.
+      recent: ring buffer of finished episodes.
+      pending: role name to incomplete transitions (`rollout.Pending`), for replay learners where
+        `EnvSpec.late`.
       updates: int32, updates done.
     """
 
     key: jax.Array
-    learners: dict[str, PyTree]
-    frozen: dict[str, PyTree]
+    policies: dict[str, PyTree]
     memories: dict[str, PyTree]
     reset: jax.Array
     episodes: Episodes
@@ -75,9 +69,5 @@ class RunState:
     curriculum: PyTree
     tickets: PyTree
     recent: Recent
+    pending: dict[str, PyTree]
     updates: jax.Array
-
-    @property
-    def policies(self) -> dict[str, PyTree]:
-        """States of all roles that networks act for."""
-        return {**self.frozen, **self.learners}

@@ -1,4 +1,4 @@
-"""From `seeds`, `ablate` and `variants` of a configuration to the members of a group."""
+"""Reads `seeds`, `ablate` and `variants` of a configuration into the members of a group."""
 
 import re
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ def is_group(config: DictConfig) -> bool:
 
 
 def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
-    """The runs of a group: every variant with every seed.
+    """The runs of a group: the product of variants and seeds.
 
     Args:
-      config: the composed configuration. `seeds` is a number of seeds, counted from `seed` on, or a list;
-        `ablate` names weights (`reward.NAME`) that are 0 in a run of their own each; `variants` maps
-        names to `{key: value}`. The baseline is always one of the variants.
-      choices: the groups' chosen options, kept with each member's configuration.
+      config: the composed configuration. `seeds` is a count, starting at `seed`, or a list; each
+        `reward.NAME` in `ablate` makes one variant with that weight at 0; `variants` maps names to
+        `{key: value}`. The baseline is always included.
+      choices: the chosen options of Hydra's config groups, stored with each member's configuration.
 
     Raises:
-      ValueError: one line, for values that do not fit.
+      ValueError: one line, for invalid values.
     """
     seeds = read_seeds(config)
     result = []
@@ -44,9 +44,9 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
 
 
 def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str, Any]) -> None:
-    """Demands that each change is one of numbers that the task's parameters hold.
+    """Raises ValueError unless each change affects only task parameters.
 
-    Anything else is part of the program, which all variants share, and would silently be ignored.
+    All variants share one program, so that any other change would silently be ignored.
     """
     base = config_lib.read(changed(config, {"variants": {}})) if changes else None
     for key, value in changes.items():
@@ -62,7 +62,7 @@ def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str,
 
 
 def read_seeds(config: DictConfig) -> list[int]:
-    """The seeds of a group; the run's own where `seeds` is not given."""
+    """The seeds of a group; the run's own without `seeds`."""
     seeds = config.get("seeds")
     if seeds is None:
         return [config.seed]
@@ -76,7 +76,7 @@ def read_seeds(config: DictConfig) -> list[int]:
 
 
 def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """Variant names to the values they change, the baseline first."""
+    """Variant name to changed values, the baseline first."""
     result: dict[str, dict[str, Any]] = {BASELINE: {}}
     given = config.get("variants") or {}
     if not OmegaConf.is_dict(given) and given != {}:
@@ -97,7 +97,7 @@ def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def read_ablations(value) -> list[str]:
-    """Names out of `reward.a,reward.b`, in a string or a list."""
+    """Component names from `reward.a,reward.b`, given as a string or a list."""
     if value is None:
         return []
     if not isinstance(value, str) and not OmegaConf.is_list(value):
@@ -110,7 +110,7 @@ def read_ablations(value) -> list[str]:
 
 
 def rewarded_parts(config: DictConfig, name: str) -> tuple[str, ...]:
-    """The reward components that `name` stands for: itself, or the members of a set of that name."""
+    """The reward components that `name` denotes: itself, or the members of the set of that name."""
     reward = config.get("reward") or {}
     components, sets = reward.get("components") or {}, reward.get("sets") or {}
     parts = [name] if name in components else [p for p in sets.get(name, ()) if p in components]

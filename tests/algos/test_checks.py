@@ -5,13 +5,13 @@ from typing import get_type_hints
 
 import pytest
 
-from algos.a2c import A2CConfig
-from algos.cores import CoreConfig
-from algos.ppo import PPOConfig
-from algos.replay import ReplayConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.nets.cores import CoreConfig
+from algos.off_policy.replay.replay import ReplayConfig
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 
 LEARNERS = (PPOConfig, A2CConfig, SACConfig, TD3Config, TQCConfig)
 

@@ -6,12 +6,12 @@ import numpy as np
 import off_policy_cases as cases
 import pytest
 
-from algos.a2c import A2CConfig
-from algos.networks import PRECISIONS
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.nets.networks import PRECISIONS
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
 T, E, F = 16, 8, 6
@@ -48,8 +48,7 @@ def rollout():
     return Rollout(
         obs=jax.random.normal(keys[0], (T, E, 1, F)),
         action=jax.random.normal(keys[2], (T, E, 1, 2)),
-        log_prob=-2.0 * jnp.ones((T, E, 1)),
-        value=jnp.zeros((T, E, 1)),
+        extras={"log_prob": -2.0 * jnp.ones((T, E, 1)), "value": jnp.zeros((T, E, 1))},
         reward=jax.random.normal(keys[3], (T, E, 1)),
         reset=jnp.concatenate([jnp.ones((1, E, 1), bool), boundary[:-1]]),
         discount=jnp.ones((T, E, 1)),

@@ -2,12 +2,15 @@
 
 import sys
 
+import jax
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
+from algos.optim.small_batches import choose_implementation
 from jaxmarl_echelon import command_line, evaluate, train
 from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.training import loop
 
 TINY = [
     "num_envs=8",
@@ -22,6 +25,10 @@ TINY = [
     "env.max_steps=60",
     "tracking=quiet",
 ]
+
+
+class Stop(Exception):
+    """Ends a run where a test has seen enough."""
 
 
 def run(monkeypatch, main, *arguments):
@@ -99,7 +106,11 @@ PHASES = [
         ([*REPLAY, "algo.replay.capacity=100000000000"], ["replay.capacity", "GB are free"]),
         ([*REPLAY, "algo.replay.hindsight_ratio=0.5"], ["hindsight_ratio=0.5", "no goals"]),
         ([*REPLAY, "algo.replay.success_ratio=1.5"], ["success_ratio=1.5"]),
-        (["algo=tqc", "env=gymnax/CartPole-v1"], ["algo=tqc", "continuous"]),
+        pytest.param(
+            ["algo=tqc", "env=gymnax/CartPole-v1"],
+            ["algo=tqc", "continuous"],
+            marks=pytest.mark.needs("gymnax"),
+        ),
         (["env=gymnax/CartPole-v2"], ["env=gymnax/CartPole-v2", "gymnax/CartPole-v1"]),
         (
             [*PHASES, "curriculum.phases.18.settings.ftg.steering_gain=1.4"],
@@ -244,3 +255,18 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     assert {"num_envs", "algo.gamma", "env.pose_jitter"} <= untold
     algo = [key for key in told if key.startswith("algo.")]
     assert [OmegaConf.select(plain, key) for key in algo] == [own[key.removeprefix("algo.")] for key in algo]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_small_batches_are_compiled_with_the_options_that_their_products_need(monkeypatch, tmp_path, seeds):
+    """One run and a group of runs; on a CPU, which is where tests run."""
+
+    def compile_program(init, update, assess, arguments, world, updates_per_chunk, options):
+        assert options == choose_implementation(32, tuned=True).compiler_options != {}
+        state = jax.eval_shape(init, *arguments, world)
+        assert "optimization_barrier" in jax.jit(update).lower(state, world).as_text()
+        raise Stop
+
+    monkeypatch.setattr(loop, "compile_program", compile_program)
+    with pytest.raises(Stop):
+        run(monkeypatch, train.main, f"output_dir={tmp_path}", f"seeds={seeds}", *TINY, "algo.widths=[64,64]")

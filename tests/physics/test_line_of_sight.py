@@ -7,6 +7,7 @@ import pytest
 
 from physics import line_of_sight
 from physics.line_of_sight import cast, in_smoke, sight_clear
+from physics.voxel_damage import damage_cells, fill_box
 from physics.voxels import (
     COLLIDES,
     DIRT,
@@ -16,8 +17,6 @@ from physics.voxels import (
     REINFORCED,
     SOLID,
     Terrain,
-    damage_cells,
-    fill_box,
     material_at,
     no_overlay,
     voxel_bank,

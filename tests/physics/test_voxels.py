@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from physics import voxels
+from physics.voxel_damage import damage_cells, fill_box
 from physics.voxels import (
     AIR,
     COLLIDES,
@@ -24,8 +25,6 @@ from physics.voxels import (
     Terrain,
     box_collides,
     columns,
-    damage_cells,
-    fill_box,
     material_at,
     no_overlay,
     voxel_bank,

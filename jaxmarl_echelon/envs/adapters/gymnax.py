@@ -1,4 +1,4 @@
-"""The environments of gymnax (Lange 2022; version 1.0) under the contract of `jaxmarl_echelon.envs.base`."""
+"""Adapter of gymnax environments (Lange 2022; version 1.0) to `jaxmarl_echelon.envs.base`."""
 
 import dataclasses
 import difflib
@@ -9,22 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.base import EnvSpec, PyTree, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
 ROLE = "player"
 
 
-class Gymnax:
-    """One environment of gymnax, with its agent as the only one of role `player`.
+class Gymnax(Environment):
+    """One gymnax environment, with a single agent of role `player`.
 
-    Observations are gymnax's own as float32; a numbered one (`Discrete(n)`) is shown one-hot, `[n]`.
-    Where a time limit and an ending fall together, the episode terminated. gymnax's automatic reset
-    is left out: `episodes` does that. Parameters are `{"gymnax": gymnax's own}`; a time limit in
-    them may be lowered, but not raised above `spec.episode_limit`.
+    Observations are float32; discrete ones (`Discrete(n)`) are one-hot `[n]`. If termination and time
+    limit coincide, the episode is terminated. gymnax's auto-reset is bypassed: `episodes` resets.
+    Parameters are `{"gymnax": EnvParams}`; their time limit may be lowered, but not raised above
+    `spec.episode_limit`.
 
     Attributes:
-      spec: one role, no outcomes, no reward components.
+      spec: one role, no results.
     """
 
     def __init__(self, name: str, env, params: PyTree, observe: tuple[int, ...] | None = None):
@@ -42,7 +42,7 @@ class Gymnax:
         )
 
     def default_params(self) -> dict[str, PyTree]:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         return {"gymnax": self._params}
 
     def reset(self, key: jax.Array, params: dict[str, PyTree]) -> tuple[PyTree, TimeStep]:
@@ -86,19 +86,19 @@ def make(
     options: Mapping[str, object] | None = None,
     observe: Sequence[int] | None = None,
 ) -> Gymnax:
-    """Builds an environment of gymnax.
+    """Builds a gymnax environment.
 
     Args:
-      name: gymnax's name of it, e.g. "CartPole-v1".
-      params: fields of gymnax's `EnvParams` that differ from their defaults; None is the default.
+      name: gymnax's name, e.g. "CartPole-v1".
+      params: overrides of gymnax's `EnvParams`; None values keep the default.
       options: arguments of gymnax's constructor, e.g. `size` of DeepSea.
-      observe: indices of the features of a flat observation that are shown, e.g. those that are no
-        velocities; None for all.
+      observe: indices of the observed features of a flat observation, e.g. to hide velocities; None for
+        all.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for an invalid setting.
     """
-    # Here, because the import takes over a second and most runs do without.
+    # Imported here because it takes over a second and most runs do not need it.
     import gymnax
 
     known = gymnax.registered_envs
@@ -128,7 +128,7 @@ def _read_params(defaults: PyTree, changes: Mapping[str, object]) -> PyTree:
 
 
 def _read_param(name: str, value, default) -> np.ndarray:
-    """Returns `value` in the type and shape of gymnax's default."""
+    """Returns `value` with the dtype and shape of gymnax's default."""
     wanted = jnp.asarray(default, jnp.result_type(default))
     try:
         given = np.asarray(value)
@@ -158,7 +158,7 @@ def _read_observe(space, observe: Sequence[int] | None) -> tuple[int, ...] | Non
 def _observation_space(space, observe: tuple[int, ...] | None) -> Box:
     if hasattr(space, "n"):
         return Box((int(space.n),), 0.0, 1.0)
-    # Without gymnax's bounds: some do not hold, and others change with the parameters.
+    # Unbounded: some of gymnax's bounds are violated, others depend on the parameters.
     return Box(space.shape if observe is None else (len(observe),), -np.inf, np.inf)
 
 
@@ -170,5 +170,5 @@ def _action_space(space) -> Box | Discrete:
 
 
 def _cast(x, dtype) -> jax.Array:
-    """As an array of this very type: gymnax mixes Python numbers and arrays, which trace differently."""
+    """Converts to an array of strong type `dtype`: gymnax mixes Python scalars and arrays, which retrace."""
     return lax.convert_element_type(jnp.asarray(x), dtype)

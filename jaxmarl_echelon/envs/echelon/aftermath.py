@@ -1,8 +1,8 @@
-"""What fights leave behind in the terrain: craters, broken walls and wrecks.
+"""Changes of the terrain by fights: wrecks, voxels struck by projectiles, craters.
 
-Terrain changes after the weapons of a substep and before mechs move, so that all that shoot in it
-see the same world: first the wrecks, then what projectiles struck, then explosions, so that the one
-that kills clears its victim's wreck. Source: spec sections 1.1 and 3.3.
+They are applied after the weapons of a substep and before movement, so that all weapons of a substep see
+the same terrain: wrecks, then hits, then explosions, so that the one that kills clears its victim's wreck.
+Source: spec sections 1.1 and 3.3.
 """
 
 from math import ceil
@@ -11,16 +11,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.movement import Ground, looked_up_again
 from jaxmarl_echelon.envs.echelon.projectiles import Impacts
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, updated_where_needed
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, GAUSS, MISSILE, SMOKE, WEAPON
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs
-from physics.voxels import Overlay, Terrain, damage_cells, fill_box
+from physics.sparse_batch import fold_active, take_rows, update_where
+from physics.voxel_damage import damage_cells, fill_box
+from physics.voxels import Overlay, Terrain
 
 _SHARE, _BLAST_SHARE, _WRECK_SHARE, _LOOK_SHARE = 1 / 16, 1 / 32, 1 / 64, 1 / 32
 _BLAST = ceil(2 * float(WEAPON.splash_radius[[MISSILE, GAUSS]].max())) + 1
@@ -37,7 +37,7 @@ class _World(NamedTuple):
 def settle(
     scene: Scene, ground: Ground, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
 ) -> tuple[Overlay, Ground]:
-    """What the terrain is like after the weapons of a substep, and the columns around the mechs.
+    """The terrain after the weapons of a substep, and the columns around the mechs.
 
     Args:
       scene: surroundings.
@@ -58,19 +58,20 @@ def settle(
     wrecks = boxes, mechs.alive, died, loose
 
     def after(change, where, world, *operands, share):
-        # Whole overlays are compared only where there is a change: most substeps leave most of them alone.
+        # Within the sparse update, so that overlays are compared only where something happens.
         def noted(world, terrain, *operands):
             overlay = change(world.overlay, terrain, *operands)
             return _World(overlay, world.changed | _differ(overlay, world.overlay))
 
-        return updated_where_needed(noted, where.any(), world, terrain, *operands, share=share)
+        return update_where(noted, where.any(), world, terrain, *operands, share=share)
 
     world = _World(scene.terrain.overlay, jnp.zeros((), bool))
     world = after(_wreck, died, world, *wrecks, share=_WRECK_SHARE)
     world = after(_hit, struck, world, impacts, struck, share=_SHARE)
     overlay, changed = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
     now = terrain._replace(overlay=overlay)
-    return overlay, updated_where_needed(looked_up_again, changed, ground, now, share=_LOOK_SHARE)
+    solid = update_where(looked_up_again, changed, ground.solid, ground.corner, now, share=_LOOK_SHARE)
+    return overlay, ground._replace(solid=solid)
 
 
 def _differ(one: Overlay, other: Overlay) -> jax.Array:
@@ -90,15 +91,13 @@ def _blast(overlay: Overlay, terrain: Terrain, impacts: Impacts, explodes: jax.A
     radius = jnp.asarray(WEAPON.splash_radius)[kind]
     amount = jnp.asarray(WEAPON.damage * WEAPON.splash_scale)[kind]
 
-    def one(carry):
-        todo, overlay = carry
-        index = todo.argmax()
-        cells, near = _crater(impacts.point[index], radius[index])
-        hurt = jnp.broadcast_to(amount[index], near.shape)
-        overlay = damage_cells(terrain._replace(overlay=overlay), cells, hurt, near & todo[index])
-        return todo.at[index].set(False), overlay
+    def one(active, overlay):
+        (centre,), (within,), (harm,) = take_rows((impacts.point, radius, amount), active.index)
+        cells, near = _crater(centre, within)
+        hurt = jnp.broadcast_to(harm, near.shape)
+        return damage_cells(terrain._replace(overlay=overlay), cells, hurt, near & active.live)
 
-    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (explodes, overlay))[1]
+    return fold_active(explodes, one, overlay, room=1, lockstep=True)
 
 
 def _wreck(
@@ -111,23 +110,20 @@ def _wreck(
 ) -> Overlay:
     """Leaves the wrecks of those who died where they stood."""
 
-    def one(carry):
-        todo, overlay = carry
-        index = todo.argmax()
-        low, high = boxes[index]
-        overlay = fill_box(
+    def one(active, overlay):
+        ((low, high),), (scattered,) = take_rows((boxes, loose), active.index)
+        return fill_box(
             terrain._replace(overlay=overlay),
             low,
             high,
             boxes,
             alive,
-            loose=loose[index],
+            loose=scattered,
             reach=_FOOTPRINT,
-            where=todo[index],
+            where=active.live[0],
         )
-        return todo.at[index].set(False), overlay
 
-    return lax.while_loop(lambda carry: anywhere(carry[0].any()), one, (died, overlay))[1]
+    return fold_active(died, one, overlay, room=1, lockstep=True)
 
 
 def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,8 +1,8 @@
-"""Help in finding the way: throttles are blended with the way to the zone.
+"""Assistance in navigation: throttles are blended with the direction of a waypoint.
 
-Every ten decisions a mech is shown the point two steps along a cheapest path from where it stands;
-until the next time, that is where the blend leads. Paths are those of the terrain as the battle
-began. Source: spec section 1.4.
+Every ten decisions the waypoint becomes the point two steps along a cheapest path to the zone. Paths are
+those of the terrain as the battle began.
+Source: spec section 1.4.
 """
 
 import jax
@@ -25,10 +25,10 @@ _AROUND = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 2, indexing="ij"), -1).resh
 def refreshed(
     bank: TerrainBank, map_index: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array
 ) -> jax.Array:
-    """The points that mechs are led to from now on, `[M, 2]` x and y.
+    """New waypoints of the mechs, `[M, 2]` x and y.
 
-    A mech stands on the nearest node around it from which a path leads; it keeps its point if there is
-    none, and if it is dead or shut down.
+    Paths start at the nearest node around a mech that has one; without one, and while it is dead or shut
+    down, a mech keeps its waypoint.
 
     Args:
       bank: with ways.

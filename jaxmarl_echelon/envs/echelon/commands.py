@@ -1,4 +1,4 @@
-"""What an action means: where its parts stand, and how they are read.
+"""Actions: their layout, and how they become commands.
 
 An action has 26 numbers in [-1, 1]: the nine of `tables.ACTIONS` (throttles, and triggers that
 fire above 0), a score per contact slot, a score per order of contacts, a switch that leaves friends

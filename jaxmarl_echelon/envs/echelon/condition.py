@@ -1,4 +1,4 @@
-"""What happens to mechs by themselves: timers, heat, hazards underfoot, stability.
+"""Condition of mechs: timers, heat, hazards underfoot, stability.
 
 Source: spec sections 3.3, 3.4 and 3.5; steps 2 and 3 of the order of a substep.
 """

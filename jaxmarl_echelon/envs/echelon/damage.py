@@ -1,4 +1,4 @@
-"""What weapons do to mechs: effects are gathered while a phase lasts and take place together.
+"""Damage to mechs: the effects of all weapons of a phase are summed, then applied together.
 
 Source: spec sections 2.3 and 3.3.
 """
@@ -19,7 +19,7 @@ LEG_HEIGHT, LEG_CHANCE, LEG_SHARE = 0.3, 0.1, 0.5
 
 
 class Effects(NamedTuple):
-    """What the weapons of a phase do.
+    """Summed effects of the weapons of a phase.
 
     Attributes:
       damage: `[M, M]` hit points that a shooter takes from a target.
@@ -43,7 +43,7 @@ class Effects(NamedTuple):
 
 
 def no_effects(mechs: int) -> Effects:
-    """Nothing happens to `mechs` mechs."""
+    """Effects on `mechs` mechs that change nothing."""
     zeros, whole = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32)
     return Effects(
         damage=jnp.zeros((mechs, mechs)),
@@ -58,7 +58,7 @@ def no_effects(mechs: int) -> Effects:
 
 
 def no_tally(mechs: int) -> Tally:
-    """Nothing has happened to `mechs` mechs."""
+    """A tally of zeros for `mechs` mechs."""
     zeros, whole, never = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32), jnp.zeros(mechs, bool)
     weapons = jnp.zeros((mechs, len(WEAPONS)), jnp.int32)
     return Tally(
@@ -77,7 +77,7 @@ def no_tally(mechs: int) -> Tally:
 
 
 def together(first: Effects, second: Effects) -> Effects:
-    """Both effects; of two painters of one mech the one with the higher index has painted it last."""
+    """Sums effects; of two painters of one mech the one with the higher index has painted it last."""
     return Effects(
         *(a + b for a, b in zip(first[:4], second[:4], strict=True)),
         suppressed=first.suppressed | second.suppressed,
@@ -88,7 +88,7 @@ def together(first: Effects, second: Effects) -> Effects:
 
 
 def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[Mechs, Tally]:
-    """Lets effects take place on the living; who is left without hit points dies.
+    """Applies effects to the living; mechs without hit points left die.
 
     A kill is credited to the enemy who did the most damage in the phase.
     """
@@ -121,7 +121,7 @@ def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
 
 
 def on_painted(mechs: Mechs, scene: Scene) -> jax.Array:
-    """`[M, M]` bool: shots by one at another profit from the paint of the former's pack."""
+    """`[M, M]` bool: shots by the first mech at the second get the bonus for targets painted by its pack."""
     known = (mechs.painted > 0) & (mechs.painter != NOBODY)
     return (scene.packmates[jnp.maximum(mechs.painter, 0)] & known[:, None]).T
 

@@ -1,13 +1,16 @@
 """Squads of mechs that fight for a zone in voxel terrain."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs import settings as readers
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.echelon import assistance, sensors, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
@@ -15,7 +18,7 @@ from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.contacts import Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, SUCCESS, WINS, judge
+from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, WINS, judge
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
@@ -27,8 +30,10 @@ from jaxmarl_echelon.envs.echelon.types import BLUE, MESSAGE, NOBODY, TEAMS, Ech
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 
+RED_SCORE = "success/red"
 
-class Echelon:
+
+class Echelon(Environment):
     """Blue against red on terrains of one size; see `make` for the settings.
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
@@ -41,12 +46,10 @@ class Echelon:
     Attributes:
       spec: roles, spaces, outcomes.
       simulation: the battle.
-      bank: the terrains.
       teams: mechs of blue and of red.
       layout: what an observation consists of.
-      blocks: the same for encoders, per role `(name, start, shape, kind)`.
+      blocks: the same for encoders, per role.
       endings: names of how an episode can end.
-      scripts: scripted policies, `NAME_blue` and `NAME_red`.
       baselines: scripts to compare a learner with.
       controllers: who plays a role unless the run says otherwise.
       viewer: draws evaluations.
@@ -58,16 +61,32 @@ class Echelon:
         self, simulation: Simulation, reward: Reward, layout: Layout, limits: Limits, params: EchelonParams
     ):
         self.simulation, self.reward, self.layout = simulation, reward, layout
-        self.bank, self.teams = simulation.bank, tuple(simulation.teams)
+        self.teams = tuple(simulation.teams)
         self._params, self._limits = params, limits
         self._team, self._assists = simulation.team, simulation.bank.ways is not None
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
-        parts = tuple((block.name, block.start, block.shape, block.kind) for block in layout.blocks)
-        self.blocks = dict.fromkeys(TEAMS, parts)
-        self.scripts = scripts_lib.scripts(self)
+        self.blocks = dict.fromkeys(TEAMS, layout.blocks)
         self.baselines = scripts_lib.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)
+
+    @property
+    def bank(self) -> TerrainBank:
+        """The terrains."""
+        return self.simulation.bank
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies, `NAME_blue` and `NAME_red`."""
+        return scripts_lib.scripts(self)
+
+    @property
+    def world(self) -> TerrainBank:
+        """The terrains."""
+        return self.bank
+
+    def _place_world(self, world: TerrainBank) -> None:
+        self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> EchelonParams:
         """Returns the parameters that the configuration asks for."""
@@ -225,87 +244,51 @@ class Echelon:
         return {"blue": values[:blue], "red": values[blue:]}
 
 
-def make(
-    reward: Reward,
-    blue: str | Sequence | Mapping = "pack5",
-    red: str | Sequence | Mapping = "pack5",
-    size: Sequence[int] = (40, 40, 20),
-    maps: int = 64,
-    map_seed: int = 0,
-    map_weights: Sequence[float] | None = None,
-    biomes: Sequence[str] | None = None,
-    cache: str | None = "auto",
-    observation: str = "full",
-    telemetry: bool = True,
-    time_limit: float = 60.0,
-    zone_seconds: float | str | None = None,
-    gravity: float = 9.81,
-    spawn_jitter: float = 0.25,
-    yaw_jitter: float = 0.15,
-    fire_probability: float | Sequence[float] = 0.5,
-    assist: float | Sequence[float] = 0.0,
-    pages: int = 64,
-    damaged: int = 96,
-    original: bool = False,
-    bank: TerrainBank | None = None,
-) -> Echelon:
-    """Builds the environment; `conf/env/echelon.yaml` explains each setting.
+def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon:
+    """Builds the environment; `given` are keys of `conf/env/echelon.yaml`, which explains each.
 
     Args:
+      reward: what is paid.
       bank: terrains to use instead of generated ones; `size`, `maps`, `map_seed`, `biomes` and
         `cache` are then ignored.
+      given: settings that differ from the defaults.
 
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    rosters = read_roster("blue", blue), read_roster("red", red)
+    chosen = readers.from_flat(settings.EchelonSettings, given)
+    forces, ground, rules = chosen.forces, chosen.ground, chosen.rules
+    rosters = read_roster("blue", forces.blue), read_roster("red", forces.red)
     teams = tuple(len(roster.classes) for roster in rosters)
     if bank is None:
-        bank = _terrain(size, maps, map_seed, biomes, max(teams), cache)
+        bank = _terrain(ground, max(teams))
     pack = max(roster.largest_pack for roster in rosters)
-    if settings.share_per_team("assist", assist).max() > 0 and bank.ways is None:
+    if settings.share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
         bank = with_ways(bank)
     limits = Limits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
-    given = {
-        "map_weights": map_weights,
-        "observation": observation,
-        "time_limit": time_limit,
-        "gravity": gravity,
-        "spawn_jitter": spawn_jitter,
-        "yaw_jitter": yaw_jitter,
-        "fire_probability": fire_probability,
-        "assist": assist,
-    }
-    fields = settings.read(given, limits)
-    half = time_limit / 2 if zone_seconds is None else zone_seconds
+    if rules.zone_seconds is None:
+        half = readers.number("time_limit", rules.time_limit, PERIOD) / 2
+        chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
     params = EchelonParams(
         reward=reward.params(),
-        zone_seconds=settings.zone_seconds(half, limits),
-        **fields,
+        **readers.read_all(settings.READERS, chosen, limits),
         **settings.roster_fields(rosters),
     )
     simulation = Simulation(
         bank=bank,
         teams=teams,
         substeps=SUBSTEPS,
-        original=readers.switch("original", original),
-        pages=readers.whole("pages", pages, 0, 4096),
-        damaged=readers.whole("damaged", damaged, 0, 4096),
+        original=rules.original,
+        pages=ground.pages,
+        damaged=ground.damaged,
     )
-    layout = make_layout(pack, readers.switch("telemetry", telemetry))
-    return Echelon(simulation, reward, layout, limits, params)
+    return Echelon(simulation, reward, make_layout(pack, chosen.observing.telemetry), limits, params)
 
 
-def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank:
-    count = readers.whole("maps", maps, 1, 2**16)
-    first = readers.whole("map_seed", map_seed, 0)
-    size = [readers.whole("size", side, 1) for side in readers.numbers("size", size, 3)]
-    if cache is not None and not isinstance(cache, str):
-        raise ValueError(f"env.cache={cache!r}: must be a folder, auto or null")
+def _terrain(ground: settings.Ground, team_size: int) -> TerrainBank:
+    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
     try:
-        return terrain_bank(
-            range(first, first + count), size, biomes=biomes, team_size=team_size, cache=cache
-        )
+        return terrain_bank(seeds, ground.size, biomes=ground.biomes, team_size=team_size, cache=ground.cache)
     except ValueError as error:
         raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
 
@@ -313,14 +296,16 @@ def _terrain(size, maps, map_seed, biomes, team_size: int, cache) -> TerrainBank
 def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
     action = Box((commands_lib.SIZE,), -1.0, 1.0)
-    sides = zip(TEAMS, teams, WINS, strict=True)
+    sides = zip(TEAMS, teams, ("success", RED_SCORE), strict=True)
+    reported = results.standard(OUTCOMES, WINS[:1], components=reward.names)
+    won = results.Result(RED_SCORE, kind="rate", source="outcome", among=WINS[1:])
+    ending = results.Result("ending", kind="code", labels=ENDINGS)
     return EnvSpec(
         name="echelon",
         version=4,
-        roles=tuple(Role(team, count, observation, action, (win,)) for team, count, win in sides),
+        roles=tuple(Role(team, count, observation, action, score) for team, count, score in sides),
         decision_period=PERIOD,
         episode_limit=limit,
-        outcomes=OUTCOMES,
-        success=SUCCESS,
-        components=reward.names,
+        results=(*reported, won, ending),
+        score="success",
     )

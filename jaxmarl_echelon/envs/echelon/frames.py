@@ -1,4 +1,4 @@
-"""What is recorded of a battle at every decision."""
+"""Frames: the recording of a battle at every decision."""
 
 import jax
 import jax.numpy as jnp

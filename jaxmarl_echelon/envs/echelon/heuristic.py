@@ -1,8 +1,8 @@
 """The scripted opponent: goes for the zone and shoots at the nearest enemy.
 
-It reads the whole state: it knows where everybody is, but only cannons, and missiles at painted mechs, are
-fired without a clear line.
-It neither jets, nor lays smoke, nor plans a way. Source: spec section 6.2.
+It reads the whole state. Only cannons, and missiles at painted mechs, are fired without a clear line of
+sight. It neither jets, nor lays smoke, nor plans a way.
+Source: spec section 6.2.
 """
 
 from typing import NamedTuple
@@ -56,7 +56,7 @@ _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 @struct.dataclass
 class Memory:
-    """What the mechs of a team remember, to get free when they are stuck.
+    """Memory of the mechs of a team, to get free when they are stuck.
 
     Attributes:
       position: `[A, 3]` at the last decision.

@@ -1,12 +1,12 @@
-"""Where everything stands in an observation: one definition for writers, networks and viewers."""
+"""Layout of observations: one definition for writers, networks and viewers."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
+from algos.types import Block
 from jaxmarl_echelon.envs.echelon.tables import CLASSES
 from jaxmarl_echelon.envs.echelon.types import MESSAGE
 
@@ -32,35 +32,6 @@ SELF_FIELDS = (
     "control", "score", "enemy_score", "time", *(f"sort_{name}" for name in SORTS), "hostile_only",
     "sin_yaw", "cos_yaw",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Block:
-    """A named part of a flat observation.
-
-    Attributes:
-      name: of the block.
-      start: index of its first feature.
-      shape: what it is reshaped to.
-      kind: "vector", "set" of rows in no order (zeros: an empty place), or "map".
-      fields: names along the last axis; empty where it has none.
-    """
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
-    kind: str
-    fields: tuple[str, ...] = ()
-
-    @property
-    def stop(self) -> int:
-        """Index after its last feature."""
-        return self.start + math.prod(self.shape)
-
-    @property
-    def slice(self) -> slice:
-        """Its place in a flat observation."""
-        return slice(self.start, self.stop)
 
 
 @dataclass(frozen=True)

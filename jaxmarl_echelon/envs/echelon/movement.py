@@ -1,4 +1,4 @@
-"""How mechs move: turning, throttle and jets, then one mech after another against terrain and bodies.
+"""Movement: turning, throttle and jets, then collisions with terrain and bodies, one mech after another.
 
 Source: spec sections 1.1, 3.4 and 9.
 """
@@ -23,7 +23,7 @@ from jaxmarl_echelon.envs.echelon.tables import (
     ChassisTable,
 )
 from jaxmarl_echelon.envs.echelon.types import Mechs
-from physics.voxels import Terrain, columns
+from physics.voxels import Terrain, columns, layer_bits
 
 DAMPING = 0.98
 LEGGED_SPEED, LEGGED_JET, WATER_SPEED = 0.4, 0.5, 0.6
@@ -43,7 +43,7 @@ class Ground(NamedTuple):
 
 
 class _Walker(NamedTuple):
-    """What it takes to move one mech; `[M, ...]` in the order of moving.
+    """Inputs to the movement of one mech; `[M, ...]` in the order of moving.
 
     Attributes:
       velocity: `[3]`.
@@ -59,16 +59,16 @@ class _Walker(NamedTuple):
 
 
 def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Ground:
-    """Looks up what can stand in the way of mechs at `position` `[M, 3]` within some substeps."""
+    """Looks up the columns that mechs at `position` `[M, 3]` can reach within some substeps."""
     farthest = np.max(CHASSIS.size[:, :2].max(1) / 2 + CHASSIS.max_speed * SUBSTEP * substeps)
     reach = ceil(float(farthest))
     corner = jnp.floor(position[:, :2]).astype(jnp.int32) - reach
     return Ground(corner, _solid_from(terrain, corner, 2 * reach + 1))
 
 
-def looked_up_again(ground: Ground, terrain: Terrain) -> Ground:
-    """The same columns of a terrain that has changed."""
-    return ground._replace(solid=_solid_from(terrain, ground.corner, ground.solid.shape[-1]))
+def looked_up_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
+    """`Ground.solid` of a terrain that has changed, from the same corners."""
+    return _solid_from(terrain, corner, solid.shape[-1])
 
 
 def accelerate(
@@ -106,7 +106,7 @@ def integrate(
 ) -> Mechs:
     """Moves the mechs one after another, along x, then y, then z.
 
-    What blocks stops a mech along that axis. Against terrain it may be raised by a step instead. Two
+    An obstacle stops a mech along that axis; terrain may raise it by a step instead. Two
     mechs that overlap already do not block each other, so that they can part; in the original they do.
 
     Args:
@@ -136,7 +136,7 @@ def integrate(
 
 
 def noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
-    """`[M]` loudness; who lies or is dead is silent."""
+    """`[M]` loudness; 0 for the fallen and the dead."""
     speed = vectors.length(mechs.velocity)
     return jnp.where(mechs.alive & (mechs.fallen == 0), speed * chassis.noise, 0.0)
 
@@ -150,8 +150,7 @@ def _solid_from(terrain: Terrain, corner: jax.Array, side: int) -> jax.Array:
 def _obstacles(mechs: Mechs, half: jax.Array, ground: Ground) -> jax.Array:
     """Cells `[M, 2, 2]` that block the columns under a mech, where it is and after a substep, along x and y.
 
-    Its body covers the same columns whatever its height is, so that only words are left to compare
-    while mechs wait for each other.
+    The columns do not depend on the mech's height, so that the sequential part only compares words.
     """
     here = mechs.position[:, :2]
     centre = jnp.stack([here, here + mechs.velocity[:, :2] * SUBSTEP], 1)
@@ -178,7 +177,9 @@ def _walk(index, walker, position, walkers, limit, original):
         return jnp.abs(position[:, axis] - value) < reach[:, axis]
 
     def rock(word, z):
-        return (z - half[2] < 0) | (word & _layers(z - half[2], z + half[2]) != 0)
+        low, high = z - half[2], z + half[2]
+        body = layer_bits(jnp.floor(low).astype(jnp.int32), jnp.ceil(high).astype(jnp.int32))
+        return (low < 0) | (word & body != 0)
 
     def slide(word, column, z):
         """Whether a mech gets there, and at what height."""
@@ -208,16 +209,3 @@ def _walk(index, walker, position, walkers, limit, original):
     end = jnp.concatenate([planar, jnp.maximum(end[2:], half[2:])])
     end = jnp.where(walker.present, end, start)
     return end, jnp.where(walker.present & goes, velocity, 0.0)
-
-
-def _layers(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Bits of the cells from the floor of `low` to the ceiling of `high`."""
-    low, high = jnp.floor(low).astype(jnp.int32), jnp.ceil(high).astype(jnp.int32)
-    return _below(high) & ~_below(low)
-
-
-def _below(height: jax.Array) -> jax.Array:
-    height = jnp.clip(height, 0, 32)
-    return jnp.where(
-        height == 0, np.uint32(0), np.uint32(0xFFFFFFFF) >> (32 - jnp.maximum(height, 1)).astype(jnp.uint32)
-    )

@@ -1,4 +1,4 @@
-"""What a mech sees: the blocks of `layout.Layout`, from its own side.
+"""Observations of mechs: the blocks of `layout.Layout`, each from the own side.
 
 Every mech of both teams has the same layout, so that one policy can play all of them. Vectors to
 contacts and to the zone are in the world's axes; the local map and the direction of hits turn
@@ -124,7 +124,7 @@ def observe(
 def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:
     """Returns what each mech's packmates said last, `[M, rows, 8]`: a row per place in the pack.
 
-    The own message is among them; rows of the dead and of places that nobody has are 0.
+    The own message is among them; rows of the dead and of empty places are 0.
     """
     mates = sides.packmates
     index = jnp.arange(mates.shape[0])

@@ -1,4 +1,4 @@
-"""How an episode ends and who has won it. Source: spec section 4."""
+"""Outcomes of an episode and its winner. Source: spec section 4."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ ENDINGS = ("zone", "elimination", "time")
 ZONE, ELIMINATION, TIME = range(len(ENDINGS))
 RUNNING = -1
 WINS = OUTCOMES[:2]
-SUCCESS = WINS[0]
 SCORE_TIE = 1e-3
 
 

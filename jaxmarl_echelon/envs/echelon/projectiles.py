@@ -1,8 +1,7 @@
-"""What is in the air: interception, guidance, flight, impact.
+"""Projectiles: interception, guidance, flight, impact.
 
-Few of a battle's places for projectiles are in use at a time, so that those in use are gathered and
-worked on together; rounds are repeated while any environment of the batch has more.
-Source: spec sections 3.2, 3.3 and 3.5.
+Most of a battle's places for projectiles are empty: those in use are compacted, with one number of chunks
+for all environments of a batch. Source: spec sections 3.2, 3.3 and 3.5.
 """
 
 from typing import NamedTuple
@@ -10,13 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxmarl_echelon.envs.echelon import damage, vectors
 from jaxmarl_echelon.envs.echelon.condition import is_shut_down
 from jaxmarl_echelon.envs.echelon.damage import Effects
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import anywhere, first, where_needed
+from jaxmarl_echelon.envs.echelon.smoke import puff
 from jaxmarl_echelon.envs.echelon.tables import (
     AMS_PERIOD,
     AMS_SLOT,
@@ -25,13 +23,11 @@ from jaxmarl_echelon.envs.echelon.tables import (
     HEAVY,
     MISSILE,
     SMOKE,
-    SMOKE_LIFE,
     SUBSTEP,
     WEAPON,
     WEAPONS,
 )
 from jaxmarl_echelon.envs.echelon.types import (
-    CLOUDS_PER_MECH,
     NOBODY,
     PROJECTILES_PER_MECH,
     Mechs,
@@ -39,6 +35,7 @@ from jaxmarl_echelon.envs.echelon.types import (
     Smoke,
 )
 from physics.line_of_sight import cast, sight_clear
+from physics.sparse_batch import Active, compute_where, fold_active
 from physics.voxels import box_collides
 
 AMS_RANGE, AMS_CHANCE = 5.5, 0.6
@@ -54,7 +51,7 @@ _SPLASH_SHARE = 1 / 16
 
 
 class Impacts(NamedTuple):
-    """What projectiles struck during a substep.
+    """Impacts of projectiles during a substep.
 
     Attributes:
       kind: `[M, 4]` int32 of the projectile, or NOBODY.
@@ -70,7 +67,7 @@ class Impacts(NamedTuple):
 
 
 class _Shots(NamedTuple):
-    """Q projectiles; `place` is their place among the `[M * 4]`, or that number for none."""
+    """Q projectiles; `place` is their index among the `[M * 4]` places, or M * 4 for none."""
 
     place: jax.Array
     shooter: jax.Array
@@ -85,7 +82,7 @@ class _Shots(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """How the flights of Q projectiles end in this substep.
+    """Ends of the flights of Q projectiles in this substep.
 
     ended `[Q]`: hits something; struck `[Q]`: a voxel, `cell` `[Q, 3]`; direct `[Q]`: the mech
     `victim` `[Q]`; point `[Q, 3]`: where; centre `[Q, 3]`: of the explosion or the cloud.
@@ -101,7 +98,6 @@ class _Ends(NamedTuple):
 
 
 class _Round(NamedTuple):
-    todo: jax.Array
     projectiles: Projectiles
     effects: Effects
     ams_ready: jax.Array
@@ -111,7 +107,7 @@ class _Round(NamedTuple):
 
 
 def no_projectiles(mechs: int) -> Projectiles:
-    """Nothing in the air."""
+    """Empty places."""
     shape = (mechs, PROJECTILES_PER_MECH)
     return Projectiles(
         position=jnp.zeros((*shape, 3)),
@@ -132,21 +128,15 @@ def _no_impacts(mechs: int) -> Impacts:
     )
 
 
-def no_smoke(mechs: int) -> Smoke:
-    """No clouds."""
-    shape = (mechs, CLOUDS_PER_MECH)
-    return Smoke(position=jnp.zeros((*shape, 3)), left=jnp.zeros(shape, jnp.int32))
-
-
 def fly(
     scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, draws: jax.Array
 ) -> tuple[Projectiles, Smoke, Impacts, Effects, jax.Array]:
-    """One substep of everything in the air.
+    """One substep of all projectiles.
 
     Args:
       scene: surroundings.
       mechs: the mechs, on which nothing takes effect yet.
-      projectiles: what is in the air.
+      projectiles: those in flight.
       smoke: clouds.
       draws: `[M, 2]` uniform in [0, 1), for interceptions of the two missiles.
 
@@ -161,7 +151,6 @@ def fly(
     ready = mechs.alive & ~is_shut_down(mechs, scene.chassis) & (scene.classes == HEAVY)
     ready &= mechs.cooldown[:, AMS_SLOT] <= 0
     start = _Round(
-        todo=(kind != NOBODY).ravel(),
         projectiles=projectiles,
         effects=damage.no_effects(size),
         ams_ready=ready,
@@ -172,35 +161,30 @@ def fly(
     reach = _reach(scene, mechs)
     look, painted = damage.heading(mechs), damage.on_painted(mechs, scene)
 
-    def work(carry):
-        return _work(scene, mechs, reach, look, painted, draws, carry)
+    def work(active, carry):
+        return _work(scene, mechs, reach, look, painted, draws, active, carry)
 
-    end = lax.while_loop(lambda carry: anywhere(carry.todo.any()), work, start)
-    smoke = _puff(smoke, end.cloud, end.centre)
+    room = max(4, size * 4 // 5)
+    end = fold_active((kind != NOBODY).ravel(), work, start, room, lockstep=True)
+    smoke = puff(smoke, end.cloud, end.centre)
     return end.projectiles, smoke, end.impacts, end.effects, ready & ~end.ams_ready
 
 
-def age_smoke(smoke: Smoke) -> Smoke:
-    """One substep of the clouds."""
-    return smoke.replace(left=jnp.maximum(smoke.left - 1, 0))
-
-
 def intercepted(mechs: Mechs, shot_down: jax.Array) -> Mechs:
-    """Who shot a missile down has to wait before the next."""
+    """Starts the cooldown of mechs `[M]` that shot a missile down."""
     slot = mechs.cooldown.at[:, AMS_SLOT]
     return mechs.replace(cooldown=slot.set(jnp.where(shot_down, AMS_PERIOD, mechs.cooldown[:, AMS_SLOT])))
 
 
 def _reach(scene: Scene, mechs: Mechs) -> jax.Array:
-    """`[M]` how near to a mech's centre a projectile hits it."""
+    """`[M]` distance to a mech's centre within which a projectile hits it."""
     return scene.chassis.size.max(-1) / 2
 
 
-def _work(scene, mechs, reach, look, painted, draws, carry: _Round) -> _Round:
-    """Moves as many of the projectiles that are left as there is room for."""
+def _work(scene, mechs, reach, look, painted, draws, active: Active, carry: _Round) -> _Round:
+    """Moves the active projectiles."""
     size = mechs.hp.shape[0]
-    place = first(carry.todo, max(4, size * 4 // 5))
-    shots = _gather(carry.projectiles, place)
+    shots = _gather(carry.projectiles, active.index)
     stopped, ready = _intercept(scene, mechs, carry.ams_ready, shots, draws)
     shots = shots._replace(kind=jnp.where(stopped, NOBODY, shots.kind))
     shots = shots._replace(velocity=_steer(scene, mechs, shots))
@@ -214,7 +198,6 @@ def _work(scene, mechs, reach, look, painted, draws, carry: _Round) -> _Round:
         kind=jnp.where(ends.ended, NOBODY, shots.kind),
     )
     return _Round(
-        todo=carry.todo.at[place].set(False, mode="drop"),
         projectiles=_scatter(carry.projectiles, moved),
         effects=damage.together(carry.effects, effects),
         ams_ready=ready,
@@ -267,9 +250,9 @@ def _record(impacts: Impacts, shots: _Shots, ends: _Ends) -> Impacts:
 
 
 def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, jax.Array]:
-    """Which missiles `[Q]` are shot down, and who `[M]` can still shoot at others.
+    """Which missiles `[Q]` are shot down, and which mechs `[M]` are still ready to intercept.
 
-    Every defender in reach tries in turn, so that one draw decides who succeeds, if anybody.
+    Every defender in reach tries in turn: one geometric draw says which one succeeds, if any.
     """
     apart = mechs.position - shots.position[:, None]
     near = vectors.square(apart) <= AMS_RANGE**2
@@ -283,13 +266,13 @@ def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, ja
 
 
 def _counted_before(mask: jax.Array) -> jax.Array:
-    """How many earlier entries along the last axis are true."""
+    """Number of earlier entries along the last axis that are true."""
     size = mask.shape[-1]
     return jnp.matmul(mask.astype(jnp.float32), np.triu(np.ones((size, size), np.float32), 1))
 
 
 def _enemies(scene: Scene, shooter: jax.Array) -> jax.Array:
-    """`[Q, M]` bool; who is an enemy of the shooters `[Q]`."""
+    """`[Q, M]` bool; the mech is an enemy of the shooter `[Q]`."""
     return jnp.asarray(scene.team)[shooter][:, None] != scene.team
 
 
@@ -309,7 +292,7 @@ def _steer(scene, mechs, shots: _Shots) -> jax.Array:
 
 
 def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
-    """What the projectiles meet on the way to `after`."""
+    """First collision of each projectile on the way to `after`."""
     way = after - shots.position
     to = mechs.position - shots.position[:, None]
     square = jnp.maximum(vectors.square(way), 1e-12)
@@ -375,7 +358,7 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
 
 
 def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax.Array:
-    """`[Q, M]` bool; who is near an explosion that no voxel keeps away."""
+    """`[Q, M]` bool; the mech is within an explosion, with no voxel in between."""
     explodes = ends.ended & ((shots.kind == MISSILE) | (shots.kind == GAUSS))
     radius = jnp.asarray(WEAPON.splash_radius)[jnp.maximum(shots.kind, 0)][:, None]
     apart = mechs.position - ends.centre[:, None]
@@ -385,7 +368,7 @@ def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax
         ends = jnp.where(near[..., None], position, centre[:, None])
         return near & sight_clear(terrain, centre[:, None], ends, steps=_SPLASH_STEPS)
 
-    return where_needed(
+    return compute_where(
         uncovered,
         near.any(),
         jnp.zeros_like(near),
@@ -394,14 +377,4 @@ def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax
         mechs.position,
         near,
         share=_SPLASH_SHARE,
-    )
-
-
-def _puff(smoke: Smoke, wanted: jax.Array, centre: jax.Array) -> Smoke:
-    """New clouds in place of those that would have vanished first."""
-    oldest = vectors.lowest(smoke.left, -1)[0][:, None] == np.arange(CLOUDS_PER_MECH)
-    here = oldest & wanted[:, None]
-    return Smoke(
-        position=jnp.where(here[..., None], centre[:, None], smoke.position),
-        left=jnp.where(here, SMOKE_LIFE, smoke.left),
     )

@@ -71,7 +71,7 @@ class Viewer:
 
     def _result(self, evaluation, index: int) -> str:
         """How an episode ended, for people: "blue win by zone"."""
-        outcome, ending = int(evaluation.outcome[index]), int(evaluation.frames.ending[-1, index])
+        outcome, ending = int(evaluation.results["outcome"][index]), int(evaluation.frames.ending[-1, index])
         if outcome < 0:
             return "not over"
         name = self.outcomes[outcome].replace("_", " ")

@@ -1,4 +1,4 @@
-"""What does not change while a substep lasts."""
+"""The scene: constants of a substep."""
 
 from typing import NamedTuple
 

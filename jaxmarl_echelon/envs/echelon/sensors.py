@@ -1,4 +1,4 @@
-"""What mechs notice of each other: electronic warfare, sight, noise.
+"""Sensors: electronic warfare, sight, noise.
 
 Source: spec sections 2.1 to 2.3.
 """
@@ -9,10 +9,10 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.condition import is_shut_down
-from jaxmarl_echelon.envs.echelon.sparse import where_needed
-from jaxmarl_echelon.envs.echelon.tables import SMOKE, WEAPON, ChassisTable
-from jaxmarl_echelon.envs.echelon.types import Battle, Mechs, Smoke
-from physics.line_of_sight import in_smoke, sight_clear
+from jaxmarl_echelon.envs.echelon.smoke import smoked
+from jaxmarl_echelon.envs.echelon.tables import ChassisTable
+from jaxmarl_echelon.envs.echelon.types import Battle, Mechs
+from physics.line_of_sight import sight_clear
 from physics.voxels import Terrain
 
 EW_RANGE = 50.0
@@ -22,13 +22,12 @@ LOCK_QUALITY = 0.7
 RADAR_RANGE = 14.0
 HOT = 0.8
 MUFFLED, LOUDNESS_SCALE = 0.2, 5.0
-_SMOKE_SHARE = 1 / 8
 
 
 def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How well sensors work, and the levels of jamming and of countering it, `[M]` each.
+    """Quality of the sensors, and the levels of jamming and of countering it, `[M]` each.
 
-    Who is dead or shut down senses as badly as can be, and neither is jammed nor helped.
+    Mechs that are dead or shut down have the worst quality and neither level.
 
     Args:
       mechs: the mechs.
@@ -48,12 +47,12 @@ def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.
 
 
 def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
-    """Whether terrain and whether smoke leave sight between centres, bool `[M, M]` each; symmetric."""
+    """Whether sight between centres is clear of terrain and of smoke, bool `[M, M]` each; symmetric."""
     position = battle.mechs.position
     size = position.shape[0]
     one, other = np.triu_indices(size, 1)
     start, end = position[one], position[other]
-    # Nobody asks for the dead; a segment without length is done at once.
+    # Lines to the dead are not used: as points they take no steps.
     both = (battle.mechs.alive[one] & battle.mechs.alive[other])[:, None]
     terrain_clear = sight_clear(terrain, start, jnp.where(both, end, start))
     smoke_clear = ~smoked(battle.smoke, start, end, both[:, 0])
@@ -63,19 +62,6 @@ def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
         return half | half.T | np.eye(size, dtype=bool)
 
     return matrix(terrain_clear), matrix(smoke_clear)
-
-
-def smoked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> jax.Array:
-    """Which segments `[S]` lead through smoke, of those that are asked for; `where` `[S]` bool."""
-    there = smoke.left.ravel() > 0
-
-    def through(position, start, end, there, where):
-        return where & in_smoke(start, end, position.reshape(-1, 3), there, WEAPON.splash_radius[SMOKE])
-
-    operands = smoke.position, start, end, there, where
-    return where_needed(
-        through, there.any() & where.any(), jnp.zeros_like(where), *operands, share=_SMOKE_SHARE
-    )
 
 
 def visible(

@@ -1,23 +1,101 @@
-"""Reads and checks what a configuration or a curriculum says about the mech battles."""
+"""Settings of the mech battles: those of a run, and those that may change between episodes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
 from jaxmarl_echelon.envs.echelon.tables import SUBSTEP
 from jaxmarl_echelon.envs.echelon.types import TEAMS, EchelonParams
 from jaxmarl_echelon.envs.rewards import Reward
+from jaxmarl_echelon.envs.settings import (
+    Settings,
+    choice,
+    map_weights,
+    number,
+    numbers,
+    read_fields,
+    refuse_fixed,
+    setting,
+    switch,
+    whole,
+)
 
 OBSERVATIONS = ("full", "partial")
 NEVER = "never"
 SUBSTEPS = 5
 PERIOD = SUBSTEP * SUBSTEPS
+
+
+def _size(name: str, value) -> tuple[int, ...]:
+    """Reads voxels along x, y and z."""
+    return tuple(whole(name, side, 1) for side in numbers(name, value, 3))
+
+
+def _folder(name: str, value) -> str | None:
+    """Reads the folder that keeps terrains; None for none."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"env.{name}={value!r}: must be a folder, auto or null")
+    return value
+
+
+@dataclass(frozen=True)
+class Forces(Settings):
+    """The teams and their script's chance to fire; conf/env/echelon.yaml explains each setting here."""
+
+    blue: str | Sequence | Mapping = "pack5"
+    red: str | Sequence | Mapping = "pack5"
+    fire_probability: float | Sequence[float] = 0.5
+    assist: float | Sequence[float] = 0.0
+
+
+@dataclass(frozen=True)
+class Ground(Settings):
+    """The terrains, and how much of them a battle may change."""
+
+    size: Sequence[int] = setting((40, 40, 20), _size)
+    maps: int = setting(64, whole, 1, 2**16)
+    map_seed: int = setting(0, whole, 0)
+    map_weights: Sequence[float] | None = None
+    biomes: Sequence[str] | None = None
+    cache: str | None = setting("auto", _folder)
+    pages: int = setting(64, whole, 0, 4096)
+    damaged: int = setting(96, whole, 0, 4096)
+
+
+@dataclass(frozen=True)
+class Rules(Settings):
+    """Starts, physics and the end of a battle; seconds, voxels, rad."""
+
+    time_limit: float = 60.0
+    zone_seconds: float | str | None = None
+    gravity: float = 9.81
+    spawn_jitter: float = 0.25
+    yaw_jitter: float = 0.15
+    original: bool = setting(False, switch)
+
+
+@dataclass(frozen=True)
+class Observing(Settings):
+    """What mechs are shown."""
+
+    observation: str = "full"
+    telemetry: bool = setting(True, switch)
+
+
+@dataclass(frozen=True)
+class EchelonSettings:
+    """All settings of the mech battles."""
+
+    forces: Forces = field(default_factory=Forces)
+    ground: Ground = field(default_factory=Ground)
+    rules: Rules = field(default_factory=Rules)
+    observing: Observing = field(default_factory=Observing)
 
 
 class Limits(NamedTuple):
@@ -42,7 +120,7 @@ Reader = tuple[str, Callable[[Any, Limits], jax.Array]]
 
 
 def _number(name: str, low: float, high: float = math.inf) -> Reader:
-    return name, lambda value, _: jnp.float32(settings.number(name, value, low, high))
+    return name, lambda value, _: jnp.float32(number(name, value, low, high))
 
 
 def decisions(seconds: float) -> int:
@@ -52,7 +130,7 @@ def decisions(seconds: float) -> int:
 
 def time_limit(value, limits: Limits) -> jax.Array:
     """Reads a time limit in seconds as a number of decisions."""
-    return jnp.int32(decisions(settings.number("time_limit", value, PERIOD, limits.seconds)))
+    return jnp.int32(decisions(number("time_limit", value, PERIOD, limits.seconds)))
 
 
 def zone_seconds(value, limits: Limits) -> jax.Array:
@@ -61,14 +139,14 @@ def zone_seconds(value, limits: Limits) -> jax.Array:
         return jnp.float32(math.inf)
     if isinstance(value, str):
         raise ValueError(f"env.zone_seconds={value!r}: must be a number of at least 0, null or {NEVER}")
-    return jnp.float32(settings.number("zone_seconds", value, PERIOD))
+    return jnp.float32(number("zone_seconds", value, PERIOD))
 
 
 def share_per_team(name: str, value) -> jax.Array:
     """Reads one share in [0, 1] for both teams, or one for each."""
     both = [value, value] if not isinstance(value, list | tuple) else value
-    shares = settings.numbers(name, both, len(TEAMS), 0.0)
-    return jnp.asarray([settings.number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
+    shares = numbers(name, both, len(TEAMS), 0.0)
+    return jnp.asarray([number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
 
 
 def assist(value, limits: Limits) -> jax.Array:
@@ -82,11 +160,11 @@ def assist(value, limits: Limits) -> jax.Array:
 READERS: dict[str, Reader] = {
     "map_weights": (
         "map_weights",
-        lambda value, limits: jnp.asarray(settings.map_weights(value, limits.maps)),
+        lambda value, limits: jnp.asarray(map_weights(value, limits.maps)),
     ),
     "observation": (
         "full_observation",
-        lambda value, _: jnp.bool_(settings.choice("observation", value, OBSERVATIONS) == "full"),
+        lambda value, _: jnp.bool_(choice("observation", value, OBSERVATIONS) == "full"),
     ),
     "time_limit": ("max_decisions", time_limit),
     "zone_seconds": ("zone_seconds", zone_seconds),
@@ -99,11 +177,6 @@ READERS: dict[str, Reader] = {
     ),
     "assist": ("assist", assist),
 }
-
-
-def read(given: Mapping[str, Any], limits: Limits) -> dict[str, jax.Array]:
-    """Turns settings into fields of the parameters; raises ValueError in one line for a bad value."""
-    return {READERS[key][0]: READERS[key][1](value, limits) for key, value in given.items()}
 
 
 def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
@@ -142,12 +215,11 @@ def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, rewa
             before = {name: fields.get(name, getattr(params, name)) for name in ("classes", "pack")}
             fields["classes"] = before["classes"].at[here].set(jnp.asarray(roster.classes, jnp.int32))
             fields["pack"] = before["pack"].at[here].set(jnp.asarray(roster.packs, jnp.int32))
-    for key in plain:
-        if key not in READERS:
-            allowed = ", ".join((*READERS, *TEAMS, "reward"))
-            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+    refuse_fixed(plain, (*READERS, *TEAMS, "reward"))
     limits = limits._replace(seconds=int(params.max_decisions) * PERIOD)
-    return params.replace(**read(plain, limits), **fields, reward=reward.change(params.reward, weights))
+    return params.replace(
+        **read_fields(READERS, plain, limits), **fields, reward=reward.change(params.reward, weights)
+    )
 
 
 def _same_size(team: str, value, side: int, limits: Limits) -> Roster:

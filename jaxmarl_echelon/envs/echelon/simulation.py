@@ -1,4 +1,4 @@
-"""Battles of mechs in voxel terrain: what happens during a decision.
+"""Battles of mechs in voxel terrain: one decision.
 
 A decision is `substeps` steps of 0.05 s. In each: clouds age; timers, heat, hazards and stability;
 projectiles; weapons; changes of the terrain; movement. Weapons and projectiles of one step take effect
@@ -17,6 +17,7 @@ from jax import lax
 from jaxmarl_echelon.envs.echelon import aftermath, condition, damage, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.movement import Ground
 from jaxmarl_echelon.envs.echelon.scene import Scene, chassis_of, scene_of
+from jaxmarl_echelon.envs.echelon.smoke import age_smoke, no_smoke
 from jaxmarl_echelon.envs.echelon.tables import COOLDOWNS, MAX_STABILITY, SCOUT, SECONDARY
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Battle, EchelonParams, Mechs, Projectiles, Smoke, Tally
@@ -28,7 +29,7 @@ _DRAWS = 4
 
 
 class _Step(NamedTuple):
-    """What changes from substep to substep."""
+    """The carry of the scan over substeps."""
 
     mechs: Mechs
     projectiles: Projectiles
@@ -107,7 +108,7 @@ class Simulation:
         return Battle(
             mechs=mechs,
             projectiles=projectiles.no_projectiles(number.size),
-            smoke=projectiles.no_smoke(number.size),
+            smoke=no_smoke(number.size),
             overlay=no_overlay(self.bank.voxels.material.shape[1:], self.pages, self.damaged),
             map_index=jnp.asarray(map_index, jnp.int32),
             tally=damage.no_tally(number.size),
@@ -153,7 +154,7 @@ class Simulation:
     def _substep(self, scene: Scene, orders, loose: jax.Array, step: _Step, draws: jax.Array) -> _Step:
         scene = scene._replace(terrain=scene.terrain._replace(overlay=step.overlay))
         mechs, tally, flying = step.mechs, step.tally, step.projectiles
-        smoke = projectiles.age_smoke(step.smoke)
+        smoke = age_smoke(step.smoke)
         foot = mechs.position.at[:, 2].add(-scene.chassis.size[:, 2] / 2)
         material = material_at(scene.terrain, foot.astype(jnp.int32))
         mechs, burnt = condition.advance(mechs, scene.chassis, orders, material)

@@ -62,7 +62,7 @@ class Mechs:
 
 @struct.dataclass
 class Projectiles:
-    """What is in the air: four places per shooter, of which at most three are ever in use.
+    """Projectiles in flight: four places per shooter, of which at most three are ever in use.
 
     Attributes:
       position: `[M, 4, 3]`.
@@ -94,7 +94,7 @@ class Smoke:
 
 @struct.dataclass
 class Tally:
-    """What happened during one decision; cleared before the next.
+    """Counts of one decision; cleared before the next.
 
     Attributes:
       dealt: `[M]` damage done to enemies.

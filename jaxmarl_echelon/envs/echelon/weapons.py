@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.condition import Orders, is_shut_down
 from jaxmarl_echelon.envs.echelon.damage import Effects
 from jaxmarl_echelon.envs.echelon.projectiles import SHELLS, TUBES
 from jaxmarl_echelon.envs.echelon.scene import Scene
-from jaxmarl_echelon.envs.echelon.sparse import when_anywhere
+from jaxmarl_echelon.envs.echelon.smoke import smoked
 from jaxmarl_echelon.envs.echelon.tables import (
     AUTOCANNON,
     COOLDOWNS,
@@ -31,6 +31,7 @@ from jaxmarl_echelon.envs.echelon.tables import (
 )
 from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Projectiles, Smoke, Tally
 from physics.line_of_sight import sight_clear
+from physics.sparse_batch import cond_any
 
 FOCUS_CONE, NEAREST_CONE = 0.2, 0.1
 SHELL_HEIGHT, TUBE_HEIGHT, LOFT = 0.8, 0.5, 0.5
@@ -42,7 +43,7 @@ _FAR = np.float32(1e9)
 
 
 class View(NamedTuple):
-    """What shooters know of others while nobody moves; `[M, M]` each, from the first to the second.
+    """Geometry and sight between mechs at one instant; `[M, M]` each, from the first to the second.
 
     Attributes:
       offset: `[M, M, 3]` to the other.
@@ -66,7 +67,7 @@ class View(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Projectiles that start now, one per mech at most; all `[M, ...]`, `fires` says which."""
+    """Projectiles that start now, one per mech at most; all `[M, ...]`, valid where `fires`."""
 
     fires: jax.Array
     kind: jax.Array
@@ -90,13 +91,13 @@ def fire(
     Args:
       scene: surroundings.
       mechs: the mechs.
-      projectiles: what is in the air.
+      projectiles: those in flight.
       smoke: clouds.
       tally: of the decision so far.
-      orders: what the mechs are told.
+      orders: commands of the mechs.
       draws: `[M]` uniform in [0, 1): whether lasers (near 0) and flamers (near 1) hit legs.
       ordered: mechs fire one after another in the order of their indices, and each weapon takes
-        effect at once. Otherwise all weapons fire at what there was before any did.
+        effect at once. Otherwise all see the state before any fired.
     """
     view = _look(scene, mechs, smoke, orders)
     size = mechs.hp.shape[0]
@@ -104,7 +105,7 @@ def fire(
         everybody, total = jnp.ones(size, bool), damage.no_effects(size)
         for weapons, stage in _STAGES:
             pulled = orders.triggers[:, weapons].any() & mechs.alive.any()
-            mechs, projectiles, tally, effects = when_anywhere(
+            mechs, projectiles, tally, effects = cond_any(
                 pulled, stage, _rest, scene, view, mechs, projectiles, tally, orders, draws, everybody
             )
             total = damage.together(total, effects)
@@ -157,19 +158,19 @@ def _sight(scene: Scene, position: jax.Array, smoke: Smoke, wanted: jax.Array) -
     start = position[one]
     end = jnp.where(looks[:, None], position[other], start)
     clear = looks & sight_clear(scene.terrain, start, end, share=_SIGHT_SHARE)
-    clear &= ~sensors.smoked(smoke, start, end, clear)
+    clear &= ~smoked(smoke, start, end, clear)
     either = jnp.zeros(wanted.shape, bool).at[one, other].set(clear)
     return wanted & (either | either.T)
 
 
 def _can_fire(scene: Scene, mechs: Mechs, orders: Orders, weapon: int) -> jax.Array:
-    """`[M]` bool; alive, not too hot, told to and ready to."""
+    """`[M]` bool; alive, not shut down, triggered and cooled down."""
     ready = mechs.cooldown[:, WEAPON.slot[weapon]] <= 0
     return orders.triggers[:, weapon] & ready & mechs.alive & ~is_shut_down(mechs, scene.chassis)
 
 
 def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The nearest target `[M]` of those that pass `[M, M]`, the focus among equals; whether there is one."""
+    """The nearest target `[M]` that `passes` `[M, M]`, the focus among equals; and whether there is one."""
     distance = jnp.where(passes, view.distance, _FAR)
     target, nearest = vectors.lowest(distance, -1)
     focus = jnp.maximum(mechs.focus, 0)
@@ -179,7 +180,7 @@ def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax
 
 
 def _spend(mechs: Mechs, tally: Tally, weapon: int, fires: jax.Array) -> tuple[Mechs, Tally]:
-    """Heat, cooldown and count of a shot."""
+    """Adds heat, cooldown and count of a shot."""
     slot = WEAPON.slot[weapon]
     waiting = fires[:, None] & (np.arange(len(COOLDOWNS)) == slot)
     shots = fires[:, None] & (np.arange(len(WEAPONS)) == weapon)
@@ -191,7 +192,7 @@ def _spend(mechs: Mechs, tally: Tally, weapon: int, fires: jax.Array) -> tuple[M
 
 
 def _launch(projectiles: Projectiles, launch: Launch, places: tuple[int, int]) -> Projectiles:
-    """Puts what starts into the first free one of two places."""
+    """Puts new projectiles into the first free one of two places."""
     place = jnp.where(projectiles.kind[:, places[0]] == NOBODY, *places)
     here = launch.fires[:, None] & (place[:, None] == np.arange(projectiles.kind.shape[1]))
     return Projectiles(
@@ -204,7 +205,7 @@ def _launch(projectiles: Projectiles, launch: Launch, places: tuple[int, int]) -
 
 
 def _above(mechs: Mechs, scene: Scene, share: float, extra: float = 0.0) -> jax.Array:
-    """Points `[M, 3]` above the centres by a share of half the height, and something."""
+    """Points `[M, 3]` above the centres by a share of half the height, and `extra`."""
     return mechs.position.at[:, 2].add(share * scene.chassis.size[:, 2] / 2 + extra)
 
 
@@ -226,7 +227,7 @@ def _beams(scene, view, mechs, projectiles, tally, orders, draws, who):
 
 
 def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
-    """What a laser or a flamer does."""
+    """Effects of a laser or a flamer."""
     size = mechs.hp.shape[0]
     hit = fires[:, None] & (target[:, None] == np.arange(size))
     offset = jnp.take_along_axis(view.offset, target[:, None, None], 1)[:, 0]
@@ -287,7 +288,7 @@ def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
 
 
 def _aim(scene, view, mechs, reach) -> tuple[jax.Array, jax.Array]:
-    """What cannons aim at: the focus in a wide cone, or an enemy in a narrow one that is nearer."""
+    """Targets of cannons: the focus in a wide cone, or an enemy in a narrow one that is nearer."""
     enemies = scene.enemies & mechs.alive
     is_focus = (mechs.focus[:, None] == np.arange(reach.size)) & enemies
     in_reach = view.distance <= reach[:, None]

@@ -1,4 +1,4 @@
-"""The zone that both teams fight for: who is inside, and what holding it is worth.
+"""The zone that both teams fight for: presence and hold.
 
 Source: spec sections 1.3, 4 and 6.1. Height does not count.
 """

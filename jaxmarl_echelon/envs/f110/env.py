@@ -1,5 +1,6 @@
 """The adversarial task: an attacker makes a defender crash without crashing itself."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
+from jaxmarl_echelon.envs.f110.episode_settings import ROLES
+from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
 from jaxmarl_echelon.envs.f110.goals import F110Goals
 from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
 from jaxmarl_echelon.envs.f110.outcomes import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
@@ -16,7 +20,6 @@ from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
 from jaxmarl_echelon.envs.f110.simulation import (
     SPEED,
-    WALL_CONTACTS,
     Simulation,
     SpeedLock,
     poses_of,
@@ -31,18 +34,17 @@ from jaxmarl_echelon.envs.f110.spawns import (
     read_points,
     spawn_table,
 )
-from jaxmarl_echelon.envs.f110.tasks import ROLES
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
+from jaxmarl_echelon.envs.settings import from_flat, interval, read_all
 from jaxmarl_echelon.envs.spaces import Box
-from physics.boxes import boundary_intervals
-from physics.mapbank import distance_at, map_bank
-from physics.single_track import INTEGRATORS
+from physics.mapbank import MapBank, distance_at
 
+DEFENCE = "success/defender"
 _SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.0], np.float32)
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
-class F110:
+class F110(Environment):
     """An attacker and a defender on a map; see `make` for the settings.
 
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
@@ -56,7 +58,6 @@ class F110:
       spec: roles, spaces, outcomes; tasks are the spawn points.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
-      scripts: scripted policies by name.
       baselines: scripts to compare a trained attacker with.
       references: scripts whose success is shown beside a trained attacker's in any case: on maps other
         than `line2` the defender may well crash by itself, which a standing attacker tells.
@@ -70,7 +71,7 @@ class F110:
         maps: Sequence,
         reward: Reward,
         spawns: SpawnTable,
-        limits: tasks.Limits,
+        limits: episode_settings.Limits,
         params: F110Params,
         *,
         scales: ObservationScales,
@@ -94,12 +95,27 @@ class F110:
         )
         names = tuple(point.name for point in limits.points)
         self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
-        self.scripts = controllers.scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = Viewer(maps, OUTCOMES, simulation)
+
+    ladder = "phased26"
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies by name."""
+        return controllers.scripts(self, self._ftg_options)
+
+    @property
+    def world(self) -> tuple[MapBank, SpawnTable]:
+        """The maps, and the poses that episodes begin from."""
+        return self.simulation.bank, self.spawns
+
+    def _place_world(self, world: tuple[MapBank, SpawnTable]) -> None:
+        bank, self.spawns = world
+        self.simulation = dataclasses.replace(self.simulation, bank=bank)
 
     def default_params(self) -> F110Params:
         """Returns the parameters that the configuration asks for."""
@@ -110,8 +126,10 @@ class F110:
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
-        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
-        return tasks.change(tasks.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options)
+        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
+        return episode_settings.change(
+            episode_settings.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options
+        )
 
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
@@ -302,104 +320,46 @@ class F110:
         )
 
 
-def make(
-    reward: Reward,
-    map: str | Sequence[str] = "line2",
-    map_weights: Sequence[float] | None = None,
-    reverse: bool | Sequence[bool] = False,
-    lidar_beams: int = 108,
-    lidar_fov: float = 4.7,
-    lidar_max_range: float = 30.0,
-    lidar_noise: float = 0.01,
-    lidar_range: float = 12.0,
-    speed_scale: float = 1.0,
-    position_scale: float = 12.0,
-    observe_time: bool = False,
-    observe_target: bool = True,
-    car: str | Mapping = "limo",
-    gains: str | Mapping = "f110",
-    dt: float = 0.01,
-    action_repeat: int = 2,
-    integrator: str = "rk4",
-    steering_delay: int = 1,
-    wall_contact: str = "field",
-    attacker_speed: Sequence[float] | None = None,
-    spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left"),
-    spawn_points: Mapping | None = None,
-    spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0),
-    pose_jitter: float | Sequence[float] = (0.0, 0.0, 0.0),
-    evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05),
-    spawn_speed: float | Sequence[float] = 0.44,
-    base_poses: Mapping[str, Sequence] | None = None,
-    finish_lines: Mapping[str, Sequence] | None = None,
-    lock_steps: int = 800,
-    locked: Sequence[str] = ("defender",),
-    ftg: Mapping | None = None,
-    max_steps: int = 1500,
-    timeout: str = "terminal",
-    idle_speed: float = 0.05,
-    idle_decisions: int = 0,
-    goal: Mapping | None = None,
-) -> F110 | F110Goals:
-    """Builds the adversarial environment; `conf/env/f110.yaml` explains each setting.
+def make(reward: Reward, **given) -> F110 | F110Goals:
+    """Builds the adversarial environment; `given` are keys of `conf/env/f110.yaml`, which explains each.
 
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map, reverse)
-    vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
-    size = float(vehicle.length), float(vehicle.width)
-    points = read_points(spawn_points)
-    ftg_params, ftg_options = settings.read_ftg(ftg, sensor.fov)
+    chosen = from_flat(settings.GaplockSettings, given)
+    maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
     if ON_TRACK & set(reward.names) and any(grid.centerline is None for grid in maps):
         paid = ", ".join(sorted(ON_TRACK & set(reward.names)))
-        raise ValueError(f"env.map={map}: the reward's {paid} needs a map with a centreline")
-    simulation = Simulation(
-        bank=map_bank(maps),
-        lidar=sensor,
-        cars=2,
-        dt=settings.number("dt", dt, 1e-4, 0.1),
-        repeat=settings.whole("action_repeat", action_repeat, 1, 1000),
-        integrator=settings.choice("integrator", integrator, tuple(INTEGRATORS)),
-        delay=settings.whole("steering_delay", steering_delay, 0, 100),
-        wall_contact=settings.choice("wall_contact", wall_contact, WALL_CONTACTS),
-        outline=boundary_intervals(*size, min(grid.resolution for grid in maps)),
-    )
-    limits = tasks.Limits.of(vehicle, maps, points)
-    limit = limits.speed
-    given = {
-        "spawns": spawns, "spawn_jitter": spawn_jitter, "spawn_speed": spawn_speed,
-        "pose_jitter": pose_jitter, "evaluation_jitter": evaluation_jitter,
-        "lock_steps": lock_steps, "locked": locked, "map_weights": map_weights,
-        "lidar_noise": lidar_noise, "max_steps": max_steps, "timeout": timeout,
-        "idle_speed": idle_speed, "idle_decisions": idle_decisions,
-    }  # fmt: skip
+        raise ValueError(f"env.map={chosen.maps.map}: the reward's {paid} needs a map with a centreline")
+    simulation = driving.simulation(maps, lidar, cars=2, shared_fate=True)
+    vehicle, points = settings.read_car(driving.car), read_points(chosen.starts.spawn_points)
+    ftg_params, ftg_options = read_ftg(chosen.players.ftg, lidar.fov)
+    limits = episode_settings.Limits.of(vehicle, maps, points)
     params = F110Params(
         car=vehicle,
-        gains=settings.read_gains(gains),
+        gains=settings.read_gains(driving.gains),
         ftg=ftg_params,
         reward=reward.params(),
-        **tasks.read(tasks.GAPLOCK, given, limits),
+        **read_all(episode_settings.GAPLOCK, chosen, limits),
     )
+    size = float(vehicle.length), float(vehicle.width)
+    base_poses = settings.read_base_poses(chosen.starts.base_poses)
+    sensing, speed = chosen.sensing, limits.speed
     env = F110(
         simulation,
         maps,
         reward,
-        spawn_table(maps, points, size, settings.read_base_poses(base_poses)),
+        spawn_table(maps, points, size, base_poses),
         limits,
         params,
-        scales=ObservationScales(
-            settings.number("lidar_range", lidar_range, 1e-3),
-            settings.number("speed_scale", speed_scale, 1e-3),
-            settings.number("position_scale", position_scale, 1e-3),
-        ),
-        observe_time=settings.switch("observe_time", observe_time),
-        observe_target=settings.switch("observe_target", observe_target),
-        finish_lines=settings.read_finish_lines(finish_lines, maps),
+        scales=ObservationScales(sensing.lidar_range, sensing.speed_scale, sensing.position_scale),
+        observe_time=sensing.observe_time,
+        observe_target=sensing.observe_target,
+        finish_lines=settings.read_finish_lines(chosen.endings.finish_lines, maps),
         ftg_options=ftg_options,
-        speed_limits=(settings.interval("attacker_speed", attacker_speed or limit, *limit), limit),
+        speed_limits=(interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
     )
-    return env if goal is None else F110Goals(env, goal)
+    return env if chosen.players.goal is None else F110Goals(env, chosen.players.goal)
 
 
 def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
@@ -412,20 +372,20 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
             size=1,
             observation=Box((len(low),), low, 1.0),
             action=Box((2,), (steer[0], slowest), (steer[1], fastest)),
-            success=success,
+            score=score,
         )
-        for name, success, (slowest, fastest) in zip(ROLES, ((SUCCESS,), DEFENDED), speed_limits, strict=True)
+        for name, score, (slowest, fastest) in zip(ROLES, (None, DEFENCE), speed_limits, strict=True)
     ]
+    reported = results.standard(OUTCOMES, (SUCCESS,), names, reward.names)
+    defended = results.Result(DEFENCE, kind="rate", source="outcome", among=DEFENDED)
     return EnvSpec(
         name="f110",
         version=2,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
-        outcomes=OUTCOMES,
-        success=SUCCESS,
-        tasks=names,
-        components=reward.names,
+        results=(*reported, defended),
+        score="success",
     )
 
 

@@ -1,10 +1,14 @@
-"""Gains and options of the follow-the-gap driver."""
+"""Gains and options of the follow-the-gap driver, and how they are read from settings."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
+
+from jaxmarl_echelon.envs.settings import choice, mapping
 
 TARGET_MODES = ("center", "farthest", "weighted")
 
@@ -158,3 +162,64 @@ def check_ftg(params: FTGParams) -> None:
             raise ValueError(f"ftg {name} is {value}; it must not be negative")
     if np.any(np.asarray(params.min_speed) > np.asarray(params.max_speed)):
         raise ValueError(f"ftg min_speed is {params.min_speed}; it must not exceed max_speed")
+
+
+_GAINS = {field.name for field in fields(FTGParams)}
+_OPTIONS = {field.name for field in fields(FTGOptions)}
+
+
+def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOptions]:
+    """Splits the follow-the-gap settings into gains and static options.
+
+    A `target_mode` of "farthest" becomes the gain of that name, so that curricula may change it.
+    """
+    given = dict(mapping("ftg", settings))
+    for name in given:
+        choice("ftg", name, sorted(_GAINS | _OPTIONS))
+    static = {name: value for name, value in given.items() if name in _OPTIONS}
+    try:
+        options = FTGOptions(**{"fov": fov} | static)
+    except ValueError as error:
+        raise ValueError(f"env.ftg: {error}") from None
+    farthest = options.target_mode == "farthest"
+    if farthest:
+        options = replace(options, target_mode="center")
+    gains = {name: value for name, value in given.items() if name in _GAINS}
+    return _gains(FTGParams(farthest=farthest), gains), options
+
+
+def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None) -> FTGParams:
+    """Changes some gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
+
+    Raises:
+      ValueError: one line, for an unknown or static setting or a gain that is out of bounds.
+    """
+    given = dict(mapping("ftg", settings))
+    for name in given:
+        if name in _OPTIONS - {"target_mode"}:
+            raise ValueError(f"env.ftg.{name}={given[name]!r}: is fixed for the whole run")
+        choice("ftg", name, sorted(_GAINS | {"target_mode"}))
+    if "target_mode" in given:
+        allowed = (options.target_mode, "farthest")
+        mode = choice("ftg.target_mode", given.pop("target_mode"), allowed)
+        given = {"farthest": mode == "farthest"} | given
+    return _gains(params, given)
+
+
+def _gains(params: FTGParams, changes: Mapping) -> FTGParams:
+    changed = replace(params, **changes)
+    try:
+        check_ftg(changed)
+    except ValueError as error:
+        raise ValueError(f"env.ftg: {error}") from None
+    return _as_arrays(changed)
+
+
+def _as_arrays(params: FTGParams) -> FTGParams:
+    kinds = {"farthest": bool, "cutback_hold": np.int32}
+    return FTGParams(
+        **{
+            field.name: jnp.asarray(getattr(params, field.name), kinds.get(field.name, np.float32))
+            for field in fields(params)
+        }
+    )

@@ -6,39 +6,23 @@ relabelled in hindsight with flat observations alone.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.base import EnvSpec, TimeStep
-from jaxmarl_echelon.envs.f110 import settings
+from algos.types import Goal
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.types import F110Params, F110State
+from jaxmarl_echelon.envs.settings import choice, mapping, number, numbers, switch
 from jaxmarl_echelon.envs.spaces import Box
 
 ROLE = "attacker"
 COMPONENT = "goal"
 DEFAULTS = {"low": None, "high": None, "radius": 0.25, "amount": 1.0, "dense": False}
-
-
-class Goal(NamedTuple):
-    """How goals `[..., 2]` appear in the attacker's flat observations `[..., F]`; pure functions.
-
-    Attributes:
-      achieved: `(next_obs) -> [..., 2]`, the relative position that was reached. Farther than the
-        observation's `position_scale` forward or left it is that distance: observations are clipped there.
-      desired: `(obs) -> [..., 2]`, the relative position that was asked for.
-      replace: `(obs, goal) -> [..., F]`, the observation had `goal` been asked for.
-      reward: `(achieved, desired) -> [...]`, what a decision pays for its goal.
-    """
-
-    achieved: Callable
-    desired: Callable
-    replace: Callable
-    reward: Callable
 
 
 @struct.dataclass
@@ -56,7 +40,7 @@ class GoalState(F110State):
     goal: jax.Array
 
 
-class F110Goals:
+class F110Goals(Environment):
     """The adversarial task in which the attacker is asked for a relative position of the target.
 
     Besides what the plain task does, each episode draws a goal, the attacker's observation ends
@@ -83,16 +67,37 @@ class F110Goals:
         goal = make_goal(
             parts["relative_pose"].start,
             self._scale,
-            radius=settings.number("goal.radius", chosen["radius"], 1e-6),
-            amount=settings.number("goal.amount", chosen["amount"]),
-            dense=settings.switch("goal.dense", chosen["dense"]),
+            radius=number("goal.radius", chosen["radius"], 1e-6),
+            amount=number("goal.amount", chosen["amount"]),
+            dense=switch("goal.dense", chosen["dense"]),
         )
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
-        self.scripts, self.baselines, self.controllers = env.scripts, env.baselines, env.controllers
-        self.viewer, self.references, self.describe = env.viewer, env.references, env.describe
-        self.evaluation_params = env.evaluation_params
+        self.baselines, self.controllers, self.ladder = env.baselines, env.controllers, env.ladder
+        self.viewer, self.references = env.viewer, env.references
+
+    @property
+    def scripts(self):
+        """Scripted policies by name, those of the plain task."""
+        return self.plain.scripts
+
+    @property
+    def world(self):
+        """The maps."""
+        return self.plain.world
+
+    def _place_world(self, world) -> None:
+        self.plain = self.plain.with_world(world)
+        self.simulation = self.plain.simulation
+
+    def describe(self) -> tuple[str, ...]:
+        """Returns a line for people about each map."""
+        return self.plain.describe()
+
+    def evaluation_params(self, params: GoalParams, index: jax.Array) -> GoalParams:
+        """Returns the parameters of evaluation episode `index`, as for the plain task."""
+        return self.plain.evaluation_params(params, index)
 
     def default_params(self) -> GoalParams:
         """Returns the parameters that the configuration asks for."""
@@ -101,9 +106,9 @@ class F110Goals:
     def task_params(self, given: Mapping) -> GoalParams:
         """Returns the default parameters with some settings changed; of `goal` these are `low` and `high`."""
         plain = dict(given)
-        ends = settings.mapping("goal", plain.pop("goal", None))
+        ends = mapping("goal", plain.pop("goal", None))
         for name in ends:
-            settings.choice("goal", name, ("low", "high"))
+            choice("goal", name, ("low", "high"))
         changed = self._range | {f"goal_{end}": _corner(end, ends[end], self._scale) for end in ends}
         _require_order(changed)
         return _extended(GoalParams, self.plain.task_params(plain), **changed)
@@ -134,6 +139,8 @@ class F110Goals:
 def make_goal(start: int, scale: float, *, radius: float, amount: float, dense: bool) -> Goal:
     """The goals of observations that hold the relative position at `start` and end in the goal.
 
+    Observations are clipped, so that what is reached beyond their scale counts as being there.
+
     Args:
       start: index of the first of the two features forward and left.
       scale: metres that a feature of 1 stands for.
@@ -163,14 +170,14 @@ def _pay(time: TimeStep, paid: jax.Array) -> TimeStep:
 
 
 def _known(given: Mapping) -> Mapping:
-    for name in settings.mapping("goal", given):
-        settings.choice("goal", name, tuple(DEFAULTS))
+    for name in mapping("goal", given):
+        choice("goal", name, tuple(DEFAULTS))
     return given
 
 
 def _corner(end: str, value, scale: float) -> jax.Array:
     """One end of the goals' range, `[2]` metres."""
-    position = settings.numbers(f"goal.{end}", value, 2)
+    position = numbers(f"goal.{end}", value, 2)
     if max(map(abs, position)) > scale:
         raise ValueError(f"env.goal.{end}={value}: must lie within env.position_scale={scale:g} m")
     return jnp.asarray(position, jnp.float32)
@@ -192,7 +199,8 @@ def _with_goal(spec: EnvSpec) -> EnvSpec:
         return dataclasses.replace(role, observation=Box((len(low),), low, role.observation.high))
 
     roles = tuple(widened(role) for role in spec.roles)
-    return dataclasses.replace(spec, roles=roles, components=(*spec.components, COMPONENT))
+    paid = results.standard(components=(COMPONENT,))
+    return dataclasses.replace(spec, roles=roles, results=(*spec.results, *paid))
 
 
 def _extended(kind: type, base, **more):

@@ -1,5 +1,6 @@
 """Racing: any number of cars drive a closed track as far as they can."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,27 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, settings, tasks, track_position
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
+from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
 from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
 from jaxmarl_echelon.envs.f110.render import Viewer
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
-from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.simulation import Simulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
+from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.settings import from_flat, interval, number, read_all
 from jaxmarl_echelon.envs.spaces import Box
-from physics.boxes import boundary_intervals
 from physics.frenet import cartesian
-from physics.mapbank import map_bank
-from physics.single_track import INTEGRATORS
+from physics.mapbank import MapBank
 
 RACE_OUTCOMES = ("finished", "crashed", "timeout")
 FINISHED, CRASHED, TIMEOUT = range(len(RACE_OUTCOMES))
 _GRID_MARGIN = 0.15
 
 
-class F110Race:
+class F110Race(Environment):
     """N cars on a closed track; see `make` for the settings.
 
     The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
@@ -36,14 +39,13 @@ class F110Race:
     over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
     somebody still drove, else `finished` where somebody finished, else `crashed`.
 
-    `info` also has `progress` (metres since the start, mean over cars), `laps` (whole ones of the
-    leading car, at least 0) and `collisions` (cars that crashed so far).
+    Episodes also report `progress` (metres since the start) per car, `laps` (whole ones of the leading
+    car, at least 0) and `collisions` (cars that crashed).
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the maps.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
-      scripts: scripted policies by name.
       baselines: scripts to compare trained drivers with.
       controllers: who drives unless the run says otherwise.
       viewer: draws evaluations.
@@ -54,7 +56,7 @@ class F110Race:
         simulation: Simulation,
         maps: Sequence,
         reward: Reward,
-        limits: tasks.Limits,
+        limits: episode_settings.Limits,
         params: RaceParams,
         *,
         scales: RacingScales,
@@ -69,10 +71,22 @@ class F110Race:
         distance = simulation.dt * simulation.repeat * float(params.car.v_max)
         self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
-        self.scripts = controllers.race_scripts(self, ftg_options)
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = Viewer(maps, RACE_OUTCOMES, simulation)
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies by name."""
+        return controllers.race_scripts(self, self._ftg_options)
+
+    @property
+    def world(self) -> MapBank:
+        """The maps."""
+        return self.simulation.bank
+
+    def _place_world(self, world: MapBank) -> None:
+        self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> RaceParams:
         """Returns the parameters that the configuration asks for."""
@@ -83,8 +97,10 @@ class F110Race:
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> RaceParams:
-        """Returns the default parameters with some of `make`'s settings changed; see `tasks.change`."""
-        return tasks.change(tasks.RACE, self._params, given, self._limits, self.reward, self._ftg_options)
+        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
+        return episode_settings.change(
+            episode_settings.RACE, self._params, given, self._limits, self.reward, self._ftg_options
+        )
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
         """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
@@ -233,7 +249,7 @@ class F110Race:
             "outcome": jnp.where(over, outcome, RUNNING).astype(jnp.int32),
             "task": state.map_index,
             "reverted": reverted,
-            "progress": jnp.mean(state.track.progress),
+            "progress": state.track.progress,
             "laps": jnp.floor(jnp.maximum(jnp.max(state.track.progress), 0.0) / length),
             "collisions": jnp.sum(state.outcome == CRASHED, dtype=jnp.int32),
         }
@@ -250,81 +266,31 @@ class F110Race:
         )
 
 
-def make(
-    reward: Reward,
-    map: str | Sequence[str] = "track:0",
-    map_weights: Sequence[float] | None = None,
-    reverse: bool | Sequence[bool] = False,
-    cars: int = 1,
-    lidar_beams: int = 108,
-    lidar_fov: float = 4.7,
-    lidar_max_range: float = 30.0,
-    lidar_noise: float = 0.01,
-    lidar_range: float = 12.0,
-    speed_scale: float = 8.0,
-    position_scale: float = 12.0,
-    lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
-    neighbours: int = 2,
-    car: str | Mapping = "f1tenth",
-    gains: str | Mapping = "gym",
-    dt: float = 0.01,
-    action_repeat: int = 5,
-    integrator: str = "rk4",
-    steering_delay: int = 2,
-    wall_contact: str = "field",
-    action_speed: Sequence[float] | None = None,
-    start_speed: float | Sequence[float] = 0.0,
-    grid_gap: float = 1.5,
-    grid_offset: float = 0.4,
-    crashed: str = "obstacle",
-    target_laps: int = 0,
-    max_steps: int = 3000,
-    ftg: Mapping | None = None,
-) -> F110Race:
-    """Builds the racing environment; `conf/env/f110_race.yaml` explains each setting.
+def make(reward: Reward, **given) -> F110Race:
+    """Builds the racing environment; `given` are keys of `conf/env/f110_race.yaml`, which explains each.
 
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    maps = settings.read_maps(map, reverse)
+    chosen = from_flat(settings.RaceSettings, given)
+    maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules
     for grid in maps:
         if grid.centerline is None or not grid.centerline.closed:
             raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
-    vehicle, sensor = settings.read_car(car), settings.read_lidar(lidar_beams, lidar_fov, lidar_max_range)
-    ftg_params, ftg_options = settings.read_ftg(ftg, sensor.fov)
-    outline = boundary_intervals(
-        float(vehicle.length), float(vehicle.width), min(grid.resolution for grid in maps)
-    )
-    simulation = Simulation(
-        bank=map_bank(maps),
-        lidar=sensor,
-        cars=settings.whole("cars", cars, 1, 64),
-        dt=settings.number("dt", dt, 1e-4, 0.1),
-        repeat=settings.whole("action_repeat", action_repeat, 1, 1000),
-        integrator=settings.choice("integrator", integrator, tuple(INTEGRATORS)),
-        delay=settings.whole("steering_delay", steering_delay, 0, 100),
-        wall_contact=settings.choice("wall_contact", wall_contact, WALL_CONTACTS),
-        shared_fate=False,
-        outline=outline,
-    )
-    room = float(simulation.bank.centerline_length.min()) / simulation.cars
+    vehicle = settings.read_car(driving.car)
+    simulation = driving.simulation(maps, sensing.lidar, rules.cars, shared_fate=False)
+    ftg_params, ftg_options = read_ftg(rules.ftg, sensing.lidar.fov)
+    room = float(simulation.bank.centerline_length.min()) / rules.cars
     if room < float(vehicle.length):
-        raise ValueError(
-            f"env.cars={cars}: the shortest track has room for {int(room * cars / vehicle.length)}"
-        )
-    limits = tasks.Limits.of(vehicle, maps)._replace(grid=room)
-    limit = limits.speed
-    given = {
-        "map_weights": map_weights, "lidar_noise": lidar_noise, "max_steps": max_steps,
-        "start_speed": start_speed, "grid_gap": grid_gap, "grid_offset": grid_offset,
-        "target_laps": target_laps, "crashed": crashed,
-    }  # fmt: skip
+        most = int(room * rules.cars / vehicle.length)
+        raise ValueError(f"env.cars={rules.cars}: the shortest track has room for {most}")
+    limits = episode_settings.Limits.of(vehicle, maps)._replace(grid=room)
     params = RaceParams(
         car=vehicle,
-        gains=settings.read_gains(gains),
+        gains=settings.read_gains(driving.gains),
         ftg=ftg_params,
         reward=reward.params(),
-        **tasks.read(tasks.RACE, given, limits),
+        **read_all(episode_settings.RACE, chosen, limits),
     )
     return F110Race(
         simulation,
@@ -333,15 +299,15 @@ def make(
         limits,
         params,
         scales=RacingScales(
-            lidar_range=settings.number("lidar_range", lidar_range, 1e-3),
-            speed_scale=settings.number("speed_scale", speed_scale, 1e-3),
+            lidar_range=sensing.lidar_range,
+            speed_scale=sensing.speed_scale,
             steer_scale=float(vehicle.s_max),
-            position_scale=settings.number("position_scale", position_scale, 1e-3),
+            position_scale=sensing.position_scale,
         ),
-        lookahead=[settings.number("lookahead", metres) for metres in lookahead],
-        neighbours=settings.whole("neighbours", neighbours, 0, 64),
+        lookahead=[number("lookahead", metres) for metres in sensing.lookahead],
+        neighbours=sensing.neighbours,
         ftg_options=ftg_options,
-        speed_limits=settings.interval("action_speed", action_speed or limit, *limit),
+        speed_limits=interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
     )
 
 
@@ -359,14 +325,14 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
             (float(params.car.s_max), speed_limits[1]),
         ),
     )
+    finishing = RACE_OUTCOMES[FINISHED : FINISHED + 1] if int(params.target_laps) > 0 else ()
+    reported = results.standard(RACE_OUTCOMES, finishing, simulation.bank.names, reward.names)
     return EnvSpec(
         name="f110_race",
         version=2,
         roles=(role,),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),
-        outcomes=RACE_OUTCOMES,
-        success=RACE_OUTCOMES[FINISHED] if int(params.target_laps) > 0 else None,
-        tasks=simulation.bank.names,
-        components=reward.names,
+        results=(*reported, Result("progress", role="car"), Result("laps"), Result("collisions")),
+        score="success" if finishing else None,
     )

@@ -84,7 +84,8 @@ class Viewer:
         frames = jax.tree.map(np.asarray, recorded.frames)
         here = np.flatnonzero(frames.map_index[0] == frames.map_index[0, 0])
         episodes = [
-            (frames.pose[: int(recorded.length[n]) + 1, n], self._name(recorded.outcome[n])) for n in here
+            (frames.pose[: int(recorded.length[n]) + 1, n], self._name(recorded.results["outcome"][n]))
+            for n in here
         ]
         save_picture(path, self.maps[int(frames.map_index[0, 0])], episodes, frames.size[0, 0])
 
@@ -94,7 +95,14 @@ class Viewer:
         frames = jax.tree.map(lambda x: np.asarray(x[:length, episode]), recorded.frames)
         grid = self.maps[int(frames.map_index[0])]
         lidar = self.simulation.lidar
-        save_gif(path, grid, frames, self._name(recorded.outcome[episode]), lidar.angles, self.simulation.dt)
+        save_gif(
+            path,
+            grid,
+            frames,
+            self._name(recorded.results["outcome"][episode]),
+            lidar.angles,
+            self.simulation.dt,
+        )
 
     def _name(self, outcome) -> str:
         return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"

@@ -1,43 +1,214 @@
-"""Reads and checks what a configuration says about the F110 environments."""
+"""Settings of the F110 environments, one dataclass per concern; conf/env/*.yaml explain each setting."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams, check_ftg
+from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation
 from jaxmarl_echelon.envs.settings import (
+    Settings,
     choice,
-    choices,
-    interval,
-    map_weights,
     mapping,
     number,
     numbers,
+    setting,
     switch,
     whole,
 )
 from physics import single_track
+from physics.boxes import boundary_intervals
 from physics.gridmap import OccupancyMap
 from physics.lidar import Lidar
+from physics.mapbank import map_bank
 from physics.occupancy import load_map
-from physics.single_track import CarParams, ControlGains
-
-__all__ = [
-    "CARS", "GAINS", "change_ftg", "choice", "choices", "interval", "map_weights", "mapping", "number",
-    "numbers", "read_base_poses", "read_car", "read_finish_lines", "read_ftg", "read_gains", "read_lidar",
-    "read_maps", "spawns", "switch", "whole",
-]  # fmt: skip
+from physics.single_track import INTEGRATORS, CarParams, ControlGains
 
 CARS = {"limo": single_track.limo_car, "f1tenth": single_track.f1tenth_car}
 GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
 
-_GAINS = {field.name for field in dataclasses.fields(FTGParams)}
-_OPTIONS = {field.name for field in dataclasses.fields(FTGOptions)}
+
+@dataclass(frozen=True)
+class Maps(Settings):
+    """Maps, how often each is drawn, and which way it is driven."""
+
+    map: str | Sequence[str] = "line2"
+    map_weights: Sequence[float] | None = None
+    reverse: bool | Sequence[bool] = False
+
+    def load(self) -> tuple[OccupancyMap, ...]:
+        """Loads the maps; see `read_maps`."""
+        return read_maps(self.map, self.reverse)
 
 
-def spawns(value) -> str | Sequence | Mapping:
+@dataclass(frozen=True)
+class RaceMaps(Maps):
+    """Maps of races."""
+
+    map: str | Sequence[str] = "track:0"
+
+
+@dataclass(frozen=True)
+class Sensing(Settings):
+    """The lidar and the scales of the observation; lengths in m, angles in rad, speeds in m/s."""
+
+    lidar_beams: int = 108
+    lidar_fov: float = 4.7
+    lidar_max_range: float = 30.0
+    lidar_noise: float = 0.01
+    lidar_range: float = setting(12.0, number, 1e-3)
+    speed_scale: float = setting(1.0, number, 1e-3)
+    position_scale: float = setting(12.0, number, 1e-3)
+
+    @property
+    def lidar(self) -> Lidar:
+        """The sensor; its noise is a parameter of the episode."""
+        return read_lidar(self.lidar_beams, self.lidar_fov, self.lidar_max_range)
+
+
+@dataclass(frozen=True)
+class GaplockSensing(Sensing):
+    """What the observation of the adversarial task shows besides."""
+
+    observe_target: bool = setting(True, switch)
+    observe_time: bool = setting(False, switch)
+
+
+@dataclass(frozen=True)
+class RaceSensing(Sensing):
+    """What the observation of races shows besides: points ahead on the centreline (m), nearest cars."""
+
+    speed_scale: float = setting(8.0, number, 1e-3)
+    lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0)
+    neighbours: int = setting(2, whole, 0, 64)
+
+
+@dataclass(frozen=True)
+class Driving(Settings):
+    """The car, its low-level control, and the integration of its motion."""
+
+    car: str | Mapping = setting({"model": "limo"})
+    gains: str | Mapping = setting({"model": "f110"})
+    dt: float = setting(0.01, number, 1e-4, 0.1)
+    action_repeat: int = setting(2, whole, 1, 1000)
+    integrator: str = setting("rk4", choice, tuple(INTEGRATORS))
+    steering_delay: int = setting(1, whole, 0, 100)
+    wall_contact: str = setting("field", choice, WALL_CONTACTS)
+
+    def simulation(
+        self, maps: Sequence[OccupancyMap], lidar: Lidar, cars: int, *, shared_fate: bool
+    ) -> Simulation:
+        """The simulation of some cars on the maps; see `Simulation` for the arguments."""
+        vehicle = read_car(self.car)
+        return Simulation(
+            bank=map_bank(maps),
+            lidar=lidar,
+            cars=cars,
+            dt=self.dt,
+            repeat=self.action_repeat,
+            integrator=self.integrator,
+            delay=self.steering_delay,
+            wall_contact=self.wall_contact,
+            shared_fate=shared_fate,
+            outline=boundary_intervals(
+                float(vehicle.length), float(vehicle.width), min(grid.resolution for grid in maps)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class GaplockDriving(Driving):
+    """Driving in the adversarial task; `attacker_speed` limits the attacker's commands, m/s."""
+
+    attacker_speed: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class RaceDriving(Driving):
+    """Driving in races; `action_speed` limits the commands, m/s."""
+
+    car: str | Mapping = setting({"model": "f1tenth", "v_max": 8.0})
+    gains: str | Mapping = setting({"model": "gym"})
+    action_repeat: int = setting(5, whole, 1, 1000)
+    steering_delay: int = setting(2, whole, 0, 100)
+    action_speed: Sequence[float] | None = (0.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Starts(Settings):
+    """Where and how fast adversarial episodes begin."""
+
+    spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left")
+    spawn_points: Mapping | None = setting({})
+    spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0)
+    pose_jitter: float | Sequence[float] = (0.0, 0.0, 0.0)
+    evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05)
+    spawn_speed: float | Sequence[float] = 0.44
+    base_poses: Mapping[str, Sequence] | None = setting({"line2": ((-46.769, -0.7, 0.0),)})
+    lock_steps: int = 800
+    locked: str | Sequence[str] = ("defender",)
+
+
+@dataclass(frozen=True)
+class Endings(Settings):
+    """What ends adversarial episodes besides contact."""
+
+    finish_lines: Mapping[str, Sequence] | None = setting({"line2": ((45.74, 0.657), (45.74, -2.047))})
+    max_steps: int = 1500
+    timeout: str = "terminal"
+    idle_speed: float = 0.05
+    idle_decisions: int = 0
+
+
+@dataclass(frozen=True)
+class Players(Settings):
+    """The defender's driver, and the goal that the attacker is asked for."""
+
+    ftg: Mapping | None = setting({"steering_gain": 0.25, "bubble_radius": 2.0})
+    goal: Mapping | None = None
+
+
+@dataclass(frozen=True)
+class RaceRules(Settings):
+    """Cars, starting grid, and what ends a race."""
+
+    cars: int = setting(1, whole, 1, 64)
+    start_speed: float | Sequence[float] = 0.0
+    grid_gap: float = 1.5
+    grid_offset: float = 0.4
+    crashed: str = "obstacle"
+    target_laps: int = 0
+    max_steps: int = 3000
+    ftg: Mapping | None = setting(
+        {"target_mode": "farthest", "max_speed": 2.0, "min_speed": 0.5, "steering_gain": 0.6}
+    )
+
+
+@dataclass(frozen=True)
+class GaplockSettings:
+    """All settings of the adversarial task."""
+
+    maps: Maps = field(default_factory=Maps)
+    sensing: GaplockSensing = field(default_factory=GaplockSensing)
+    driving: GaplockDriving = field(default_factory=GaplockDriving)
+    starts: Starts = field(default_factory=Starts)
+    endings: Endings = field(default_factory=Endings)
+    players: Players = field(default_factory=Players)
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """All settings of races."""
+
+    maps: RaceMaps = field(default_factory=RaceMaps)
+    sensing: RaceSensing = field(default_factory=RaceSensing)
+    driving: RaceDriving = field(default_factory=RaceDriving)
+    rules: RaceRules = field(default_factory=RaceRules)
+
+
+def read_spawns(value) -> str | Sequence | Mapping:
     """Returns what `spawns.spawn_weights` can read; raises ValueError for anything else."""
     if not isinstance(value, str | Sequence | Mapping):
         raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
@@ -122,44 +293,6 @@ def read_lidar(beams, fov, max_range) -> Lidar:
     )
 
 
-def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOptions]:
-    """Splits the follow-the-gap settings into gains and static options.
-
-    A `target_mode` of "farthest" becomes the gain of that name, so that curricula may change it.
-    """
-    given = dict(mapping("ftg", settings))
-    for name in given:
-        choice("ftg", name, sorted(_GAINS | _OPTIONS))
-    static = {name: value for name, value in given.items() if name in _OPTIONS}
-    try:
-        options = FTGOptions(**{"fov": fov} | static)
-    except ValueError as error:
-        raise ValueError(f"env.ftg: {error}") from None
-    farthest = options.target_mode == "farthest"
-    if farthest:
-        options = dataclasses.replace(options, target_mode="center")
-    gains = {name: value for name, value in given.items() if name in _GAINS}
-    return _gains(FTGParams(farthest=farthest), gains), options
-
-
-def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None) -> FTGParams:
-    """Changes some gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
-
-    Raises:
-      ValueError: one line, for an unknown or static setting or a gain that is out of bounds.
-    """
-    given = dict(mapping("ftg", settings))
-    for name in given:
-        if name in _OPTIONS - {"target_mode"}:
-            raise ValueError(f"env.ftg.{name}={given[name]!r}: is fixed for the whole run")
-        choice("ftg", name, sorted(_GAINS | {"target_mode"}))
-    if "target_mode" in given:
-        allowed = (options.target_mode, "farthest")
-        mode = choice("ftg.target_mode", given.pop("target_mode"), allowed)
-        given = {"farthest": mode == "farthest"} | given
-    return _gains(params, given)
-
-
 def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
     """Reads map name to `[[x, y], [x, y]]`; returns finish lines `[M, 2, 2]`, NaN where a map has none."""
     table = np.full((len(maps), 2, 2), np.nan)
@@ -183,25 +316,6 @@ def read_base_poses(poses: Mapping | None) -> dict[str, list[tuple[float, ...]]]
             raise ValueError(f"env.base_poses.{name}={listed}: needs [[x, y, psi], ...]")
         found[name] = [numbers(f"base_poses.{name}", pose, 3) for pose in listed]
     return found
-
-
-def _gains(params: FTGParams, changes: Mapping) -> FTGParams:
-    changed = dataclasses.replace(params, **changes)
-    try:
-        check_ftg(changed)
-    except ValueError as error:
-        raise ValueError(f"env.ftg: {error}") from None
-    return _as_arrays(changed)
-
-
-def _as_arrays(params: FTGParams) -> FTGParams:
-    kinds = {"farthest": bool, "cutback_hold": np.int32}
-    return FTGParams(
-        **{
-            field.name: jnp.asarray(getattr(params, field.name), kinds.get(field.name, np.float32))
-            for field in dataclasses.fields(params)
-        }
-    )
 
 
 def _modelled(key: str, settings: str | Mapping, models: Mapping):

@@ -1,4 +1,4 @@
-"""The dashboard's picture: a run's view and a size in, Rich renderables out."""
+"""Panels of the dashboard: from a `RunView` and a size to Rich renderables."""
 
 from jaxmarl_echelon.tracking.panels.layout import frame
 from jaxmarl_echelon.tracking.panels.parts import outcome_colour, share

@@ -1,4 +1,4 @@
-"""Where a run stands in its curriculum, and what the next phase still takes."""
+"""Curriculum panel: present phase, and criteria for leaving it."""
 
 import math
 from typing import NamedTuple
@@ -18,7 +18,7 @@ SHOWN = frozenset({
     "avg_reward", "criteria_success_rate", "criteria_min_episodes", "criteria_avg_reward",
     "criteria_eval_success_rate", "criteria_eval_required_runs", "eval_success_streak", "patience",
     "total_phases", "progress", "advances", "forced_advances", "regressions",
-    # Other names of the above, and what a curriculum of stages calls them.
+    # Aliases of the above, including those of staged curricula.
     "phase_idx", "stage", "total_stages", "stage_success_rate", "enable_rate",
 })  # fmt: skip
 TRANSITIONS = (
@@ -33,11 +33,11 @@ class Criterion(NamedTuple):
     """A condition for leaving the phase.
 
     Attributes:
-      name: what is measured.
+      name: the measured quantity.
       value: its present value, as text.
-      limit: what it has to reach, as text; empty where nothing is asked of it.
-      met: whether it is; None where nothing is asked of it.
-      mark: what stands behind it; by default what `met` says.
+      limit: its threshold, as text; empty without one.
+      met: whether the threshold is met; None without one.
+      mark: text after it; by default derived from `met`.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Criterion(NamedTuple):
 
 
 def curriculum(view: RunView, width: int, height: int) -> Panel:
-    """Phase, way through all phases, a line per criterion, and how phases were left so far.
+    """Phase, progress through all phases, a line per criterion, and counts of transitions.
 
-    Where not everything fits, criteria that are not met come first.
+    If not everything fits, unmet criteria come first.
     """
     conditions = criteria(view)
     head = _head(view, width)
@@ -76,7 +76,7 @@ def curriculum(view: RunView, width: int, height: int) -> Panel:
 
 
 def criteria(view: RunView) -> list[Criterion]:
-    """What leaving the present phase takes, as far as it is known."""
+    """The known criteria for leaving the present phase."""
 
     def value(*names: str) -> float:
         known = (view.value(f"curriculum/{name}") for name in names)
@@ -95,7 +95,7 @@ def criteria(view: RunView) -> list[Criterion]:
         found.append(_criterion(name, value("eval_success_streak"), runs, count))
     if value("patience") > 0:
         patience = _criterion("patience", episodes, value("patience"), count)
-        # Nothing is won when it runs out: the phase is then left by force.
+        # Never marked as met: when patience runs out, the advance is forced.
         mark = ("!", "bold yellow") if patience.met else ("", "")
         found.append(patience._replace(met=None, mark=mark))
     return [item for item in found if item is not None]
@@ -120,7 +120,7 @@ def _head(view: RunView, width: int) -> list[Text]:
 
 
 def _way(view: RunView) -> float:
-    """Share of the phases that lie behind; NaN where unknown."""
+    """Fraction of phases completed; NaN if unknown."""
     done = view.value("curriculum/progress")
     if math.isfinite(done) or not view.phases > 0:
         return done
@@ -146,14 +146,14 @@ def _transitions(view: RunView, width: int) -> Text | None:
         if math.isfinite(times):
             found.append(Text.assemble((f"{label} ", "dim"), (count(times), style if times else "bold")))
     if sum(text.cell_len + 2 for text in found) - 2 > width:
-        # Advances show in the phase's number as well.
+        # Advances also show in the phase's number.
         found = found[1:]
     line = Text("  ", no_wrap=True).join(found)
     return line if found else None
 
 
 def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
-    """Shares of the outcomes in this phase, then whatever else the curriculum says."""
+    """Outcome rates in this phase, then all other curriculum values."""
     rates = {f"{name}_rate": name for name in view.run.spec.outcomes}
     given = {name: value for name, value in view.section("curriculum/") if name not in SHOWN}
     shares = [

@@ -1,4 +1,4 @@
-"""Which panels stand where on a terminal of a given size; the header and the bottom row."""
+"""Layout of panels for a given terminal size, with header and bottom row."""
 
 import re
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ TRANSITION = re.compile(r"phase (\d+) -> (\d+)")
 def frame(view: RunView, width: int, height: int, now: float, running: bool = True) -> Layout:
     """Composes the dashboard for a terminal of `width` times `height` cells.
 
-    Rows of panels that do not fit are left out, the lowest first. A curriculum stands beside
-    training and evaluation where three panels fit, and in the bottom row elsewhere.
+    Rows of panels that do not fit are omitted, lowest first. The curriculum is beside training and
+    evaluation if three panels fit, else in the bottom row.
     """
     rows = [Layout(header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
     left = height - HEADER_HEIGHT
@@ -66,11 +66,19 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
 
 
 def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
-    """Panels of the last row, as many as fit: what is known of curriculum, losses, pool
-    and reward components (largest first), then events."""
+    """Panels of the last row, as many as fit.
+
+    In order: curriculum, the environment's measures, losses, pool, reward components (largest first);
+    events are always last.
+    """
     rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
     room = max(width // PANEL_WIDTH, 1) - 1
-    found = [("losses", view.losses()), ("pool", view.section("pool/")), ("reward", rewards)]
+    found = [
+        ("results", view.results()),
+        ("losses", view.losses()),
+        ("pool", view.section("pool/")),
+        ("reward", rewards),
+    ]
     panels = [panel(title, numbers(values, height)) for title, values in found if values]
     if with_curriculum and view.section("curriculum/") and room:
         panels.insert(0, curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))
@@ -91,7 +99,7 @@ def events(view: RunView, height: int) -> Panel:
 
 
 def event_style(text: str) -> str:
-    """How an event is drawn: ways back red, forced advances yellow, new bests green."""
+    """Style of an event: regressions red, forced advances yellow, new bests green."""
     transition = TRANSITION.search(text)
     if "regress" in text or (transition and int(transition[2]) < int(transition[1])):
         return "red"
@@ -107,7 +115,7 @@ def _middle_height(view: RunView, left: int) -> int:
         return left
     tasks = view.section("eval_agg/task/")
     wanted = 9 + len(view.outcomes()) + len(tasks)
-    # The two rows below the least bottom row are worth more to it than to the middle.
+    # The two rows below the minimal bottom row go to it rather than to the middle.
     most = max(MIDDLE_LEAST + 2, left * 3 // 5)
     return max(min(wanted, most, left - BOTTOM_LEAST), MIDDLE_LEAST)
 

@@ -1,4 +1,4 @@
-"""How training and evaluation go."""
+"""Training and evaluation panels."""
 
 import math
 
@@ -13,20 +13,20 @@ from jaxmarl_echelon.tracking.panels import parts
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, share
 from jaxmarl_echelon.tracking.view import RunView, with_prefix
 
-COLUMNS = ("steps", "success", "95 %", "return", "length", "± std")
+COLUMNS = ("95 %", "return", "length", "± std")
 LEAST_EVALUATIONS = 2
 
 
 def training(view: RunView, width: int, height: int) -> Panel:
-    """Newest results of training, their courses, the last episodes, and a bar per outcome."""
+    """Newest training results with trends, the last episodes, and a bar per outcome."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", min_width=7, no_wrap=True)
     table.add_column(ratio=1, no_wrap=True)
     room = max(width - 18, 4)
-    if "train/success_rate" in view.latest:
-        spark = Text(sparkline(view.trend("train/success_rate", room), 0.0, 1.0), style="green")
-        table.add_row("success", share(view.value("train/success_rate"), good=True), spark)
+    if (score := f"train/{view.score_column}") in view.latest:
+        spark = Text(sparkline(view.trend(score, room), 0.0, 1.0), style="green")
+        table.add_row(view.score, share(view.value(score), good=True), spark)
     returns = [(f"train/return{role}", f"return{role}") for role, _ in view.section("train/return")]
     for key, label in (*returns, ("train/episode_length", "length")):
         if key in view.latest:
@@ -42,24 +42,24 @@ def training(view: RunView, width: int, height: int) -> Panel:
     if outcomes and left > len(outcomes):
         lines.append(Text(""))
         left -= 1
-    lines.append(parts.outcome_bars(outcomes[: max(left, 0)], view.success, width))
+    lines.append(parts.outcome_bars(outcomes[: max(left, 0)], view.good_outcomes, width))
     return parts.panel("training", Group(*lines))
 
 
 def recent_outcomes(view: RunView, width: int) -> Text:
-    """The outcomes of the newest episodes in their colours, newest at the right; successes stand taller."""
+    """The outcomes of the newest episodes by colour, newest at the right; successes are taller."""
     line = Text("recent  ", style="dim", no_wrap=True)
     for outcome in list(view.recent)[-max(width - len(line), 1) :]:
-        tall = view.success is None or outcome == view.success
+        tall = not view.good_outcomes or outcome in view.good_outcomes
         line.append("▇" if tall else "▃", style=f"not dim {parts.outcome_colour(outcome)}")
     return line
 
 
 def evaluation(view: RunView, width: int, height: int) -> Panel:
-    """The last evaluations, newest first; of the last one, as room allows, outcomes and tasks.
+    """The last evaluations, newest first; for the last one, as space allows, outcomes and tasks.
 
-    Where there is no room for a bar per outcome they share one. Where there is none for all
-    tasks the ones with least success are shown.
+    Without space for a bar per outcome they share one; without space for all tasks, those with the lowest
+    success are shown.
     """
     if not view.evaluations:
         return parts.panel("evaluation", Text("none yet", style="dim"))
@@ -70,7 +70,7 @@ def evaluation(view: RunView, width: int, height: int) -> Panel:
     details: list[RenderableType] = []
     outcomes, tasks = view.ordered(with_prefix(last, "outcome/")), with_prefix(last, "task/")
     if outcomes and room >= len(outcomes) + len(tasks):
-        details.append(parts.outcome_bars(outcomes, view.success, width))
+        details.append(parts.outcome_bars(outcomes, view.good_outcomes, width))
         room -= len(outcomes)
     elif outcomes and room > 0:
         details.append(parts.stacked(outcomes, width))
@@ -92,7 +92,7 @@ def _headlines(view: RunView, last: Values, width: int) -> list[RenderableType]:
         best = Text.assemble(
             ("best ", "dim"), share(view.best[1], good=True), (f" at {count(view.best[0])}", "dim")
         )
-        points = view.trend("eval_agg/success_rate", max(width - best.cell_len - 2, 1))
+        points = view.trend(f"eval_agg/{view.score_column}", max(width - best.cell_len - 2, 1))
         lines.append(parts.ends(best, Text(sparkline(points, 0.0, 1.0), style="green")))
     if "phase_success_rate" in last:
         phase = Text.assemble(("this phase ", "dim"), share(last["phase_success_rate"], good=True))
@@ -106,21 +106,21 @@ def _evaluations(view: RunView, width: int, rows: int) -> Table:
     columns = next((n for n, least in ((6, 52), (5, 42), (4, 28), (3, 22)) if width >= least), 2)
     gap = 1 if width < 33 else 2
     table = Table(box=None, expand=True, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    for title in COLUMNS[:columns]:
+    for title in ("steps", view.score or "score", *COLUMNS)[:columns]:
         table.add_column(title, justify="right", no_wrap=True)
     for step, values in list(view.evaluations)[::-1][:rows]:
-        table.add_row(*_evaluation_cells(step, values)[:columns])
+        table.add_row(*_evaluation_cells(view, step, values)[:columns])
     return table
 
 
-def _evaluation_cells(step: int, values: Values) -> list[RenderableType]:
+def _evaluation_cells(view: RunView, step: int, values: Values) -> list[RenderableType]:
     def value(key: str) -> float:
         return float(values.get(key, math.nan))
 
-    low, high = 100 * value("success_low"), 100 * value("success_high")
+    mean, low, high = view.interval(values)
     return [
         count(step),
-        share(value("success_rate"), good=True),
-        Text(f"{low:.0f}–{high:.0f}" if math.isfinite(low + high) else "-", style="dim"),
+        share(mean, good=True),
+        Text(f"{100 * low:.0f}–{100 * high:.0f}" if math.isfinite(low + high) else "-", style="dim"),
         *(measured(value(key)) for key in ("avg_reward", "avg_episode_length", "std_reward")),
     ]

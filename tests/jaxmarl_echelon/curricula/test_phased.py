@@ -240,10 +240,10 @@ def test_mixtures_are_drawn_as_often_as_they_say():
     state = curriculum.init()
     for stage, shares in enumerate([[1, 0, 0, 0], [0.2, 0.8, 0, 0], [0.2, 0.3, 0.5, 0], [0.2, 0, 0.3, 0.5]]):
         drawn = draw(state.replace(course=state.course.replace(stage=jnp.int32(stage))))
-        counts = np.bincount(drawn.stage, minlength=4) / len(keys)
+        counts = np.bincount(drawn.tags["stage"], minlength=4) / len(keys)
         np.testing.assert_allclose(counts, shares, atol=0.015)
         np.testing.assert_array_equal(counts == 0, np.array(shares) == 0)
-        np.testing.assert_array_equal(drawn.params["level"], drawn.stage)
+        np.testing.assert_array_equal(drawn.params["level"], drawn.tags["stage"])
 
 
 def test_metrics_say_what_is_known_and_nothing_else():
@@ -402,7 +402,7 @@ def test_shipped_mixtures_are_those_of_the_table(env, name, number):
     assert len(curriculum.stages) == number
     keys = jax.random.split(jax.random.key(2), 4000)
     draw = jax.jit(
-        lambda course: jax.vmap(curriculum.draw, (0, None))(keys, state.replace(course=course)).stage
+        lambda course: jax.vmap(curriculum.draw, (0, None))(keys, state.replace(course=course)).tags["stage"]
     )
     for stage, (foundation, previous) in enumerate(MIXTURE21[:number]):
         drawn = np.asarray(draw(state.course.replace(stage=jnp.int32(stage))))
@@ -471,7 +471,7 @@ def test_phases_drive_real_episodes(env):
             actions = {role.name: jnp.zeros((4, 1, 2)) for role in env.spec.roles}
             after, moved = episodes.step(env, key, before, actions, lambda k: curriculum.draw(k, state))
             over = moved.reset_next
-            return (after, over), episodes.Flow(begins, before.stage, over, moved.finished)
+            return (after, over), episodes.Flow(begins, before.tags, over, moved.finished)
 
         (running, _), flow = jax.lax.scan(step, running, jax.random.split(key, 30))
         return *curriculum.update(state, tickets, flow), (running, flow.over[-1]), flow.finished
@@ -483,7 +483,7 @@ def test_phases_drive_real_episodes(env):
     seen = []
     for number in range(4):
         state, tickets, running, done = rollout(jax.random.key(number), state, tickets, running)
-        stage = np.asarray(done.stage)[np.asarray(done.mask)]
+        stage = np.asarray(done.tags["stage"])[np.asarray(done.mask)]
         length = np.asarray(done.length)[np.asarray(done.mask)]
         assert [lengths[s] for s in stage] == length.tolist()
         seen.append(set(stage.tolist()))

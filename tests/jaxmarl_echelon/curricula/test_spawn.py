@@ -153,8 +153,8 @@ def test_the_stage_that_was_left_fades_out():
 
     def shares(state):
         drawn = draw(state)
-        np.testing.assert_array_equal(drawn.params["level"], drawn.stage)
-        return np.bincount(drawn.stage, minlength=len(STAGES)) / len(keys)
+        np.testing.assert_array_equal(drawn.params["level"], drawn.tags["stage"])
+        return np.bincount(drawn.tags["stage"], minlength=len(STAGES)) / len(keys)
 
     state = curriculum.init()
     np.testing.assert_array_equal(shares(state), [1, 0, 0, 0, 0])

@@ -66,12 +66,12 @@ def test_a_move_leaves_everybody_who_began_before_it_behind():
     begins = jnp.array([[True, True], [True, False], [True, False]])
     over = jnp.array([[True, False]] * 3)
     done = runs.finished(over, 0, 0, np.arange(6).reshape(3, 2))
-    zero = jnp.zeros_like(done.stage)
+    zero = jnp.zeros_like(done.tags["stage"])
     update = jax.jit(made.update)
-    state, tickets = update(made.init(), made.tickets(2), Flow(begins, zero, over, done))
+    state, tickets = update(made.init(), made.tickets(2), Flow(begins, {"stage": zero}, over, done))
     assert int(state.course.stage) == 0 and tickets.held.tolist() == [-1, 0]
     ends = jnp.array([[False, True]])
-    late = Flow(jnp.array([[True, False]]), zero[:1], ends, runs.finished(ends, 0, 0, 9.0))
+    late = Flow(jnp.array([[True, False]]), {"stage": zero[:1]}, ends, runs.finished(ends, 0, 0, 9.0))
     state, tickets = update(state, tickets, late)
     assert (int(state.course.stage), int(state.course.count)) == (1, 3)
     assert state.course.rewards[:3].tolist() == [0.0, 9.0, 2.0]
@@ -120,8 +120,8 @@ def test_draws_follow_the_probabilities_and_carry_their_stage():
     made = curriculum(runs.Settings(), read())
     state = made.init()
     drawn = jax.jit(jax.vmap(made.draw, (0, None)))(jax.random.split(jax.random.key(0), 4000), state)
-    stage = np.asarray(drawn.stage)
-    assert drawn.stage.dtype == jnp.int32
+    stage = np.asarray(drawn.tags["stage"])
+    assert drawn.tags["stage"].dtype == jnp.int32
     np.testing.assert_array_equal(drawn.params["level"], stage)
     assert drawn.params["pair"].shape == (4000, 2)
     shares = np.bincount(stage, minlength=3) / 4000
@@ -191,7 +191,7 @@ def test_wrong_tables_get_one_line(rows, words):
 
 def test_wrong_surroundings_get_one_line():
     for env, options, word in [
-        (runs.Settings(success=None), {}, "no success"),
+        (runs.Settings(success=()), {}, "no score"),
         (runs.Settings(), {"role": "driver"}, "guard, runner"),
         (runs.Settings(), {"evaluation": {"lvl": 1}}, "curriculum.evaluation: env.lvl"),
     ]:

@@ -63,7 +63,7 @@ def random_flow(rng, begins, steps):
 @jax.jit
 def turn(tickets, starts, over, own, mask, results):
     done = runs.finished(np.zeros(mask.shape, bool), 0, 0, 0.0).replace(mask=mask)
-    flow = Flow(starts, jnp.zeros_like(results), over, done)
+    flow = Flow(starts, {"stage": jnp.zeros_like(results)}, over, done)
     tickets = tickets_lib.follow(tickets, flow, own, results)
     values, number, places = tickets_lib.settled(tickets)
     return tickets_lib.leave(tickets, places), values, number
@@ -112,10 +112,10 @@ def simulate(curriculum, num_envs, rate, success_length, failure_length, key):
         over = left == 1
         outcome = jnp.where(won, WON, CRASHED)
         done = runs.finished(np.zeros(num_envs, bool), 0, 0, 0.0)
-        done = done.replace(mask=over, outcome=jnp.where(over, outcome, -1), stage=own)
+        done = done.replace(mask=over, results={"outcome": jnp.where(over, outcome, -1)}, tags={"stage": own})
         again = begin(key)
         following = (over, jnp.where(over, stage, own), jnp.where(over, again[0], won))
-        return (*following, jnp.where(over, again[1], left - 1)), Flow(begins, own, over, done)
+        return (*following, jnp.where(over, again[1], left - 1)), Flow(begins, {"stage": own}, over, done)
 
     def update(carry, key):
         state, tickets, running = carry

@@ -9,7 +9,10 @@ import probes
 import pytest
 from probes import ROLE
 
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 
 
@@ -20,7 +23,7 @@ def test_sound_environments_pass(env):
         check_env(env, steps=8)
 
 
-class Broken:
+class Broken(Environment):
     """A sound environment with one fault: each argument replaces one thing it does."""
 
     def __init__(self, env=None, spec=None, reset=None, step=None, params=None):
@@ -88,6 +91,11 @@ def batch_dependent(key, state, time):
     return state.replace(level=state.level + noise), time
 
 
+def replaced(name, **changes):
+    return tuple(dataclasses.replace(one, **changes) if one.name == name else one for one in SOUND)
+
+
+SOUND = probes.DeadAgent().spec.results
 BROKEN = {
     "observation shape": (
         dict(step=show(obs=per_role(lambda x: x[:, 0]))),
@@ -134,17 +142,70 @@ BROKEN = {
         r"info\['start'\] from reset is \[2\], expected a scalar",
     ),
     "component not in the spec": (
-        dict(spec={"components": ("main",)}),
-        r"reward components \['count', 'main'\], expected spec.components \['main'\]",
+        dict(spec={"results": results.standard(("done", "timeout"), ("done",), components=("main",))}),
+        r"reward components \['count', 'main'\], expected those of spec.results, \['main'\]",
     ),
-    "component missing": (dict(reset=without("reward/main")), r"reward components \['count'\]"),
+    "component missing": (
+        dict(reset=without("reward/main")),
+        r"info\['reward/main'\] from reset is missing, expected as of spec.results",
+    ),
     "outcome missing": (
         dict(reset=without("outcome"), step=without("outcome")),
         r"info\['outcome'\] from reset is missing",
     ),
     "outcome code unknown": (
-        dict(spec={"outcomes": (), "success": None}),
-        r"info\['outcome'\] at the end is not in 0..-1",
+        dict(spec={"results": replaced("outcome", labels=("done",))}, params={}, env=probes.TimeLimit(3)),
+        r"info\['outcome'\] at the end is not in 0..0",
+    ),
+    "result missing": (
+        dict(spec={"results": (*SOUND, Result("laps"))}),
+        r"info\['laps'\] from reset is missing, expected as of spec.results",
+    ),
+    "result of a role without its axis": (
+        dict(spec={"results": (*SOUND, Result("clock", role=ROLE))}),
+        r"info\['clock'\] from reset is \[\], expected \[2\]",
+    ),
+    "rate above 1": (
+        dict(spec={"results": (*SOUND, Result("clock", kind="rate"))}),
+        r"info\['clock'\] at the end is no rate in 0..1",
+    ),
+    "code unknown": (
+        dict(
+            spec={"results": (*SOUND, Result("ending", kind="code", labels=("a",), source="outcome"))},
+            env=probes.TimeLimit(3),
+        ),
+        r"info\['outcome'\] at the end is not in -1..0",
+    ),
+    "over unknown": (
+        dict(spec={"results": (*SOUND, Result("clock", over="metres"))}),
+        r"'clock'.over is 'metres', expected the name of another number",
+    ),
+    "reduction unknown": (
+        dict(spec={"results": (*SOUND, Result("clock", reduce="median"))}),
+        r"'clock'.reduce is 'median', expected one of",
+    ),
+    "mean of a role": (
+        dict(spec={"results": (*SOUND, Result("clock", role=ROLE, reduce="mean"))}),
+        r"'clock'.reduce is 'mean' of a role, expected 'sum'",
+    ),
+    "alive but absent": (
+        dict(
+            reset=show(present={ROLE: jnp.array([True, False])}),
+            step=show(present={ROLE: jnp.zeros(2, bool)}),
+        ),
+        r"alive\['player'\] is set for a slot that is not present",
+    ),
+    "a story that begins before the last one ends": (
+        dict(
+            env=probes.TimeLimit(3),
+            reset=show(begins={ROLE: jnp.zeros(1, bool)}),
+            step=show(begins={ROLE: jnp.ones(1, bool)}),
+        ),
+        r"begins\['player'\] is set for an agent whose story goes on",
+    ),
+    "what only critics see": (
+        dict(spec=with_role(critic_observation=Box((3,), -1.0, 1.0))),
+        r"critic_obs\['player'\] from reset: must be there",
     ),
     "outcome while running": (
         dict(step=show(info={"outcome": jnp.int32(0)})),
@@ -188,17 +249,21 @@ BROKEN = {
     "never ends": (dict(env=probes.TimeLimit(9), spec={"episode_limit": 7}), r"spec.episode_limit=7"),
     "hidden state": (dict(step=counter_step()), r"the same key and actions changes \[1\]\[0\].level"),
     "depends on tracing": (dict(step=batch_dependent), r"jax.jit changes"),
-    "spec not hashable": (dict(spec={"tasks": ["a"]}), r"env.spec must be hashable"),
+    "spec not hashable": (dict(spec={"results": [SOUND[0]]}), r"env.spec must be hashable"),
     "no roles": (dict(spec={"roles": ()}), r"spec.roles is empty"),
     "space unknown": (dict(spec=with_role(action="left or right")), r"'player'.action is 'left or right'"),
-    "success unknown": (dict(spec={"success": "win"}), r"spec.success is 'win'"),
-    "success of a role unknown": (
-        dict(spec=with_role(success=("win",))),
-        r"'player'.success is \('win',\), expected a tuple of some of spec.outcomes",
+    "score unknown": (dict(spec={"score": "win"}), r"spec.score is 'win', expected one of spec.results"),
+    "score of a role unknown": (
+        dict(spec=with_role(score="win")),
+        r"'player'.score is 'win', expected one of spec.results",
     ),
-    "success of the first role is another": (
-        dict(spec=with_role(success=("timeout",))),
-        r"spec.success is 'done', expected a success of the first role 'player': \('timeout',\)",
+    "score of the first role is another": (
+        dict(spec=with_role(score="reward/main")),
+        r"'player'.score is 'reward/main', expected spec.score 'success' or None for the first role",
+    ),
+    "outcome that is none": (
+        dict(spec={"results": replaced("success", among=("won",))}),
+        r"'success'.among is \('won',\), expected labels of the code 'outcome'",
     ),
     "params not arrays": (
         dict(params={"name": "oval"}),

@@ -1,6 +1,7 @@
 """The mech battles as an environment: roles, control of the senses, ends, settings, opponents."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +91,10 @@ def test_roles_share_spaces_for_teams_of_one_size(game):
     assert blue.action.shape == (26,) and blue.observation.shape == (game.env.layout.size,)
     assert game.env.layout["pack"].shape == (3, 8)
     assert game.env.spec.episode_limit == 240 and game.env.spec.decision_period == 0.25
-    assert game.env.spec.outcomes[0] == game.env.spec.success == "blue_win"
-    assert [(role.name, role.success) for role in game.env.spec.roles] == [
-        ("blue", ("blue_win",)),
-        ("red", ("red_win",)),
-    ]
+    spec, ended = game.env.spec, {"outcome": np.arange(3)}
+    assert spec.outcomes == ("blue_win", "red_win", "draw") and spec.good_outcomes == ("blue_win",)
+    for role, wins in ((None, [1, 0, 0]), ("blue", [1, 0, 0]), ("red", [0, 1, 0])):
+        assert spec.scores(ended, role).tolist() == wins
 
 
 def test_messages_are_read_by_packmates_in_the_next_decision(game):
@@ -372,10 +372,12 @@ def test_wrong_tasks_are_named_in_one_line(game, given, words):
 
 def test_scripts_are_found_for_a_role(game):
     env = game.env
-    assert find_script(env, "red", "heuristic") is env.scripts["heuristic_red"]
-    assert find_script(env, "blue", "standing") is env.scripts["standing_blue"]
+    named = SimpleNamespace(spec=env.spec, scripts={name: name for name in env.scripts})
+    assert find_script(named, "red", "heuristic") == "heuristic_red"
+    assert find_script(named, "blue", "standing") == "standing_blue"
     with pytest.raises(
-        ValueError, match="controllers.red=brave: .*learner, heuristic, standing, random, none"
+        ValueError,
+        match="controllers.red=brave: .*learner, learner:per_agent, heuristic, standing, random, none",
     ):
         find_script(env, "red", "brave")
     assert all(find_script(env, "blue", name) for name in env.baselines)

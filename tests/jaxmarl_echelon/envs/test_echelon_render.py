@@ -177,7 +177,9 @@ def viewer(voxels):
 def recorded():
     """Two episodes as an evaluation records them; the second one is shorter and cut by the limit."""
     frames = jax.tree.map(lambda x: np.stack([x] * EPISODES, axis=1), eventful_frames())
-    return SimpleNamespace(frames=frames, length=np.array([STEPS - 1, 10]), outcome=np.array([0, -1]))
+    return SimpleNamespace(
+        frames=frames, length=np.array([STEPS - 1, 10]), results={"outcome": np.array([0, -1])}
+    )
 
 
 def test_facts_that_follow_from_a_recording():
@@ -434,7 +436,7 @@ def test_evaluate_asks_for_every_picture_that_a_viewer_has(methods, tmp_path):
         snapshot=None,
         **{name: lambda path, *_, name=name: written.append((name, path.name)) for name in methods},
     )
-    program = SimpleNamespace(evaluate=lambda run, key, record, episodes: run)
+    program = SimpleNamespace(evaluate=lambda run, key, record, episodes, world: run, world=())
     console = SimpleNamespace(print=lambda *_: None)
     evaluate.show(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)
     files = {"picture": "trajectories.png", "animation": "episode_3.gif", "replay": "replay.html"}

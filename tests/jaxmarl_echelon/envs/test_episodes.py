@@ -1,4 +1,3 @@
-import time
 from functools import partial
 
 import jax
@@ -9,13 +8,14 @@ import pytest
 from probes import ROLE
 
 from jaxmarl_echelon.envs.checks import random_actions
-from jaxmarl_echelon.envs.episodes import Drawn, layout_difference, start, step, where_chunked
+from jaxmarl_echelon.envs.episodes import Drawn, start, step
 from jaxmarl_echelon.envs.rows import rows
+from jaxmarl_echelon.envs.trees import layout_difference
 
 
 def fixed(env, **changes):
     """A draw that always gives the environment's default parameters, with some changes."""
-    return lambda key: Drawn(env.default_params() | changes, jnp.int32(0))
+    return lambda key: Drawn(env.default_params() | changes)
 
 
 def random_task(env):
@@ -23,7 +23,7 @@ def random_task(env):
 
     def draw(key):
         task = jax.random.randint(key, (), 0, 3)
-        return Drawn(env.default_params() | {"task": task, "gain": 1.0 + task}, 10 * task)
+        return Drawn(env.default_params() | {"task": task, "gain": 1.0 + task}, {"stage": 10 * task})
 
     return draw
 
@@ -73,7 +73,7 @@ def test_time_limits_are_reported_as_truncation_only():
     assert transition.time.truncated[ROLE][:, 0, 0].tolist() == [False, False, True] * 2
     assert not transition.time.terminated[ROLE].any()
     assert transition.finished.mask[:, 0].tolist() == [False, False, True] * 2
-    assert transition.finished.outcome[:, 0].tolist() == [-1, -1, 1] * 2
+    assert transition.finished.results["outcome"][:, 0].tolist() == [-1, -1, 1] * 2
 
 
 def test_statistics_match_a_plain_loop_over_each_environment():
@@ -91,14 +91,17 @@ def test_statistics_match_a_plain_loop_over_each_environment():
             assert bool(finished.mask[t, i]) == (length == 4)
             if length == 4:
                 assert float(finished.episode_return[ROLE][t, i, 0]) == total
-                assert float(finished.components["main"][t, i]) == total
-                assert float(finished.components["count"][t, i]) == 4
-                assert (int(finished.length[t, i]), int(finished.outcome[t, i])) == (4, 0)
-                assert int(finished.task[t, i]) == task and int(finished.stage[t, i]) == 10 * task
+                assert float(finished.results["reward/main"][t, i]) == total
+                assert float(finished.results["reward/count"][t, i]) == 4
+                assert (int(finished.length[t, i]), int(finished.results["outcome"][t, i])) == (4, 0)
+                assert (
+                    int(finished.results["task"][t, i]) == task
+                    and int(finished.tags["stage"][t, i]) == 10 * task
+                )
                 total = length = 0
             else:
                 assert not finished.episode_return[ROLE][t, i].any() and finished.length[t, i] == 0
-                assert finished.outcome[t, i] == -1 and finished.task[t, i] == -1
+                assert finished.results["outcome"][t, i] == -1 and finished.results["task"][t, i] == -1
     assert finished.episode_return[ROLE].dtype == jnp.float32
 
 
@@ -137,7 +140,7 @@ def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
     def play(poison):
         episodes = start(env, jax.random.key(0), draw, 3)
         poisons = jnp.full(3, -1).at[sick].set(poison)
-        drawn = Drawn(episodes.params | {"poison": poisons}, episodes.stage)
+        drawn = Drawn(episodes.params | {"poison": poisons}, episodes.tags)
         episodes = episodes.replace(drawn=rows(drawn))
         return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
 
@@ -166,7 +169,7 @@ def test_a_reset_that_fails_is_thrown_away_and_repeated(where):
 
     def draw(key):
         poison = jnp.where(jax.random.bernoulli(key), 0, -1)
-        return Drawn(env.default_params() | {"poison": poison}, jnp.int32(0))
+        return Drawn(env.default_params() | {"poison": poison})
 
     _, (transition, acted_on, _) = run(env, jax.random.key(0), draw, 4, 12)
     failed = np.asarray(acted_on.over)
@@ -252,7 +255,7 @@ def test_every_draw_and_every_reset_has_a_key_of_its_own():
     env = Keyed()
 
     def draw(key):
-        return Drawn(env.default_params() | {"key": key}, jnp.int32(0))
+        return Drawn(env.default_params() | {"key": key})
 
     before = start(env, jax.random.key(0), draw, 3)
     after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
@@ -276,55 +279,6 @@ def test_mistakes_are_named():
     env = probes.ConstantReward()
     with pytest.raises(ValueError, match="num_envs=0"):
         start(env, jax.random.key(0), fixed(env), 0)
-    with pytest.raises(ValueError, match="chunk=0"):
-        where_chunked(jnp.ones(2, bool), lambda x: x, jnp.arange(2), jnp.arange(2), 0)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 8])
-def test_where_chunked_equals_where_for_every_pattern(chunk):
-    masks = (jnp.arange(32)[:, None] >> jnp.arange(5)) % 2 == 1
-    inputs = {"x": jnp.arange(5.0), "y": jnp.arange(10).reshape(5, 2)}
-    default = (-jnp.arange(5.0), -jnp.ones((5, 2), jnp.int32))
-
-    def fn(inputs):
-        return inputs["x"] ** 2 + 1, inputs["y"] * 3
-
-    got = jax.jit(jax.vmap(lambda mask: where_chunked(mask, fn, inputs, default, chunk)))(masks)
-    new = fn(inputs)
-    np.testing.assert_array_equal(got[0], np.where(masks, new[0], default[0]))
-    np.testing.assert_array_equal(got[1], np.where(masks[..., None], new[1], default[1]))
-
-
-@pytest.mark.parametrize(("picked", "calls"), [(0, 0), (1, 1), (4, 1), (5, 2), (12, 3)])
-def test_where_chunked_calls_as_often_as_needed(picked, calls):
-    count = []
-
-    def fn(rows):
-        jax.debug.callback(lambda: count.append(None))
-        return rows
-
-    x = jnp.arange(12)
-    jax.jit(lambda mask: where_chunked(mask, fn, x, x, 4))(jnp.arange(12) < picked).block_until_ready()
-    jax.effects_barrier()
-    assert len(count) == calls
-
-
-@pytest.mark.parametrize("chunk", [3, 8])
-def test_where_chunked_costs_nothing_for_an_empty_mask(chunk):
-    def fn(rows):
-        return jax.lax.fori_loop(0, 300, lambda i, x: jnp.tanh(x @ x), rows)
-
-    x = jnp.ones((8, 32, 32))
-    apply = jax.jit(lambda mask: where_chunked(mask, fn, x, x, chunk))
-
-    def seconds(mask):
-        began = time.perf_counter()
-        apply(mask).block_until_ready()
-        return time.perf_counter() - began
-
-    none, everything = (jnp.full(8, value) for value in (False, True))
-    seconds(none)
-    assert min(seconds(none) for _ in range(5)) < 0.2 * min(seconds(everything) for _ in range(3))
 
 
 def test_layout_difference_names_the_leaf():

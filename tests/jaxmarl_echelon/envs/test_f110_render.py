@@ -31,7 +31,9 @@ def recorded():
         step=np.tile(2 * np.arange(STEPS)[:, None], (1, EPISODES)),
     )
     return SimpleNamespace(
-        frames=frames, length=np.array([STEPS - 1, 30]), outcome=np.array([TARGET_CRASH, SELF_CRASH])
+        frames=frames,
+        length=np.array([STEPS - 1, 30]),
+        results={"outcome": np.array([TARGET_CRASH, SELF_CRASH])},
     )
 
 
@@ -80,7 +82,9 @@ def test_animation_has_a_frame_per_decision_and_ends_with_the_outcome(tmp_path, 
 
 def test_long_animation_is_thinned_out(tmp_path, viewer, recorded):
     long = jax.tree.map(lambda x: np.repeat(x, 12, axis=0), recorded.frames)
-    many = SimpleNamespace(frames=long, length=np.array([719, 719]), outcome=np.array([TARGET_CRASH, -1]))
+    many = SimpleNamespace(
+        frames=long, length=np.array([719, 719]), results={"outcome": np.array([TARGET_CRASH, -1])}
+    )
     path = tmp_path / "long.gif"
     viewer.animation(path, many, 1)
     with Image.open(path) as image:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from functools import partial
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,8 @@ from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.adapters.gymnax import ROLE, make
 from jaxmarl_echelon.envs.checks import check_env, random_actions
 from jaxmarl_echelon.envs.spaces import Box, Discrete
+
+gymnax = pytest.importorskip("gymnax")
 
 DOWNLOADED = "MNISTBandit-bsuite"
 
@@ -135,7 +136,7 @@ def test_automatic_resets_report_the_true_final_observation():
     actions = {ROLE: jnp.full((4, 1, 1), 0.5)}
 
     def draw(key):
-        return episodes.Drawn(env.default_params(), jnp.int32(0))
+        return episodes.Drawn(env.default_params())
 
     @jax.jit
     def play(key):

@@ -5,6 +5,8 @@ from tracking_runs import run_info, write_updates
 
 from jaxmarl_echelon.tracking.wandb_sink import ID_FILE, WandbSink
 
+pytestmark = pytest.mark.needs("wandb")
+
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path):

@@ -9,8 +9,8 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes
@@ -157,7 +157,9 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
-    some, none = group.variant_rows(members, [record(rate, number) for _, rate, number in named])
+    some, none = group.variant_rows(
+        members, [record(rate, number) for _, rate, number in named], "success_rate"
+    )
     assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
     assert all(math.isnan(none[key]) for key in ("success", "low", "high", "best"))
     assert tables.interval(none["success"], none["low"], none["high"]) == "-"
@@ -166,10 +168,10 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
     env = Sick()
     result = play(env)
-    assert float(result.success_rate(env.spec)) == 0.0
-    won = result.replace(outcome=jnp.zeros_like(result.outcome))
-    assert float(won.success_rate(env.spec)) == 1.0
-    assert math.isnan(float(play(Sick(ALL)).success_rate(env.spec)))
+    assert float(result.score(env.spec)) == 0.0
+    won = result.replace(results=result.results | {"outcome": jnp.zeros_like(result.results["outcome"])})
+    assert float(won.score(env.spec)) == 1.0
+    assert math.isnan(float(play(Sick(ALL)).score(env.spec)))
 
 
 ROSTERS = {(True, True): 2.0, (True, False): 2.0, (False, False): math.nan}
@@ -185,11 +187,11 @@ def test_means_are_over_the_agents_that_took_part(roster):
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished)
+    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished, env.spec)
     metrics = statistics.recent_metrics(ring, env.spec, (ROLE,))
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
-    rows = statistics.episode_rows(finished, (ROLE,), 4)
+    rows = statistics.episode_rows(finished, env.spec, (ROLE,), 4)
     np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
     seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
@@ -199,7 +201,7 @@ def played(env, params, number=4):
     """Results `[T, E]` of E episodes, one each."""
 
     def draw(key):
-        return Drawn(jax.tree.map(jnp.asarray, params), jnp.int32(0))
+        return Drawn(jax.tree.map(jnp.asarray, params))
 
     def step(state, key):
         action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}

@@ -9,7 +9,7 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
 def learners(folder, config, name):
     program = make_program(config)
     like = jax.eval_shape(program.init, jax.random.key(0))
-    return checkpoints.restore(checkpoints.find(folder, name), like).learners
+    return checkpoints.restore(checkpoints.find(folder, name), like).policies
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import probes
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import use_compilation_cache
 from jaxmarl_echelon.curricula.base import fixed

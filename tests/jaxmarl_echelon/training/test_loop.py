@@ -10,7 +10,7 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy

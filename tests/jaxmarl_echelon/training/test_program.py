@@ -9,7 +9,7 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.curricula.ramp import ramp
@@ -53,7 +53,7 @@ def value_of(program, run, obs):
     obs = jnp.asarray(obs, jnp.float32)
     obs = obs.reshape(-1, 1, obs.shape[-1])
     reset = jnp.zeros(obs.shape[:2], bool)
-    return program.agents[ROLE].value(run.learners[ROLE], obs, (), reset, None)[:, 0]
+    return program.agents[ROLE].value(run.policies[ROLE], obs, (), reset, None)[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,27 @@ def test_one_trace_per_program():
     assert int(run.updates) == 3
 
 
+@pytest.mark.parametrize("tuned", [False, True])
+def test_only_a_tuned_program_has_products_that_need_compiler_options(tuned):
+    config = configure(probes.Credit(), updates=1, widths=(64, 64))
+    text = jax.jit(make_train(config, tuned=tuned)).lower(jax.random.key(0)).as_text()
+    assert ("optimization_barrier" in text) == tuned
+    assert bool(make_program(config, tuned=tuned).compiler_options) == tuned
+
+
 def test_vmapped_seeds_equal_single_runs():
     train = make_train(configure(probes.Credit(), updates=5))
     keys = jax.random.split(jax.random.key(7), 3)
     many, _ = jax.jit(jax.vmap(train))(keys)
     for index in range(3):
         single, _ = jax.jit(train)(keys[index])
-        for a, b in zip(jax.tree.leaves(many.learners), jax.tree.leaves(single.learners), strict=True):
+        for a, b in zip(jax.tree.leaves(many.policies), jax.tree.leaves(single.policies), strict=True):
             np.testing.assert_allclose(a[index], b, rtol=2e-4, atol=2e-5)
 
 
 def test_same_seed_same_bits_and_other_seed_other_bits():
     config = configure(probes.ObservationActionReward(), updates=4)
-    first, again, other = (trained(config, seed)[1].learners for seed in (1, 1, 2))
+    first, again, other = (trained(config, seed)[1].policies for seed in (1, 1, 2))
     chex.assert_trees_all_equal(first, again)
     differs = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), first, other)
     assert any(jax.tree.leaves(differs))
@@ -151,7 +159,7 @@ class Poisoned(probes.Poison):
 def test_poisoned_environment_is_counted_and_does_not_reach_the_learner():
     _, run, reports = trained(configure(Poisoned("obs"), updates=4))
     assert float(reports.metrics["train/quarantined"].sum()) > 0
-    chex.assert_tree_all_finite(run.learners[ROLE].params)
+    chex.assert_tree_all_finite(run.policies[ROLE].params)
 
 
 def test_a_role_without_a_learner_is_refused():
@@ -186,9 +194,9 @@ def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_a
 
     def broken(key):
         run = program.init(key)
-        learner = run.learners[ROLE]
+        learner = run.policies[ROLE]
         params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), learner.params)
-        return program.update(run.replace(learners={ROLE: learner.replace(params=params)}))[1].metrics
+        return program.update(run.replace(policies={ROLE: learner.replace(params=params)}))[1].metrics
 
     metrics = jax.jit(broken)(jax.random.key(0))
     assert metrics["train/quarantined"] > 0 and metrics["losses/policy_loss"] == 0

@@ -7,7 +7,7 @@ import numpy as np
 import probes
 import pytest
 
-from algos.ppo import PPOConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.training import config as config_lib
@@ -55,11 +55,11 @@ def configure(env, kind, updates=3, num_envs=4, **algo):
 
 def decided(run):
     """The run with a policy head that makes much of what it is given."""
-    state = run.learners[ROLE]
+    state = run.policies[ROLE]
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: 1000.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
     )
-    return run.replace(learners={ROLE: state.replace(params=params)})
+    return run.replace(policies={ROLE: state.replace(params=params)})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_vmapped_seeds_equal_single_runs():
     keys = jax.random.split(jax.random.key(7), 2)
     many, _ = jax.jit(jax.vmap(train))(keys)
     single, _ = jax.jit(train)(keys[1])
-    for a, b in zip(jax.tree.leaves(many.learners), jax.tree.leaves(single.learners), strict=True):
+    for a, b in zip(jax.tree.leaves(many.policies), jax.tree.leaves(single.policies), strict=True):
         np.testing.assert_allclose(a[1], b, rtol=2e-4, atol=2e-5)
 
 
@@ -107,6 +107,7 @@ def test_nothing_is_remembered_without_a_core():
     assert abs(cue_followed("none")) < 0.25
 
 
+@pytest.mark.needs("gymnax")
 @pytest.mark.parametrize(
     ("name", "agents", "batch", "steps"),
     [

@@ -5,11 +5,11 @@ import numpy as np
 import probes
 import pytest
 
-from algos.a2c import A2CConfig
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
-from algos.td3 import TD3Config
-from algos.tqc import TQCConfig
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.tracking.base import Tracker

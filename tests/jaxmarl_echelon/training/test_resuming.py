@@ -11,9 +11,9 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.on_policy import annealed
-from algos.ppo import PPOConfig
-from algos.sac import SACConfig
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.settings import annealed
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
@@ -198,14 +198,14 @@ def continued(folder, before, after, updates=4):
     """The state of one configuration after some updates, as a run of another one restores it."""
     program = make_program(before)
     state = jax.jit(program.init)(jax.random.key(0))
-    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.learners.items()}
-    found = checkpoints.save(folder, ("latest",), state.replace(learners=learners), {"step": 1})
+    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.policies.items()}
+    found = checkpoints.save(folder, ("latest",), state.replace(policies=learners), {"step": 1})
     return resuming.read_checkpoint(after, make_program(after), found)
 
 
 def test_a_longer_run_goes_on_learning(tmp_path):
     ended, longer = configure(64), configure(192)
-    state = continued(tmp_path, ended, longer).learners[probes.ROLE]
+    state = continued(tmp_path, ended, longer).policies[probes.ROLE]
     assert float(annealed(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
     rate = float(annealed(longer.algo, state.hyper, state.updates)["learning_rate"])
     assert rate == pytest.approx(1e-2 * 2 / 3)
@@ -222,7 +222,7 @@ def make_hyper(config):
 def test_numbers_of_a_learner_apply(tmp_path, algo, name):
     # The last one is None at first, so that the state has no such number.
     state = continued(tmp_path, configure(algo=algo), configure(algo=algo, **{name: 0.25}))
-    hyper = state.learners[probes.ROLE].hyper
+    hyper = state.policies[probes.ROLE].hyper
     assert float(hyper[name]) == 0.25 and set(hyper) == set(make_hyper(configure(algo=algo, **{name: 0.25})))
 
 
@@ -250,7 +250,7 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
     found = checkpoints.save(tmp_path, ("latest",), state, {"step": 1})
     state = group.read_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
-    assert state.learners[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
+    assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
 def test_scores_of_another_task_do_not_count_any_more():
@@ -281,6 +281,7 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.needs("gymnax")
 def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     command = [*CARTPOLE, f"output_dir={tmp_path}", "resume=auto"]
     folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
@@ -308,6 +309,7 @@ def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     assert "format none" in message and f"format {checkpoints.FORMAT}" in message
 
 
+@pytest.mark.needs("gymnax")
 def test_a_checkpoint_that_cannot_be_read_changes_nothing(capsys, tmp_path, monkeypatch):
     config, choices = saved(*CARTPOLE, f"output_dir={tmp_path}")
     folder = command_line.run_folder(config, choices, "pole")

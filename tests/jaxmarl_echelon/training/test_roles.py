@@ -9,17 +9,18 @@ import probes
 import pytest
 from omegaconf import OmegaConf
 
-from algos.off_policy import as_rows, remember
-from algos.ppo import PPOConfig
-from algos.td3 import TD3Config
+from algos.off_policy.learning import as_rows, store_decision
+from algos.off_policy.td3 import TD3Config
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_controllers
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
-from jaxmarl_echelon.training.program import frozen_policies, make_controllers, make_program
+from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
@@ -53,18 +54,34 @@ def test_both_cars_learn_each_with_settings_of_its_own():
     after, report = jax.jit(program.update)(state)
     for role in ("attacker", "defender"):
         moved = jax.tree.map(
-            lambda a, b: bool(jnp.any(a != b)), state.learners[role].params, after.learners[role].params
+            lambda a, b: bool(jnp.any(a != b)), state.policies[role].params, after.policies[role].params
         )
         assert any(jax.tree.leaves(moved)), role
         assert f"losses/{role}/policy_loss" in report.metrics and f"train/return/{role}" in report.metrics
-    assert float(after.learners["defender"].hyper["gamma"]) == 0.5
+    assert float(after.policies["defender"].hyper["gamma"]) == 0.5
 
 
 def test_a_frozen_policy_may_come_from_another_role(saved_run):
     folder, state = saved_run
     _, _, run = read(f"controllers.defender=frozen:{folder}@attacker")
     loaded = frozen_policies(run)["defender"].state.params
-    jax.tree.map(np.testing.assert_array_equal, loaded, state.learners["attacker"].params)
+    jax.tree.map(np.testing.assert_array_equal, loaded, state.policies["attacker"].params)
+
+
+def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_number(tmp_path):
+    cars = ("env=f110_race", "env.lidar_beams=8", "env.max_steps=20", "algo.horizon=4")
+    config, choices, run = read(*cars, "env.cars=2", "controllers.car=learner:per_agent")
+    state = jax.jit(make_program(run).init)(jax.random.key(5))
+    resolved = OmegaConf.to_container(config) | {"choices": choices}
+    checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved})
+    policy = frozen_policy(run, "car", str(tmp_path), "controllers.car", agents=2)
+    jax.tree.map(np.testing.assert_array_equal, policy.state.params, state.policies["car"].params)
+    obs = jnp.ones((4, 2, *run.env.spec.role("car").observation.shape))
+    action, _ = policy.agent.greedy(policy.state, obs, (), jnp.zeros((4, 2), bool), None)
+    assert action.shape == (4, 2, 2) and (action[:, 0] != action[:, 1]).any()
+    _, _, three = read(*cars, "env.cars=3")
+    with pytest.raises(ValueError, match="^here: that run learnt a policy for each of 2 agents, here act 3$"):
+        frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
@@ -72,7 +89,7 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
     _, _, run = read("controllers.defender=shared:attacker")
     program = make_program(run)
     state = jax.jit(program.init)(jax.random.key(0))
-    assert set(state.learners) == {"attacker"} and run.agents("attacker") == 2
+    assert set(state.policies) == {"attacker"} and run.agents("attacker") == 2
     collected = jax.jit(lambda s: rollout.collect(collector(program, run), s, s.key, draw(program)))(state)[1]
     batch = collected.rollouts["attacker"]
     assert batch.alive.shape == (8, 4, 2) and batch.last_value.shape == (4, 2)
@@ -84,8 +101,8 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
     mirrored = state.episodes.time.replace(obs={"attacker": seen["attacker"], "defender": seen["attacker"]})
     view = View(state.episodes.env, state.episodes.params, mirrored)
     acts = {
-        role: c.act(jax.random.key(1), state.learners[c.policy], state.memories[role], view, state.reset)[1]
-        for role, c in program.controllers.items()
+        role: c.act(jax.random.key(1), state.policies[c.policy], state.memories[role], view, state.reset)[1]
+        for role, c in program.controllers(program.env).items()
     }
     np.testing.assert_array_equal(acts["attacker"], acts["defender"])
 
@@ -108,7 +125,7 @@ def test_every_role_keeps_its_own_successes(shared):
     playing = collector(program, config)._replace(agents=agents)
     play = jax.jit(lambda state: rollout.collect(playing, state, jax.random.key(1), draw(program))[0])
     state = play(jax.jit(program.init)(jax.random.key(0)))
-    rings = [learner.replay.successes.ring for learner in state.learners.values()]
+    rings = [learner.replay.successes.ring for learner in state.policies.values()]
     cue, place = np.concatenate([np.asarray(ring.obs)[0, : ring.count[0]] for ring in rings]).T
     assert set(place) == {0.0, 1.0}
     np.testing.assert_array_equal(cue, np.where(place == 0, 1.0, -1.0))
@@ -120,7 +137,7 @@ def only_remembering(config, role, agent):
     replay = config.algos[role].make_replay(shape, action, **sizes)
 
     def update(state, key, batch):
-        return remember(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
+        return store_decision(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
 
     return agent._replace(update=update)
 
@@ -128,30 +145,32 @@ def only_remembering(config, role, agent):
 def test_successes_of_the_environments_roles():
     spec = probes.Rivals().spec
     codes = np.array([-1, 0, 1])
+    values = {"outcome": codes}
     for role, wanted in (("hunter", [0, 1, 0]), ("prey", [0, 0, 1]), (None, [0, 1, 0])):
-        assert spec.succeeded(codes, role).tolist() == [bool(x) for x in wanted]
-    plain_roles = tuple(dataclasses.replace(role, success=()) for role in spec.roles)
+        assert spec.scores(values, role).tolist() == wanted
+    plain_roles = tuple(dataclasses.replace(role, score=None) for role in spec.roles)
     unnamed = dataclasses.replace(spec, roles=plain_roles)
-    assert unnamed.succeeded(codes, "hunter").tolist() == [False, True, False]
-    assert not unnamed.succeeded(codes, "prey").any()
-    assert not dataclasses.replace(unnamed, success=None).succeeded(codes, "hunter").any()
+    assert unnamed.scores(values, "hunter").tolist() == [0, 1, 0]
+    assert unnamed.scores(values, "prey") is None
+    assert dataclasses.replace(unnamed, score=None).scores(values, "hunter") is None
 
 
 def test_the_defender_succeeds_where_its_reward_pays_and_it_is_whole():
     _, _, run = read()
     spec, table = run.env.spec, run.env.default_params().reward["terminal"]
     for code, outcome in enumerate(spec.outcomes):
-        assert spec.succeeded(np.int32(code), "attacker") == (outcome == spec.success)
-        assert spec.succeeded(np.int32(code), "defender") == (-table[outcome] > 0)
+        ended = {"outcome": np.int32(code)}
+        assert spec.scores(ended, "attacker") == (outcome == "target_crash")
+        assert spec.scores(ended, "defender") == (-table[outcome] > 0)
 
 
 def collector(program, run):
-    acting = make_controllers(run, program.agents, {}, greedy=False)
+    acting = make_controllers(run, program.env, program.agents, {}, greedy=False)
     return rollout.Collector(program.env, program.agents, acting, run.horizon, run.segments)
 
 
 def draw(program):
-    return lambda key: Drawn(program.env.default_params(), jnp.int32(0))
+    return lambda key: Drawn(program.env.default_params())
 
 
 @pytest.mark.parametrize(
@@ -174,26 +193,26 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     _, _, run = read(f"controllers.defender=frozen:{folder}")
     program = make_program(run)
     before = jax.jit(program.init)(jax.random.key(0))
-    assert list(before.learners) == ["attacker"]
+    assert set(before.policies) == {"attacker", "defender"} and list(program.agents) == ["attacker"]
     for a, b in zip(
-        jax.tree.leaves(before.frozen["defender"].params),
-        jax.tree.leaves(state.learners["defender"].params),
+        jax.tree.leaves(before.policies["defender"].params),
+        jax.tree.leaves(state.policies["defender"].params),
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)
     after, report = jax.jit(program.update)(before)
     jax.tree.map(
-        np.testing.assert_array_equal, before.frozen["defender"].params, after.frozen["defender"].params
+        np.testing.assert_array_equal, before.policies["defender"].params, after.policies["defender"].params
     )
     assert "losses/policy_loss" in report.metrics
 
     view = View(before.episodes.env, before.episodes.params, before.episodes.time)
-    _, action, _ = program.controllers["defender"].act(
-        jax.random.key(0), before.frozen["defender"], (), view, before.reset
+    _, action, _ = program.controllers(program.env)["defender"].act(
+        jax.random.key(0), before.policies["defender"], (), view, before.reset
     )
     theirs = make_program(read("controllers.defender=learner")[2]).agents["defender"]
     wanted, _ = theirs.greedy(
-        state.learners["defender"], before.episodes.time.obs["defender"], (), None, None
+        state.policies["defender"], before.episodes.time.obs["defender"], (), None, None
     )
     np.testing.assert_allclose(action, to_space(program.env.spec.role("defender").action, wanted))
 

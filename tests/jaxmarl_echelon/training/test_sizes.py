@@ -7,6 +7,8 @@ import pytest
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.training import config as config_lib
 
+pytestmark = pytest.mark.needs("gymnax")
+
 MEMORY = ("algo=ppo_rnn", "env=gymnax/MemoryChain-bsuite", "num_envs=8")
 TWO = ("env=f110", "controllers.defender=learner")
 

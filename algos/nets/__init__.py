@@ -1,0 +1,1 @@
+"""Networks, action distributions, initial values and normalisation."""

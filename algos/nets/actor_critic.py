@@ -1,0 +1,257 @@
+"""Actor and critic of learners of rollouts, feed-forward or recurrent, as pure functions."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice, require_list, require_range, require_switches
+from algos.nets.cores import Core, CoreConfig
+from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.nets.encoders import EncoderConfig, encode, make_encoder
+from algos.nets.networks import (
+    ACTIVATIONS,
+    LOG_STD_RANGE,
+    MLP,
+    PRECISIONS,
+    Layers,
+    PolicyHead,
+    ValueHead,
+    policy_bias,
+    require_inside,
+    require_widths,
+)
+from algos.nets.observations import Statistics, unfold
+from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, of_actor
+
+
+class ActorCritic(nn.Module):
+    """Policy and value of one observation.
+
+    Attributes:
+      policy: the policy head.
+      policy_widths: hidden layers of the policy (of both, when shared).
+      value_widths: hidden layers of the critic; unused when shared.
+      shared: whether both heads read one trunk.
+      layers: how the hidden layers are computed; each trunk has an encoder of its own, but for that of a
+        critic which sees other things.
+    """
+
+    policy: PolicyHead
+    policy_widths: tuple[int, ...]
+    value_widths: tuple[int, ...]
+    shared: bool = False
+    layers: Layers = Layers()
+
+    @nn.compact
+    def __call__(self, obs: jax.Array | Asymmetric) -> tuple[tuple, jax.Array | None]:
+        """Maps flat observations `[..., F]` to `((outputs, log_std), value)`."""
+        seen = encode(self.layers.encoder, "actor_encoder", of_actor(obs))
+        actor = critic = MLP(self.policy_widths, self.layers, name="actor_trunk")(seen)
+        if isinstance(obs, Asymmetric):
+            return self.policy(actor), privileged_value(self.value_widths, self.layers, obs)
+        if not self.shared:
+            seen = encode(self.layers.encoder, "critic_encoder", obs)
+            critic = MLP(self.value_widths, self.layers, name="critic_trunk")(seen)
+        return self.policy(actor), ValueHead(name="value")(critic)
+
+
+def privileged_value(widths: tuple[int, ...], layers: Layers, obs: Asymmetric) -> jax.Array | None:
+    """The value of what the critic sees, by a trunk of its own; None where it sees nothing. In a module."""
+    if obs.critic is None:
+        return None
+    return ValueHead(name="value")(MLP(widths, layers, name="critic_trunk")(obs.critic))
+
+
+class RecurrentActorCritic(nn.Module):
+    """Policy and value of a history of observations: trunk, recurrent core, and both heads on top of it.
+
+    Attributes:
+      policy: the policy head.
+      widths: hidden layers of the trunk.
+      value_widths: hidden layers of a critic that sees other things, which remembers nothing; unused else.
+      core: settings of the core.
+      layers: how the hidden layers are computed.
+    """
+
+    policy: PolicyHead
+    widths: tuple[int, ...]
+    value_widths: tuple[int, ...]
+    core: CoreConfig
+    layers: Layers = Layers()
+
+    @nn.compact
+    def __call__(self, carry: PyTree, obs: jax.Array | Asymmetric, reset: jax.Array, *, sequence: bool):
+        """Maps flat observations `[..., F]`, or a sequence `[T, ..., F]` of them, to
+        `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
+        """
+        core = Core(self.core, self.layers.dtype, name="core")
+        seen = encode(self.layers.encoder, "encoder", of_actor(obs))
+        x = MLP(self.widths, self.layers, name="trunk")(seen)
+        carry, x = (core.sequence if sequence else core)(carry, x, reset)
+        if isinstance(obs, Asymmetric):
+            return carry, self.policy(x), privileged_value(self.value_widths, self.layers, obs)
+        return carry, self.policy(x), ValueHead(name="value")(x)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Settings of an actor and critic.
+
+    Attributes:
+      widths: hidden layers of the policy (of both, when shared).
+      value_widths: hidden layers of the critic; None for the same as `widths`. Unused with a recurrent core,
+        unless critics have observations of their own.
+      shared: one trunk for both heads.
+      activation: "tanh", "relu" or "silu".
+      initial_std: initial standard deviation of continuous actions (before squashing).
+      state_dependent_std: whether the deviation is an output of the network.
+      squash: tanh-squash continuous actions into (-1, 1).
+      initial_action: initial mean action per dimension; None for 0.
+      encoder: settings of the encoder of observations; a mapping is accepted.
+      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
+    """
+
+    widths: tuple[int, ...] = (256, 256)
+    value_widths: tuple[int, ...] | None = None
+    shared: bool = False
+    activation: str = "tanh"
+    initial_std: float = 0.6
+    state_dependent_std: bool = False
+    squash: bool = False
+    initial_action: tuple[float, ...] | None = None
+    compute_dtype: str = "float32"
+    encoder: EncoderConfig = EncoderConfig()
+
+    def __post_init__(self):
+        if isinstance(self.encoder, Mapping):
+            object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
+        for key in ("widths", "value_widths", "initial_action"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, require_list(key, getattr(self, key)))
+        require_switches(self)
+        for key in ("widths", "value_widths"):
+            require_widths(key, getattr(self, key))
+        require_choice("activation", self.activation, tuple(ACTIVATIONS))
+        require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
+        require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
+        if self.squash:
+            require_inside(self.initial_action, " when squash=true")
+
+
+class Policy(NamedTuple):
+    """An actor and critic as pure functions of flat observations `[..., F]`, or of `Asymmetric` ones.
+
+    Attributes:
+      init: `(key) -> params`.
+      apply: `(params, obs, mask) -> (distribution, value)`; None with a recurrent core.
+      initial_carry: `(batch_shape) -> carry`; `()` without a core.
+      step: `(params, obs, carry, reset, mask) -> (carry, distribution, value)`, one decision; the carry is
+        cleared before it where `reset`.
+      sequence: `(params, obs, carry, reset, mask) -> (distribution, value)` of T decisions, all `[T, ...]`
+        but the carry, which is that before the first.
+    """
+
+    init: Callable
+    apply: Callable | None
+    initial_carry: Callable
+    step: Callable
+    sequence: Callable
+
+
+def behind(policy: Policy, statistics: Statistics) -> Policy:
+    """The policy as a function of observations that `algos.nets.observations.compact` kept."""
+
+    def apply(params, obs, mask):
+        return policy.apply(params, unfold(statistics, obs), mask)
+
+    def sequence(params, obs, carry, reset, mask):
+        return policy.sequence(params, unfold(statistics, obs), carry, reset, mask)
+
+    return policy._replace(apply=apply, sequence=sequence)
+
+
+def make_actor_critic(
+    config: ActorCriticConfig,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    core: CoreConfig | None = None,
+    dot_general: Callable = jax.lax.dot_general,
+) -> Policy:
+    """Builds the networks and the action distribution on top of them.
+
+    Args:
+      config: the settings.
+      observation: shape and blocks of observations.
+      action: the action space.
+      core: the recurrent core; None for a feed-forward policy.
+      dot_general: see `Layers`.
+
+    Raises:
+      ValueError: if `initial_action` does not fit the action space, or the encoder the observation.
+    """
+    continuous = action.kind == "continuous"
+    head = PolicyHead(
+        size=action.dimensions if continuous else action.mask_size,
+        log_std=math.log(config.initial_std) if continuous else None,
+        state_dependent_std=config.state_dependent_std,
+        mean_bias=policy_bias(config.initial_action, action, config.squash),
+    )
+
+    def distribution(out, log_std, mask):
+        if not continuous:
+            return MultiCategorical.masked(out, action.sizes, mask)
+        family = SquashedGaussian if config.squash else Gaussian
+        return family(out, jnp.clip(log_std, *LOG_STD_RANGE))
+
+    if config.shared and observation.critic is not None:
+        raise ValueError("shared=True: must be false where critics have observations of their own")
+    dtype = PRECISIONS[config.compute_dtype]
+    encoder = make_encoder(config.encoder, observation.blocks, dtype)
+    layers = Layers(config.activation, dtype, encoder, dot_general)
+    value_widths = config.widths if config.value_widths is None else config.value_widths
+    example = jnp.zeros((observation.size,))
+    if observation.critic is not None:
+        example = Asymmetric(example, jnp.zeros((math.prod(observation.critic),)))
+    if core is None or core.kind == "none":
+        network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
+        return _feed_forward(network, distribution, example)
+    network = RecurrentActorCritic(head, config.widths, value_widths, core, layers)
+    return _recurrent(network, distribution, example)
+
+
+def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric) -> Policy:
+    def apply(params, obs, mask):
+        out, value = network.apply(params, obs)
+        return distribution(*out, mask), value
+
+    return Policy(
+        init=lambda key: network.init(key, example),
+        apply=apply,
+        initial_carry=lambda batch_shape: (),
+        step=lambda params, obs, carry, reset, mask: (carry, *apply(params, obs, mask)),
+        sequence=lambda params, obs, carry, reset, mask: apply(params, obs, mask),
+    )
+
+
+def _recurrent(
+    network: RecurrentActorCritic, distribution: Callable, example: jax.Array | Asymmetric
+) -> Policy:
+    initial_carry = Core(network.core).initial_carry
+
+    def init(key):
+        return network.init(key, initial_carry(()), example, jnp.zeros((), bool), sequence=False)
+
+    def step(params, obs, carry, reset, mask):
+        carry, out, value = network.apply(params, carry, obs, reset, sequence=False)
+        return carry, distribution(*out, mask), value
+
+    def sequence(params, obs, carry, reset, mask):
+        _, out, value = network.apply(params, carry, obs, reset, sequence=True)
+        return distribution(*out, mask), value
+
+    return Policy(init, None, initial_carry, step, sequence)

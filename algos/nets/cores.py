@@ -1,0 +1,308 @@
+"""Recurrent cores of policies, in single steps and over whole sequences.
+
+All kinds share one interface, and `kind="none"` is the identity with an empty state, so that a
+feed-forward policy is the same code.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.nets.initializers import orthogonal
+from algos.types import PyTree
+
+KINDS = ("none", "lstm", "gru", "mingru")
+WEIGHT_INITS = ("orthogonal", "uniform")
+CANDIDATES = ("positive", "linear")
+SCANS = ("sequential", "parallel")
+BIAS_LIMIT = 100.0
+
+
+@dataclass(frozen=True)
+class CoreConfig:
+    """Settings of a recurrent core.
+
+    Attributes:
+      kind: "none" (identity), "lstm", "gru" or "mingru".
+      width: units H of every layer.
+      layers: layers, each fed by the output of the one below.
+      weight_init: "orthogonal" (gain 1, each fused kernel as one matrix) or "uniform" (within
+        1 / sqrt(width) of 0).
+      bias_init: initial value of all biases; None for 1 with "lstm" and 0 otherwise. Each gate has one
+        bias, so two bias vectors of another framework count with their sum.
+      forget_bias: initial bias of the forget gate alone, "lstm" only; None for `bias_init`.
+      candidate: what "mingru" moves its state towards: "positive" (x + 1/2 above 0 and sigmoid(x)
+        below) or "linear".
+      highway: "mingru" only; a third gate mixes the layer's input into its output.
+      scan: "mingru" only; "sequential" is the faster on CPUs, "parallel" takes O(log T) dependent
+        operations.
+
+    Raises:
+      ValueError: if a value is out of range, or set for a kind that does not use it.
+    """
+
+    kind: str = "none"
+    width: int = 256
+    layers: int = 1
+    weight_init: str = "orthogonal"
+    bias_init: float | None = None
+    forget_bias: float | None = None
+    candidate: str = "positive"
+    highway: bool = False
+    scan: str = "sequential"
+
+    def __post_init__(self):
+        require_choice("kind", self.kind, KINDS)
+        require_switches(self, "core.")
+        require_count("width", self.width)
+        require_count("layers", self.layers)
+        require_choice("weight_init", self.weight_init, WEIGHT_INITS)
+        require_choice("candidate", self.candidate, CANDIDATES)
+        require_choice("scan", self.scan, SCANS)
+        for key in ("bias_init", "forget_bias"):
+            if getattr(self, key) is not None:
+                require_range(key, getattr(self, key), -BIAS_LIMIT, BIAS_LIMIT)
+        self._require_kind("lstm", forget_bias=None)
+        self._require_kind("mingru", candidate="positive", highway=False, scan="sequential")
+
+    def _require_kind(self, kind: str, **defaults) -> None:
+        for key, default in defaults.items():
+            value = getattr(self, key)
+            if self.kind != kind and value != default:
+                raise ValueError(
+                    f"{key}={value}: must be {default} with kind={self.kind}; only {kind} has it"
+                )
+
+
+class Cell(NamedTuple):
+    """Equations of a recurrent layer whose gates read its last output.
+
+    Attributes:
+      gates: blocks of `width` columns in both kernels.
+      states: arrays carried from step to step, the output first.
+      step: `(states, inputs, recurrent) -> states`, where the input's share of the gates, bias
+        included, and the last output's are both `[..., gates * width]`.
+    """
+
+    gates: int
+    states: int
+    step: Callable
+
+
+def lstm_step(states, inputs: jax.Array, recurrent: jax.Array):
+    """One step of the LSTM with a forget gate (Gers, Schmidhuber and Cummins 2000), without peepholes.
+
+    Gates come in the order input, forget, candidate, output; states are `(output, cell)`.
+    """
+    _, cell = states
+    enter, keep, candidate, leave = jnp.split(inputs + recurrent, 4, axis=-1)
+    cell = nn.sigmoid(keep) * cell + nn.sigmoid(enter) * jnp.tanh(candidate)
+    return nn.sigmoid(leave) * jnp.tanh(cell), cell
+
+
+def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
+    """One step of the GRU (Cho et al. 2014), with the reset gate applied after the recurrent product.
+
+    Gates come in the order reset, update, candidate; update 1 keeps the state.
+    """
+    (hidden,) = states
+    inputs, recurrent = jnp.split(inputs, 3, axis=-1), jnp.split(recurrent, 3, axis=-1)
+    use = nn.sigmoid(inputs[0] + recurrent[0])
+    keep = nn.sigmoid(inputs[1] + recurrent[1])
+    candidate = jnp.tanh(inputs[2] + use * recurrent[2])
+    return (keep * hidden + (1.0 - keep) * candidate,)
+
+
+CELLS = {"lstm": Cell(4, 2, lstm_step), "gru": Cell(3, 1, gru_step)}
+
+
+def clear(carry: PyTree, reset: jax.Array) -> PyTree:
+    """Zeroes recurrent state, leaves `[..., H]`, where `reset` `[...]` is True."""
+    return jax.tree.map(lambda state: jnp.where(reset[..., None], 0.0, state), carry)
+
+
+def linear_recurrence(
+    decay: jax.Array, drive: jax.Array, state: jax.Array, reset: jax.Array, *, parallel: bool
+) -> jax.Array:
+    """All states of `h_t = decay_t * h_{t-1} + drive_t`, where `h_{t-1}` counts as 0 at a reset.
+
+    Args:
+      decay, drive: `[T, ..., H]`.
+      state: `[..., H]`, the state before the first step.
+      reset: `[T, ...]` bool.
+      parallel: whether to combine steps in a tree (Blelloch 1990) rather than one after the other.
+
+    Returns:
+      `[T, ..., H]`.
+    """
+    if not parallel:
+
+        def step(hidden, now):
+            decay, drive, reset = now
+            hidden = decay * clear(hidden, reset) + drive
+            return hidden, hidden
+
+        return jax.lax.scan(step, state, (decay, drive, reset))[1]
+
+    def combine(early, late):
+        (early_decay, early_drive, early_reset), (decay, drive, reset) = early, late
+        joint = jnp.where(reset, drive, decay * early_drive + drive)
+        return early_decay * decay, joint, early_reset | reset
+
+    drive = drive.at[0].add(decay[0] * clear(state, reset[0]))
+    return jax.lax.associative_scan(combine, (decay, drive, reset[..., None]))[1]
+
+
+def positive_candidate(x: jax.Array) -> jax.Array:
+    """A continuous, increasing map to positive numbers (Feng et al. 2024, appendix B)."""
+    return jnp.where(x >= 0.0, x + 0.5, nn.sigmoid(x))
+
+
+def _weight_init(config: CoreConfig) -> Callable:
+    if config.weight_init == "orthogonal":
+        return orthogonal()
+    bound = 1.0 / math.sqrt(config.width)
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def _bias_init(config: CoreConfig) -> Callable:
+    lstm = config.kind == "lstm"
+    common = float(lstm) if config.bias_init is None else config.bias_init
+    forget = common if config.forget_bias is None else config.forget_bias
+
+    def init(_key, shape, dtype=jnp.float32):
+        bias = jnp.full(shape, common, dtype)
+        return bias.at[config.width : 2 * config.width].set(forget) if lstm else bias
+
+    return init
+
+
+def _product(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The product computed in `dtype`, returned in at least float32."""
+    product = jnp.dot(x.astype(dtype), kernel.astype(dtype))
+    return product.astype(jnp.promote_types(dtype, jnp.float32))
+
+
+class GatedLayer(nn.Module):
+    """One LSTM or GRU layer over a sequence; see `Core.sequence`."""
+
+    config: CoreConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, carry, x: jax.Array, reset: jax.Array):
+        """Returns `(carry, y)` of T steps."""
+        cell = CELLS[self.config.kind]
+        width, columns = self.config.width, cell.gates * self.config.width
+        init = _weight_init(self.config)
+        input_kernel = self.param("input_kernel", init, (x.shape[-1], columns))
+        kernel = self.param("recurrent_kernel", init, (width, columns)).astype(self.dtype)
+        bias = self.param("bias", _bias_init(self.config), (columns,))
+        inputs = _product(x, input_kernel, self.dtype) + bias
+
+        def step(states, now):
+            inputs, reset = now
+            states = clear(states, reset)
+            states = cell.step(states, inputs, _product(states[0], kernel, self.dtype))
+            return states, states[0]
+
+        return jax.lax.scan(step, carry, (inputs, reset))
+
+
+class MinGRULayer(nn.Module):
+    """One MinGRU layer over a sequence (Feng et al. 2024, "Were RNNs all we needed?"); see `Core.sequence`.
+
+    `h_t = (1 - z_t) h_{t-1} + z_t c_t`, where the gate z and the candidate c read the input alone.
+    """
+
+    config: CoreConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, carry, x: jax.Array, reset: jax.Array):
+        """Returns `(carry, y)` of T steps."""
+        config = self.config
+        columns = (3 if config.highway else 2) * config.width
+        init = _weight_init(config)
+        kernel = self.param("input_kernel", init, (x.shape[-1], columns))
+        bias = self.param("bias", _bias_init(config), (columns,))
+        update, candidate, *mix = jnp.split(
+            _product(x, kernel, self.dtype) + bias, columns // config.width, axis=-1
+        )
+        update = nn.sigmoid(update)
+        if config.candidate == "positive":
+            candidate = positive_candidate(candidate)
+        (state,) = carry
+        parallel = config.scan == "parallel"
+        hidden = linear_recurrence(1.0 - update, update * candidate, state, reset, parallel=parallel)
+        carry = (hidden[-1],)
+        if not config.highway:
+            return carry, hidden
+        if x.shape[-1] != config.width:
+            skip_kernel = self.param("skip_kernel", init, (x.shape[-1], config.width))
+            x = _product(x, skip_kernel, self.dtype)
+        mix = nn.sigmoid(mix[0])
+        return carry, mix * hidden + (1.0 - mix) * x
+
+
+class Core(nn.Module):
+    """A stack of recurrent layers; calling it takes one step, `sequence` takes many.
+
+    Both use the same parameters and give the same numbers to rounding. Parameters and state are
+    float32.
+
+    Attributes:
+      config: the settings.
+      dtype: type of the matrix products.
+    """
+
+    config: CoreConfig
+    dtype: jnp.dtype = jnp.float32
+
+    def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
+        """One step.
+
+        Args:
+          carry: state after the last step, as from `initial_carry`.
+          x: `[..., F]`.
+          reset: `[...]` bool; the state is cleared before the step where True.
+
+        Returns:
+          `(carry, y)`, y `[..., H]`, or x itself with kind "none".
+        """
+        carry, y = self.sequence(carry, x[None], reset[None])
+        return carry, y[0]
+
+    @nn.compact
+    def sequence(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
+        """T steps at once.
+
+        Args:
+          carry: state before the first step.
+          x: `[T, ..., F]`.
+          reset: `[T, ...]` bool; the state is cleared before each step where True.
+
+        Returns:
+          `(carry, y)`: the state after the last step, and y `[T, ..., H]`, or x itself with kind
+          "none".
+        """
+        layer = MinGRULayer if self.config.kind == "mingru" else GatedLayer
+        after = []
+        for i, state in enumerate(carry):
+            state, x = layer(self.config, self.dtype, name=f"layer_{i}")(state, x, reset)
+            after.append(state)
+        return tuple(after), x
+
+    def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """The cleared state: per layer a tuple of zeros `[*batch_shape, H]`; `()` with kind "none"."""
+        if self.config.kind == "none":
+            return ()
+        states = CELLS[self.config.kind].states if self.config.kind in CELLS else 1
+        zeros = jnp.zeros((*batch_shape, self.config.width), jnp.float32)
+        return ((zeros,) * states,) * self.config.layers

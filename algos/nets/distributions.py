@@ -1,0 +1,197 @@
+"""Action distributions: Gaussian, tanh-squashed Gaussian and masked multi-categorical.
+
+All three offer `sample(key)`, `mode()`, `log_prob(action)` and `entropy()`, reduced over the
+action axis, for any leading batch axes.
+"""
+
+import math
+from itertools import pairwise
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+SQUASH_LIMIT = 1.0 - 1e-6
+QUADRATURE_NODES = 16
+HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+@struct.dataclass
+class Gaussian:
+    """Diagonal Gaussian over `[..., D]`.
+
+    Attributes:
+      mean: `[..., D]`.
+      log_std: logarithm of the standard deviation, `[..., D]` or `[D]`.
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    @property
+    def std(self) -> jax.Array:
+        """Standard deviation, `[..., D]` or `[D]`."""
+        return jnp.exp(self.log_std)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Draws one action `[..., D]`."""
+        return distrax.Normal(self.mean, self.std).sample(seed=key)
+
+    def mode(self) -> jax.Array:
+        """The most likely action `[..., D]`."""
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-density `[...]` of an action `[..., D]`."""
+        standardised = (action - self.mean) * jnp.exp(-self.log_std)
+        return -(0.5 * jnp.square(standardised) + self.log_std + HALF_LOG_TAU).sum(-1)
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy `[...]` in nats."""
+        entropy = (self.log_std + 0.5 + HALF_LOG_TAU).sum(-1)
+        return jnp.broadcast_to(entropy, self.mean.shape[:-1])
+
+
+@struct.dataclass
+class SquashedGaussian:
+    """The hyperbolic tangent of a diagonal Gaussian, on (-1, 1) in every dimension.
+
+    Samples keep a distance of 1e-6 from the bounds and log-probabilities are taken after the same
+    clipping, so a stored action has the log-probability it was sampled with.
+
+    Attributes:
+      mean: `[..., D]`, before squashing.
+      log_std: `[..., D]` or `[D]`, before squashing.
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    @property
+    def std(self) -> jax.Array:
+        """Standard deviation before squashing, `[..., D]` or `[D]`."""
+        return jnp.exp(self.log_std)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Draws one action `[..., D]`."""
+        return jnp.clip(jnp.tanh(Gaussian(self.mean, self.log_std).sample(key)), -SQUASH_LIMIT, SQUASH_LIMIT)
+
+    def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draws one action `[..., D]`; returns it with its log-density `[...]`.
+
+        Both are differentiable in the mean and the deviation. The density is taken from the value
+        before squashing, so it and its gradient stay exact where the action is saturated.
+        """
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        raw = self.mean + self.std * noise
+        density = -(0.5 * jnp.square(noise) + self.log_std + HALF_LOG_TAU) - _log_tanh_slope(raw)
+        return jnp.clip(jnp.tanh(raw), -SQUASH_LIMIT, SQUASH_LIMIT), density.sum(-1)
+
+    def mode(self) -> jax.Array:
+        """The squashed mean `[..., D]`, which is the median of each dimension."""
+        return jnp.tanh(self.mean)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-density `[...]` of a squashed action `[..., D]`."""
+        raw = jnp.arctanh(jnp.clip(action, -SQUASH_LIMIT, SQUASH_LIMIT))
+        return Gaussian(self.mean, self.log_std).log_prob(raw) - _log_tanh_slope(raw).sum(-1)
+
+    def entropy(self) -> jax.Array:
+        """Differential entropy `[...]` in nats, by Gauss-Hermite quadrature (needs no key)."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
+        nodes = nodes.astype(self.mean.dtype)
+        weights = (weights / weights.sum()).astype(self.mean.dtype)
+        raw = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * nodes
+        slope = (_log_tanh_slope(raw) * weights).sum((-2, -1))
+        return Gaussian(self.mean, self.log_std).entropy() + slope
+
+
+def _log_tanh_slope(raw: jax.Array) -> jax.Array:
+    """`log(1 - tanh(raw)^2)` without cancellation at large `|raw|`."""
+    return 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+
+
+@struct.dataclass
+class MultiCategorical:
+    """Independent categorical choices with masked options.
+
+    Attributes:
+      logits: `[..., sum(sizes)]`, the choices one after the other; build it with `masked`.
+      sizes: number of options of each choice.
+    """
+
+    logits: jax.Array
+    sizes: tuple[int, ...] = struct.field(pytree_node=False)
+
+    @property
+    def std(self) -> None:
+        """Choices have no standard deviation."""
+        return None
+
+    @classmethod
+    def masked(cls, logits: jax.Array, sizes: tuple[int, ...], mask: jax.Array | None) -> "MultiCategorical":
+        """Builds the distribution in which options that are False in `mask` have probability 0.
+
+        A choice without any legal option is uniform over its options.
+        """
+        if mask is not None:
+            logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+        return cls(logits, sizes)
+
+    def heads(self) -> list[distrax.Categorical]:
+        """One distribution per choice."""
+        edges = np.concatenate([[0], np.cumsum(self.sizes)])
+        return [distrax.Categorical(self.logits[..., low:high]) for low, high in pairwise(edges)]
+
+    def probabilities(self) -> jax.Array:
+        """Probabilities `[..., sum(sizes)]`, each choice summing to 1."""
+        return jnp.concatenate([head.probs for head in self.heads()], -1)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Draws one option per choice, int32 `[..., len(sizes)]`."""
+        heads = self.heads()
+        keys = jax.random.split(key, len(heads))
+        return jnp.stack([head.sample(seed=k) for head, k in zip(heads, keys, strict=True)], -1)
+
+    def mode(self) -> jax.Array:
+        """The most likely options, int32 `[..., len(sizes)]`."""
+        return jnp.stack([head.mode() for head in self.heads()], -1).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-probability `[...]` of the choices int `[..., len(sizes)]`."""
+        return sum(head.log_prob(action[..., i]) for i, head in enumerate(self.heads()))
+
+    def entropy(self) -> jax.Array:
+        """Sum of the entropies of the choices, `[...]`, in nats."""
+        return sum(head.entropy() for head in self.heads())
+
+
+Distribution = Gaussian | SquashedGaussian | MultiCategorical
+
+
+def divergence(first: Distribution, second: Distribution) -> jax.Array:
+    """Kullback-Leibler divergence KL(first || second) `[...]`, in nats.
+
+    Both are of one family. Squashing does not change it. Options of probability 0 under `first` count 0.
+    """
+    if isinstance(first, MultiCategorical):
+        pairs = zip(first.heads(), second.heads(), strict=True)
+        return sum(_categorical_divergence(a.logits, b.logits) for a, b in pairs)
+    ratio = jnp.exp(2.0 * (first.log_std - second.log_std))
+    shift = jnp.square((first.mean - second.mean) * jnp.exp(-second.log_std))
+    return (0.5 * (ratio + shift - 1.0) + second.log_std - first.log_std).sum(-1)
+
+
+def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
+    log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+    probability = jnp.exp(log_p)
+    return jnp.where(probability > 0, probability * (log_p - log_q), 0.0).sum(-1)
+
+
+def full(distribution: Distribution) -> Distribution:
+    """The same distribution with every array broadcast to the batch shape, so that batches may be sliced."""
+    if isinstance(distribution, MultiCategorical):
+        return distribution
+    return distribution.replace(log_std=jnp.broadcast_to(distribution.log_std, distribution.mean.shape))

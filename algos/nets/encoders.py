@@ -1,0 +1,154 @@
+"""Encoders of structured observations: sets of entities, small maps, and plain vectors.
+
+Observations are flat vectors everywhere else; an encoder is given the blocks they consist of.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice, require_count
+from algos.nets.initializers import orthogonal
+from algos.nets.observations import Entities, take_apart
+from algos.types import Block
+
+KINDS = ("none", "deepset", "attention")
+MAPS = ("cnn", "flat")
+GAIN = 2.0**0.5
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Settings of the encoder in front of the hidden layers of a network.
+
+    Attributes:
+      kind: "none" leaves it flat; "deepset" (Zaheer et al. 2017) embeds the rows of every set one by one
+        and pools them; "attention" lets the rows of a set attend to each other first (Vaswani et al. 2017).
+      width: size of an embedded row, and of an embedded map.
+      heads: of the attention; must divide `width`.
+      maps: "cnn" for two convolutions of every map, "flat" for its cells as they are.
+    """
+
+    kind: str = "none"
+    width: int = 64
+    heads: int = 4
+    maps: str = "cnn"
+
+    def __post_init__(self):
+        require_choice("encoder.kind", self.kind, KINDS)
+        require_choice("encoder.maps", self.maps, MAPS)
+        require_count("encoder.width", self.width)
+        require_count("encoder.heads", self.heads)
+        if self.kind == "attention" and self.width % self.heads:
+            raise ValueError(f"encoder.heads={self.heads}: must divide encoder.width={self.width}")
+
+
+class SetEncoder(nn.Module):
+    """Permutation-invariant embedding of a set of rows: `[..., K, F]` to `[..., 2 * width]`.
+
+    Empty places have no effect.
+
+    Attributes:
+      width: size of an embedded row.
+      heads: of the attention between rows; 0 for none.
+      dtype: type of the arithmetic.
+    """
+
+    width: int
+    heads: int = 0
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, rows: jax.Array, present: jax.Array) -> jax.Array:
+        """Embeds the rows that are `present`, bool `[..., K]`."""
+        dense = partial(nn.Dense, self.width, kernel_init=orthogonal(GAIN), dtype=self.dtype)
+        x = nn.relu(dense(name="embed")(rows))
+        if self.heads:
+            mask = present[..., None, None, :]
+            attention = nn.MultiHeadDotProductAttention(self.heads, dtype=self.dtype, name="attention")
+            x = x + attention(x, mask=mask)
+        x = nn.relu(dense(name="mix")(x))
+        shown = present[..., None]
+        mean = jnp.where(shown, x, 0.0).sum(-2) / jnp.maximum(shown.sum(-2), 1)
+        # Embeddings are not negative: 0 is the maximum of an empty set.
+        largest = jnp.where(shown, x, 0.0).max(-2)
+        return jnp.concatenate([mean, largest], axis=-1)
+
+
+class MapEncoder(nn.Module):
+    """Embedding of a small map: `[..., H, W]` to `[..., width]` by two strided convolutions."""
+
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, grid: jax.Array) -> jax.Array:
+        """Embeds the maps."""
+        x = grid[..., None]
+        for i, features in enumerate((8, 16)):
+            x = nn.relu(nn.Conv(features, (3, 3), strides=2, dtype=self.dtype, name=f"conv_{i}")(x))
+        x = x.reshape(*x.shape[:-3], -1)
+        return nn.relu(nn.Dense(self.width, kernel_init=orthogonal(GAIN), dtype=self.dtype, name="out")(x))
+
+
+class EntityEncoder(nn.Module):
+    """Encodes each block of an observation by its kind and concatenates the results, `[..., G]`.
+
+    Attributes:
+      config: the settings; `kind` is not "none".
+      blocks: the blocks of the observation.
+      dtype: type of the arithmetic.
+    """
+
+    config: EncoderConfig
+    blocks: tuple[Block, ...]
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, obs: jax.Array | Entities) -> jax.Array:
+        """Encodes observations split into blocks, or raw ones `[..., F]`."""
+        seen = obs if isinstance(obs, Entities) else take_apart(obs, self.blocks)
+        heads = self.config.heads if self.config.kind == "attention" else 0
+        parts = []
+        for block in self.blocks:
+            x = seen.blocks[block.name]
+            if block.kind == "set":
+                present = seen.present[block.name]
+                x = SetEncoder(self.config.width, heads, self.dtype, name=block.name)(x, present)
+            elif block.kind == "map" and self.config.maps == "cnn":
+                x = MapEncoder(self.config.width, self.dtype, name=block.name)(x)
+            else:
+                x = x.reshape(*x.shape[: x.ndim - len(block.shape)], -1)
+            parts.append(x.astype(jnp.float32))
+        return jnp.concatenate(parts, axis=-1)
+
+
+def make_encoder(
+    config: EncoderConfig, blocks: Sequence[Block] | None, dtype: jnp.dtype = jnp.float32
+) -> Callable | None:
+    """A factory `(name=...) -> module` of encoders; None if observations stay flat.
+
+    Raises:
+      ValueError: if the observations have no blocks.
+    """
+    if config.kind == "none":
+        return None
+    if not blocks:
+        raise ValueError(
+            f"encoder.kind={config.kind}: must be none; this environment's observations have no blocks"
+        )
+    return partial(EntityEncoder, config, tuple(blocks), dtype)
+
+
+def blocks_apart(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The blocks that are encoded one by one; none if observations stay flat."""
+    return () if config.kind == "none" else tuple(blocks)
+
+
+def encode(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
+    """Applies an encoder of this name, if there is one; to be called inside a module."""
+    return obs if encoder is None else encoder(name=name)(obs)

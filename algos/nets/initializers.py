@@ -1,0 +1,33 @@
+"""Initial values of parameters."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+# Each iteration multiplies small singular values by 1.5, so that even 1e-6 of the norm converges to 1.
+ORTHOGONAL_ITERATIONS = 40
+
+
+def orthogonal(gain: float = 1.0) -> Callable:
+    """Initialiser of kernels with orthogonal rows or columns, whichever are fewer, of length `gain`.
+
+    The kernel is the polar factor of a Gaussian matrix, which is uniformly distributed over all such
+    kernels (Saxe et al. 2014 take the factor of a QR decomposition). It comes from Newton-Schulz
+    iterations, which need products alone: the decompositions of XLA's CPU backend can deadlock if
+    kernels are drawn for several seeds or critics at once.
+    """
+
+    def init(key, shape, dtype=jnp.float32):
+        short, long = sorted(shape)
+        x = jax.random.normal(key, (short, long))
+        x = x / jnp.linalg.norm(x)
+
+        def iterate(_, x):
+            square = jnp.matmul(x, x.T, precision="highest")
+            return 1.5 * x - 0.5 * jnp.matmul(square, x, precision="highest")
+
+        x = gain * jax.lax.fori_loop(0, ORTHOGONAL_ITERATIONS, iterate, x)
+        return (x if shape == (short, long) else x.T).astype(dtype)
+
+    return init

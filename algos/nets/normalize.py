@@ -1,0 +1,168 @@
+"""Masked statistics, and running normalisation of observations and rewards as explicit state."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+@struct.dataclass
+class Moments:
+    """Running mean and variance.
+
+    Each number is an unevaluated sum of two float32 numbers: after many samples the increment of a batch
+    is below the rounding error of the mean, and would be lost, which biases skewed distributions.
+
+    Attributes:
+      mean: `[...]` running mean.
+      var: `[...]` running population variance.
+      count: scalar, samples merged so far.
+      mean_rest, var_rest, count_rest: rounding error of each, of the same shape.
+    """
+
+    mean: jax.Array
+    var: jax.Array
+    count: jax.Array
+    mean_rest: jax.Array
+    var_rest: jax.Array
+    count_rest: jax.Array
+
+
+def init_moments(shape: tuple[int, ...] = ()) -> Moments:
+    """Moments of no samples: mean 0 and variance 1, so that normalising changes nothing."""
+    return moments_of(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+
+
+def moments_of(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
+    """Moments with exactly these numbers and no rounding errors."""
+    return Moments(mean, var, count, *map(jnp.zeros_like, (mean, var, count)))
+
+
+def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum of `x + rest` and `step` as a rounded number and its rounding error (2Sum, Knuth 1969)."""
+    step = step + rest
+    total = x + step
+    added = total - x
+    return total, (x - (total - added)) + (step - added)
+
+
+def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Moments:
+    """Merges the alive samples of a batch (parallel variance, Chan, Golub and LeVeque 1979).
+
+    The update is incremental, which keeps it exact after any number of batches of any size.
+
+    Args:
+      moments: the moments so far, of shape `[...]`.
+      batch: `[*lead, ...]` samples; those not alive may hold anything.
+      alive: `[*lead]` bool.
+    """
+    axes = tuple(range(alive.ndim))
+    keep = alive.reshape(alive.shape + (1,) * (batch.ndim - alive.ndim))
+    count = alive.sum(dtype=jnp.float32)
+    safe = jnp.maximum(count, 1.0)
+    mean = jnp.where(keep, batch, 0.0).sum(axes) / safe
+    var = jnp.where(keep, jnp.square(batch - mean), 0.0).sum(axes) / safe
+    total, total_rest = add_exactly(moments.count, moments.count_rest, count)
+    weight = count / jnp.maximum(total, 1.0)
+    shift = mean - moments.mean
+    # The first batch replaces the initial variance 1, beside which its own may be lost to rounding.
+    before = jnp.where(moments.count > 0, moments.var, var)
+    change = weight * (var - before + jnp.square(shift) * (1.0 - weight))
+    centre, centre_rest = add_exactly(moments.mean, moments.mean_rest, weight * shift)
+    spread, spread_rest = add_exactly(before, moments.var_rest, change)
+    merged = Moments(centre, spread, total, centre_rest, spread_rest, total_rest)
+    return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
+
+
+def normalize(moments: Moments, x: jax.Array, *, clip: float = 10.0, epsilon: float = 1e-8) -> jax.Array:
+    """Centres and scales `x` `[*lead, ...]` by the moments and clips it to `[-clip, clip]`."""
+    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + epsilon), -clip, clip)
+
+
+@struct.dataclass
+class RewardScale:
+    """Scale of the rewards: the spread of their running discounted sums.
+
+    Attributes:
+      moments: scalar moments of the discounted sums.
+      sums: `[N]` discounted sums of the episodes so far of N = E * A agents, carried from rollout
+        to rollout.
+    """
+
+    moments: Moments
+    sums: jax.Array
+
+
+def init_reward_scale(agents: int) -> RewardScale:
+    """A scale of 1, with running sums for this many agents (environments times agents each)."""
+    return RewardScale(init_moments(), jnp.zeros((agents,)))
+
+
+def update_reward_scale(
+    scale: RewardScale, reward: jax.Array, boundary: jax.Array, alive: jax.Array, gamma: jax.Array | float
+) -> RewardScale:
+    """Merges a rollout's discounted reward sums into the scale.
+
+    Args:
+      scale: the scale so far.
+      reward: `[T, E, A]` raw rewards.
+      boundary: `[T, E, A]` bool, the episode ended after this step: the next sum starts at 0.
+      alive: `[T, E, A]` bool; other rows add nothing and are not counted.
+      gamma: discount factor per step.
+    """
+
+    def step(sums, row):
+        row_reward, row_boundary, row_alive = row
+        sums = jnp.where(row_alive, gamma * sums + row_reward, sums)
+        return jnp.where(row_boundary, 0.0, sums), sums
+
+    sums = scale.sums.reshape(reward.shape[1:])
+    sums, history = jax.lax.scan(step, sums, (reward, boundary, alive))
+    return RewardScale(merge_moments(scale.moments, history, alive), sums.reshape(-1))
+
+
+def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8) -> jax.Array:
+    """Divides rewards by the running standard deviation of their discounted sums, without centring."""
+    return reward * jax.lax.rsqrt(scale.moments.var + epsilon)
+
+
+def centre_rewards(
+    centre: jax.Array, reward: jax.Array, alive: jax.Array, rate: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Subtracts from every reward the running mean of its agent's earlier rewards.
+
+    Args:
+      centre: `[N]` running means of N = E * A agents, 0 at first.
+      reward: `[T, E, A]` raw rewards.
+      alive: `[T, E, A]` bool; other rewards do not move the means.
+      rate: share of each new reward in the mean.
+
+    Returns:
+      `(centre, reward)` after the rollout and centred.
+    """
+
+    def step(mean, row):
+        row_reward, row_alive = row
+        after = mean + rate * (row_reward - mean)
+        return jnp.where(row_alive, after, mean), row_reward - mean
+
+    after, centred = jax.lax.scan(step, centre.reshape(reward.shape[1:]), (reward, alive))
+    return after.reshape(-1), centred
+
+
+def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
+    """Mean of `x` where `keep`; 0 if nothing is kept."""
+    return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
+
+
+def standardize(x: jax.Array, keep: jax.Array) -> jax.Array:
+    """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples."""
+    centred = x - masked_mean(x, keep)
+    return centred / (jnp.sqrt(masked_mean(jnp.square(centred), keep)) + 1e-8)
+
+
+def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
+    """Share of the targets' variance that the values explain; 0 if there is no variance."""
+    error = target - value
+    residual = masked_mean(jnp.square(error - masked_mean(error, keep)), keep)
+    spread = masked_mean(jnp.square(target - masked_mean(target, keep)), keep)
+    return jnp.where(spread > 0, 1.0 - residual / jnp.where(spread > 0, spread, 1.0), 0.0)

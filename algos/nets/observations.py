@@ -1,0 +1,142 @@
+"""Inputs of networks from raw observations: normalised as a whole, or block by block for an encoder."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.nets.normalize import Moments, init_moments, merge_moments, normalize
+from algos.types import Asymmetric, Block
+
+
+class Entities(NamedTuple):
+    """An observation split into its blocks.
+
+    Attributes:
+      blocks: block name to `[..., *shape]`; empty places of sets are 0.
+      present: name of a set to bool `[..., K]`, the places that are taken.
+    """
+
+    blocks: dict[str, jax.Array]
+    present: dict[str, jax.Array]
+
+
+@struct.dataclass
+class BlockMoments:
+    """Statistics of observations block by block.
+
+    Numbers that an encoder treats alike share a mean and variance: each feature of a set over the rows that
+    are present, all cells of a map. In a plain block, every number has its own.
+
+    Attributes:
+      moments: block name to moments: `[F]` of a set, scalar of a map, of a plain block its shape.
+      blocks: the blocks.
+    """
+
+    moments: dict[str, Moments]
+    blocks: tuple[Block, ...] = struct.field(pytree_node=False)
+
+
+# Of asymmetric observations, each part has its own.
+Statistics = Moments | BlockMoments | Asymmetric | None
+
+
+def init_statistics(size: int, blocks: tuple[Block, ...] = ()) -> Moments | BlockMoments:
+    """Statistics of no observations, of `size` numbers each or, if there are any, of these blocks."""
+    if not blocks:
+        return init_moments((size,))
+    return BlockMoments({block.name: init_moments(_shared_shape(block)) for block in blocks}, blocks)
+
+
+def _shared_shape(block: Block) -> tuple[int, ...]:
+    return {"set": block.shape[1:], "map": ()}.get(block.kind, block.shape)
+
+
+def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
+    """Splits raw observations `[..., F]` into blocks; a row of zeros is an empty place."""
+    parts = {
+        block.name: flat[..., block.start : block.start + block.size].reshape(*flat.shape[:-1], *block.shape)
+        for block in blocks
+    }
+    present = {block.name: jnp.any(parts[block.name] != 0, -1) for block in blocks if block.kind == "set"}
+    return Entities(parts, present)
+
+
+def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive: jax.Array) -> Statistics:
+    """Merges raw observations `[*lead, F]` of those alive, `[*lead]` bool; see `merge_moments`."""
+    if statistics is None:
+        return None
+    if isinstance(statistics, Asymmetric):
+        return by_part(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
+    flat = as_float32(flat)
+    if isinstance(statistics, Moments):
+        return merge_moments(statistics, flat, alive)
+    seen = take_apart(flat, statistics.blocks)
+    merged = {}
+    for block in statistics.blocks:
+        x = seen.blocks[block.name]
+        # One sample per row of a set and per cell of a map.
+        count = alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim - len(_shared_shape(block))))
+        if block.kind == "set":
+            count = count & seen.present[block.name]
+        count = jnp.broadcast_to(count, x.shape[: x.ndim - len(_shared_shape(block))])
+        merged[block.name] = merge_moments(statistics.moments[block.name], x, count)
+    return statistics.replace(moments=merged)
+
+
+def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
+    """Float32 inputs of networks from raw observations `[..., F]`, normalised if there are statistics.
+
+    Empty places of a set are found in the raw rows: normalised rows of zeros are not 0, and those of
+    average entities may be.
+    """
+    if isinstance(flat, Asymmetric):
+        return by_part(observe, statistics, flat)
+    flat = as_float32(flat)
+    if statistics is None:
+        return flat
+    if isinstance(statistics, Moments):
+        return normalize(statistics, flat)
+    raw = take_apart(flat, statistics.blocks)
+    blocks = {name: normalize(statistics.moments[name], x) for name, x in raw.blocks.items()}
+    for name, present in raw.present.items():
+        blocks[name] = jnp.where(present[..., None], blocks[name], 0.0)
+    return Entities(blocks, raw.present)
+
+
+def compact(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
+    """What a learner keeps of raw observations `[..., F]` until networks look at them more than once.
+
+    That is what `observe` makes of them, but for whole numbers: those stay as they are, in less room.
+    """
+    if isinstance(flat, Asymmetric):
+        return by_part(compact, statistics, flat)
+    return flat if is_whole(flat) else observe(statistics, flat)
+
+
+def unfold(
+    statistics: Statistics, kept: jax.Array | Entities | Asymmetric
+) -> jax.Array | Entities | Asymmetric:
+    """What networks see of what `compact` kept."""
+    if isinstance(kept, Asymmetric):
+        return by_part(unfold, statistics, kept)
+    return observe(statistics, kept) if is_whole(kept) else kept
+
+
+def as_float32(x: jax.Array) -> jax.Array:
+    """`x` itself where it is float32, else its numbers as such."""
+    return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
+
+
+def is_whole(obs: jax.Array | Entities) -> bool:
+    """Whether observations hold whole numbers."""
+    return not isinstance(obs, Entities) and not jnp.issubdtype(obs.dtype, jnp.floating)
+
+
+def by_part(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
+    """`fn(statistics, obs)` of each part; None of a critic's that is missing."""
+    own = Asymmetric(None, None) if statistics is None else statistics
+    critic = None if obs.critic is None else fn(own.critic, obs.critic)
+    return Asymmetric(fn(own.actor, obs.actor), critic)

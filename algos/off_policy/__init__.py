@@ -1,0 +1,1 @@
+"""Learners with a replay: SAC, TD3 and TQC."""

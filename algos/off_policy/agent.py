@@ -1,0 +1,188 @@
+"""A learner with a replay as an `Agent`: acting, one update per decision, and building it from settings."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from algos.nets.encoders import blocks_apart
+from algos.nets.networks import flatten
+from algos.nets.observations import init_statistics, observe
+from algos.off_policy.learning import (
+    Method,
+    OffPolicyState,
+    as_rows,
+    learn_if_ready,
+    store_decision,
+)
+from algos.off_policy.replay.replay import Replay, make_replay
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.optimizers import init_adam
+from algos.optim.small_batches import Implementation, choose_implementation
+from algos.settings import LearnerSettings
+from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec
+
+
+class ReplayLearner(LearnerSettings):
+    """Mixin for `OffPolicySettings`: builds the agent that the settings describe."""
+
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Method:
+        """The networks and losses of this learner."""
+        raise NotImplementedError
+
+    def make(
+        self,
+        observation_shape: tuple[int, ...],
+        action: ActionSpec,
+        *,
+        blocks: Sequence[Block] = (),
+        samples: int,
+        updates: int | None = None,
+        episode_limit: int,
+        goal: Goal | None = None,
+        late: bool = False,
+        observation_dtype: DTypeLike = jnp.float32,
+        tuned: bool = False,
+    ) -> Agent:
+        """Builds the agent as a bundle of pure functions.
+
+        Args:
+          observation_shape: shape of one observation; it is flattened for the networks.
+          action: the action space.
+          blocks: of the flattened observation, for encoders.
+          samples: agents side by side, E * A.
+          updates: length of the run; unused.
+          episode_limit: decisions that an episode may last.
+          goal: how goals appear in observations, for hindsight.
+          late: whether agents are paid while they wait, so that decisions do not follow each other in rows.
+          observation_dtype: type of the environment's observations; the replay holds whole numbers as such.
+          tuned: whether the program will be compiled with the agent's `compiler_options`; see
+            `algos.optim.small_batches`.
+
+        Raises:
+          ValueError: for settings that do not fit together or to the task.
+        """
+        del updates
+        replay = self.make_replay(
+            observation_shape,
+            action,
+            samples=samples,
+            episode_limit=episode_limit,
+            goal=goal,
+            late=late,
+            observation_dtype=observation_dtype,
+        )
+        observation = ObservationSpec(observation_shape, tuple(blocks))
+        implementation = choose_implementation(self.batch_size, tuned=tuned)
+        agent = make_replay_agent(self, self.method(observation, action, implementation), replay, observation)
+        return agent._replace(compiler_options=implementation.compiler_options)
+
+    def make_replay(
+        self,
+        observation_shape: tuple[int, ...],
+        action: ActionSpec,
+        *,
+        samples: int,
+        episode_limit: int,
+        goal: Goal | None = None,
+        blocks: Sequence[Block] = (),
+        late: bool = False,
+        observation_dtype: DTypeLike = jnp.float32,
+    ) -> Replay:
+        """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
+        del blocks
+        if action.kind != "continuous":
+            raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
+        for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
+            if late and (value := getattr(self.replay, key)) != plain:
+                raise ValueError(
+                    f"algo.replay.{key}={value}: must be {plain:g} where agents are paid while they wait"
+                )
+        return make_replay(
+            self.replay,
+            rows=samples,
+            observation_size=math.prod(observation_shape),
+            action_size=action.dimensions,
+            batch_size=self.batch_size,
+            episode_limit=episode_limit,
+            goal=goal,
+            between=self.BETWEEN,
+            observation_dtype=observation_dtype,
+        )
+
+    def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:
+        """Bytes that the replay of `make_replay`, with the same arguments, occupies from the start."""
+        return self.make_replay(observation_shape, action, **sizes).nbytes
+
+
+def make_replay_agent(
+    config: OffPolicySettings,
+    method: Method,
+    replay: Replay,
+    observation: ObservationSpec,
+) -> Agent:
+    """Combines a method and a replay into an agent; see `ReplayLearner.make`."""
+
+    def seen(state, obs):
+        return observe(state.observations, flatten(obs, observation.shape))
+
+    def act(state, key, obs, carry, reset, mask):
+        key_warmup, key_policy = jax.random.split(key)
+        explored = method.explore(state, key_policy, seen(state, obs))
+        uniform = jax.random.uniform(key_warmup, explored.shape, minval=-1.0)
+        warmed_up = state.seen >= state.hyper["learning_starts"]
+        return jnp.where(warmed_up, explored, uniform), carry, {}
+
+    def greedy(state, obs, carry, reset, mask):
+        return method.greedy(state, seen(state, obs)), carry
+
+    def update(state, key, transition):
+        state = store_decision(replay, state, as_rows(transition, observation.shape))
+        return learn_if_ready(config, method, replay, state, key)
+
+    return Agent(
+        init=lambda key: initial_state(config, method, replay, key, observation),
+        initial_carry=lambda batch_shape: (),
+        act=act,
+        greedy=greedy,
+        value=None,
+        update=update,
+        learns="step",
+        policy_state=policy_state,
+        hyper=lambda: initial_hyper(config, method),
+    )
+
+
+def initial_state(
+    config: OffPolicySettings, method: Method, replay: Replay, key: jax.Array, observation: ObservationSpec
+) -> OffPolicyState:
+    """The state before the first decision."""
+    params = method.init(key)
+    statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
+    return OffPolicyState(
+        params=params,
+        targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
+        optimizers={part: init_adam(x) for part, x in params.items()},
+        observations=statistics if config.normalize_observation else None,
+        replay=replay.init(),
+        hyper=initial_hyper(config, method),
+        seen=jnp.int32(0),
+        updates=jnp.int32(0),
+    )
+
+
+def initial_hyper(config: OffPolicySettings, method: Method) -> Hyper:
+    """The traced hyper-parameters; a setting that is None takes the method's value, or is left out."""
+    given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
+    hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
+    return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
+
+
+def policy_state(state: OffPolicyState) -> OffPolicyState:
+    """The part of a state that acting needs: no replay, critics, targets or optimisers."""
+    actor = {"actor": state.params["actor"]}
+    return state.replace(params=actor, targets={}, optimizers={}, replay=None)

@@ -1,0 +1,186 @@
+"""Gradient steps on a replay: state, what a method adds, critics, targets and Adam."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.nets.networks import flatten
+from algos.nets.observations import Statistics, merge_statistics, observe
+from algos.off_policy.replay.replay import Replay
+from algos.off_policy.replay.rings import Sample
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.optimizers import AdamState, adam, adam_settings, global_norm
+from algos.types import Hyper, Metrics, PyTree, Transition
+
+# `seen` stops here: it is only compared with the length of the warm-up.
+SEEN_LIMIT = 2**30
+
+
+@struct.dataclass
+class OffPolicyState:
+    """State of a learner with a replay.
+
+    Attributes:
+      params: parameters by part: "actor", "critic" (leading axis: critics), and those that the method adds.
+      targets: target networks: slowly following copies of some parts.
+      optimizers: state of Adam by part.
+      observations: statistics of the observations, or None.
+      replay: state of the replay; None where only the policy is kept.
+      hyper: traced hyper-parameters by name.
+      seen: int32 scalar, transitions seen, all agents together (stops at 2^30).
+      updates: int32 scalar, gradient steps done.
+    """
+
+    params: dict[str, PyTree]
+    targets: dict[str, PyTree]
+    optimizers: dict[str, AdamState]
+    observations: Statistics
+    replay: PyTree
+    hyper: Hyper
+    seen: jax.Array
+    updates: jax.Array
+
+
+class Method(NamedTuple):
+    """What distinguishes one learner with a replay from another.
+
+    Batches are Samples with normalised observations and scaled rewards.
+
+    Attributes:
+      init: `(key) -> params`, a dict of parts.
+      hyper: values of settings that are None, by name.
+      targets: parts that have a target network.
+      explore: `(state, key, obs) -> action`.
+      greedy: `(state, obs) -> action`, deterministic.
+      target: `(state, key, batch) -> target` of the critics.
+      predict: `(params, obs, action) -> [n_critics, B, q]`, of the critics.
+      critic_loss: `(prediction, target) -> (loss, td)`, `[B]` each: the sum of the critics' losses,
+        and the absolute temporal difference errors, which become the priorities.
+      improve: `(state, key, batch) -> (state, metrics)`, after the step of the critics.
+    """
+
+    init: Callable
+    hyper: dict[str, float]
+    targets: tuple[str, ...]
+    explore: Callable
+    greedy: Callable
+    target: Callable
+    predict: Callable
+    critic_loss: Callable
+    improve: Callable
+
+
+def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
+    """Merges the axes of environments and agents, and those of the features: `[E * A, ...]`."""
+    transition = transition.replace(
+        obs=flatten(transition.obs, observation_shape),
+        next_obs=flatten(transition.next_obs, observation_shape),
+    )
+    return jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), transition)
+
+
+def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
+    """Stores one decision of all agents `[N]` and merges it into the statistics."""
+    observations = merge_statistics(state.observations, rows.obs, rows.alive)
+    seen = jnp.minimum(state.seen, SEEN_LIMIT) + rows.alive.sum(dtype=jnp.int32)
+    return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
+
+
+def learn_if_ready(
+    config: OffPolicySettings, method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
+) -> tuple[OffPolicyState, Metrics]:
+    """The gradient steps after one decision; none during the warm-up.
+
+    Returns:
+      the state and metrics, all 0 during the warm-up.
+    """
+
+    def learn(state, key):
+        def step(state, key):
+            return gradient_step(method, replay, state, key)
+
+        keys = jax.random.split(key, config.updates_per_step)
+        state, metrics = jax.lax.scan(step, state, keys)
+        metrics = {name: x.mean() for name, x in metrics.items()}
+        # Losses are those before the last step: only this shows a last step that diverges.
+        metrics["parameter_norm"] = global_norm(state.params)
+        return state, metrics | {"gradient_steps": jnp.float32(config.updates_per_step)}
+
+    def wait(state, key):
+        metrics = jax.eval_shape(learn, state, key)[1]
+        return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+
+    ready = (state.seen >= state.hyper["learning_starts"]) & (replay.size(state.replay) >= config.batch_size)
+    return jax.lax.cond(ready, learn, wait, state, key)
+
+
+def gradient_step(
+    method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
+) -> tuple[OffPolicyState, Metrics]:
+    """One step on one batch: of the critics, then of what the method improves with them."""
+    key_sample, key_target, key_improve = jax.random.split(key, 3)
+    memory, sample = replay.sample(state.replay, key_sample, state.hyper["gamma"])
+    batch = sample.replace(
+        obs=observe(state.observations, sample.obs),
+        next_obs=observe(state.observations, sample.next_obs),
+        reward=sample.reward * state.hyper["reward_scale"],
+    )
+    if batch.between is not None:
+        between = observe(state.observations, batch.between.obs)
+        batch = batch.replace(between=batch.between.replace(obs=between))
+    state, td, metrics = critic_step(method, state, key_target, batch)
+    state, improved = method.improve(state, key_improve, batch)
+    memory = replay.reprioritize(memory, sample.index, td)
+    return state.replace(replay=memory, updates=state.updates + 1), metrics | improved
+
+
+def critic_step(
+    method: Method, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> tuple[OffPolicyState, jax.Array, Metrics]:
+    """One step of the critics; returns the state, priorities `[B]` and metrics."""
+    target = jax.lax.stop_gradient(method.target(state, key, batch))
+
+    def loss(params):
+        prediction = method.predict(params, batch.obs, batch.action)
+        losses, td = method.critic_loss(prediction, target)
+        return (losses * batch.weight).mean(), (td, prediction.mean())
+
+    (value, (td, mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
+    metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}
+    return adam_step(state, "critic", grads, "learning_rate"), td, metrics
+
+
+def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> OffPolicyState:
+    """One step of Adam on one part, with its own learning rate where it has one."""
+    hyper = state.hyper
+    settings = adam_settings(hyper | {"learning_rate": hyper.get(rate, hyper["learning_rate"])})
+    params, optimizer = adam(grads, state.optimizers[part], state.params[part], **settings)
+    return state.replace(
+        params=state.params | {part: params}, optimizers=state.optimizers | {part: optimizer}
+    )
+
+
+def update_targets(state: OffPolicyState) -> OffPolicyState:
+    """Polyak averaging: moves the targets by `tau` times their distance to the parameters."""
+    tau = state.hyper["tau"]
+    followed = {part: state.params[part] for part in state.targets}
+    targets = jax.tree.map(lambda slow, fast: slow + tau * (fast - slow), state.targets, followed)
+    return state.replace(targets=targets)
+
+
+def bellman_target(batch: Sample, next_value: jax.Array) -> jax.Array:
+    """Targets for values `[..., B, q]` of the next observations: `reward + discount * value`.
+
+    The discount holds gamma to the power of the decisions that the sample spans, and is 0 only where the
+    agent terminated: truncated episodes bootstrap.
+    """
+    return batch.reward[:, None] + batch.discount[:, None] * next_value
+
+
+def squared_loss(prediction: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Half the squared errors of the critics `[n, B, 1]`, summed, and the mean absolute ones, `[B]` each."""
+    error = prediction[..., 0] - target
+    return 0.5 * jnp.square(error).sum(0), jnp.abs(error).mean(0)

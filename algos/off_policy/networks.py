@@ -1,0 +1,70 @@
+"""Actors and critics of learners with a replay."""
+
+import jax.numpy as jnp
+
+from algos.nets.encoders import make_encoder
+from algos.nets.networks import (
+    PRECISIONS,
+    Actor,
+    Critic,
+    Layers,
+    Network,
+    PolicyHead,
+    make_critics,
+    policy_bias,
+)
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.small_batches import Implementation
+from algos.types import ActionSpec, ObservationSpec
+
+
+def make_layers(
+    config: OffPolicySettings, observation: ObservationSpec, implementation: Implementation
+) -> Layers:
+    """How the hidden layers of actor and critics are computed."""
+    dtype = PRECISIONS[config.compute_dtype]
+    encoder = make_encoder(config.encoder, observation.blocks, dtype)
+    return Layers(config.activation, dtype, encoder, implementation.dot_general)
+
+
+def make_actor(
+    config: OffPolicySettings,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    implementation: Implementation,
+    log_std: float | None = None,
+) -> Network:
+    """An actor that maps observations to `(mean, log_std)`, `[..., D]` each, before squashing.
+
+    Args:
+      config: the settings.
+      observation: shape and blocks of observations.
+      action: the action space.
+      implementation: of products of hidden layers.
+      log_std: initial logarithm of the standard deviation; None for a deterministic actor, whose second
+        output is None.
+
+    Raises:
+      ValueError: if `initial_action` does not fit the action space.
+    """
+    head = PolicyHead(
+        size=action.dimensions,
+        log_std=log_std,
+        state_dependent_std=log_std is not None,
+        mean_bias=policy_bias(config.initial_action, action, squash=True),
+    )
+    actor = Actor(head, config.widths, make_layers(config, observation, implementation))
+    return Network(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
+
+
+def make_ensemble(
+    config: OffPolicySettings,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    implementation: Implementation,
+    outputs: int = 1,
+) -> Network:
+    """The ensemble of critics, each with this many outputs; see `make_critics`."""
+    widths = config.widths if config.critic_widths is None else config.critic_widths
+    critic = Critic(widths, outputs, make_layers(config, observation, implementation))
+    return make_critics(critic, config.n_critics, observation, action.dimensions)

@@ -1,0 +1,1 @@
+"""Replay of transitions on the device."""

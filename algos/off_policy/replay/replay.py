@@ -1,0 +1,309 @@
+"""Replay of transitions on the device: uniform or prioritised, with optional successes and hindsight.
+
+A replay is a bundle of pure functions over a state inside the learner's, which is updated in place inside
+scans and can be vmapped over runs. Parts that are off have no state and no cost.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.typing import DTypeLike
+
+from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
+from algos.off_policy.replay.priorities import Choice, Priorities, make_prioritized, make_uniform
+from algos.off_policy.replay.rings import Ring, init_ring, look, read, store
+from algos.off_policy.replay.successes import Successes, init_successes, make_collect, make_mix
+from algos.types import Goal, Transition
+
+COUNTS = ("capacity", "n_step", "importance_samples")
+RANGES = {
+    "priority_exponent": (0.0, 1.0),
+    "importance_exponent": (0.0, 1.0),
+    "importance_exponent_end": (0.0, 1.0),
+    "priority_epsilon": (1e-12, math.inf),
+    "success_ratio": (0.0, 1.0),
+    "hindsight_ratio": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Settings of the replay.
+
+    Attributes:
+      capacity: transitions of all rows together; each row has an equal share.
+      n_step: decisions that one sample spans at most.
+      prioritized: draw by priority instead of uniformly.
+      priority_exponent: 0 for uniform, 1 for proportional to the priority.
+      priority_epsilon: added to every priority.
+      importance_exponent, importance_exponent_end: exponent of the importance weights, initially and after
+        `importance_samples` batches; 1 corrects the bias of the priorities fully.
+      importance_samples: batches over which that exponent is annealed.
+      success_capacity: transitions of successful episodes in a ring of their own; 0 for none.
+      success_ratio: share of each batch drawn from these, once there are any; 0 stores none. Above 0, every
+        row and `success_capacity` must have room for a whole episode.
+      hindsight_ratio: share of each batch relabelled with achieved goals.
+      hindsight_strategy: "future" (a goal achieved at this or a later step of the episode) or "final".
+    """
+
+    capacity: int = 100_000
+    n_step: int = 1
+    prioritized: bool = False
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
+    importance_exponent_end: float = 1.0
+    importance_samples: int = 200_000
+    priority_epsilon: float = 1e-6
+    success_capacity: int = 0
+    success_ratio: float = 0.0
+    hindsight_ratio: float = 0.0
+    hindsight_strategy: str = "future"
+
+    def __post_init__(self):
+        for key in COUNTS:
+            require_count(f"replay.{key}", getattr(self, key))
+        for key, (low, high) in RANGES.items():
+            require_range(f"replay.{key}", getattr(self, key), low, high)
+        if self.success_capacity != 0:
+            require_count("replay.success_capacity", self.success_capacity)
+        require_switches(self, "replay.")
+        require_choice("replay.hindsight_strategy", self.hindsight_strategy, STRATEGIES)
+        if self.success_ratio > 0 and self.success_capacity == 0:
+            raise ValueError("replay.success_capacity=0: must be at least 1 with a success_ratio above 0")
+        if self.success_ratio + self.hindsight_ratio > 1:
+            raise ValueError(
+                f"replay.hindsight_ratio={self.hindsight_ratio}: must be at most 1 - success_ratio, "
+                f"{1 - self.success_ratio:g}"
+            )
+
+
+class Replay(NamedTuple):
+    """A replay as a bundle of pure functions over an explicit state.
+
+    Attributes:
+      init: `() -> state`, empty.
+      add: `(state, transition) -> state`: stores one decision of the same N rows in the same order,
+        flat observations `[N, F]`; rows that are not alive store nothing, and their episode ends there.
+      sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
+      reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
+        absolute TD errors, before anything else is added; of several for one transition the largest
+        counts. No effect for relabelled samples, for those of successes, and with uniform sampling.
+      size: `(state) -> int32`, transitions in the ring, without the copies of successful episodes.
+      nbytes: bytes that `init` allocates.
+    """
+
+    init: Callable
+    add: Callable
+    sample: Callable
+    reprioritize: Callable
+    size: Callable
+    nbytes: int
+
+
+@struct.dataclass
+class ReplayState:
+    """State of a replay; None for the parts that are off.
+
+    Attributes:
+      ring: the transitions.
+      choice: priorities.
+      ends: where episodes end, for hindsight.
+      successes: successful episodes.
+    """
+
+    ring: Ring
+    choice: Priorities | None
+    ends: EpisodeEnds | None
+    successes: Successes | None
+
+
+class Part(NamedTuple):
+    """One optional part of a replay.
+
+    Attributes:
+      init: `() -> state`.
+      add: `(state, ring, written, transition) -> state`, after a step has been stored in the ring.
+      change: `(state, ring, key, gamma, window, sample) -> sample`, its change of a batch.
+    """
+
+    init: Callable
+    add: Callable
+    change: Callable
+
+
+OFF = Part(
+    init=lambda: None,
+    add=lambda state, ring, written, transition: state,
+    change=lambda state, ring, key, gamma, window, sample: sample,
+)
+
+
+def share(ratio: float, batch_size: int) -> int:
+    """Samples of a batch for a ratio: rounded, and at least 1 unless the ratio is 0."""
+    return max(round(ratio * batch_size), 1) if ratio > 0 else 0
+
+
+def make_replay(
+    config: ReplayConfig,
+    *,
+    rows: int,
+    observation_size: int,
+    action_size: int,
+    batch_size: int,
+    episode_limit: int,
+    goal: Goal | None = None,
+    between: bool = False,
+    observation_dtype: DTypeLike = jnp.float32,
+) -> Replay:
+    """Builds a replay.
+
+    Args:
+      config: the settings.
+      rows: N = E * A agents side by side.
+      observation_size: F.
+      action_size: D.
+      batch_size: B.
+      episode_limit: decisions that an episode may last.
+      goal: how goals appear in observations, for hindsight.
+      between: whether samples of several decisions include their intermediate states.
+      observation_dtype: of the environment's observations; see `init_ring`.
+
+    Raises:
+      ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
+        a goal.
+    """
+    require_sizes(config, rows, batch_size)
+    require_whole_successes(config, rows, episode_limit)
+    slots = config.capacity // rows
+    from_success = share(config.success_ratio, batch_size)
+    from_hindsight = min(share(config.hindsight_ratio, batch_size), batch_size - from_success)
+    choice = make_choice(config, rows, slots, batch_size)
+    hindsight = make_hindsight(config, rows, slots, from_hindsight, goal)
+    empty = partial(
+        init_ring,
+        observation_size=observation_size,
+        action_size=action_size,
+        observation_dtype=observation_dtype,
+    )
+    success = make_success(config, rows, empty, from_success, episode_limit, between)
+
+    def init():
+        ring = empty(rows, slots)
+        return ReplayState(ring, choice.init(), hindsight.init(), success.init())
+
+    def add(state: ReplayState, transition: Transition):
+        ring, written = store(state.ring, transition)
+        return ReplayState(
+            ring=ring,
+            choice=choice.add(state.choice, written),
+            ends=hindsight.add(state.ends, ring, written, transition),
+            successes=success.add(state.successes, ring, written, transition),
+        )
+
+    def sample(state: ReplayState, key, gamma):
+        choice_key, hindsight_key, success_key = jax.random.split(key, 3)
+        ring = state.ring
+        chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
+        window = look(ring, row, slot, config.n_step, gamma)
+        batch = read(ring, window, weight, row * slots + slot, between=between)
+        batch = hindsight.change(state.ends, ring, hindsight_key, gamma, window, batch)
+        batch = success.change(state.successes, ring, success_key, gamma, window, batch)
+        return state.replace(choice=chosen), batch
+
+    def reprioritize(state: ReplayState, index, priority):
+        return state.replace(choice=choice.reprioritize(state.choice, index, priority))
+
+    leaves = jax.tree.leaves(jax.eval_shape(init))
+    nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return Replay(init, add, sample, reprioritize, lambda state: state.ring.count.sum(), nbytes)
+
+
+def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
+    """Demands room for a batch, and in every row for a window and one more step."""
+    least = rows * max(-(-batch_size // rows), config.n_step + 1)
+    if config.capacity < least:
+        raise ValueError(
+            f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
+            f"{rows} agents side by side with n_step={config.n_step}"
+        )
+
+
+def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int) -> None:
+    """Demands room for the longest episode in every row and among the successes, if any are stored."""
+    if config.success_ratio == 0:
+        return
+    reason = (
+        f"with success_ratio={config.success_ratio} for whole episodes of up to {episode_limit} decisions"
+    )
+    for key, copies in (("capacity", rows), ("success_capacity", 1)):
+        least = copies * episode_limit
+        if getattr(config, key) < least:
+            beside = f" and {rows} agents side by side" if copies > 1 else ""
+            raise ValueError(
+                f"replay.{key}={getattr(config, key)}: must be at least {least} {reason}{beside}"
+            )
+
+
+def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
+    """Uniform or prioritised sampling, by the settings."""
+    if not config.prioritized:
+        return make_uniform(batch_size)
+    return make_prioritized(
+        rows=rows,
+        slots=slots,
+        size=batch_size,
+        exponent=config.priority_exponent,
+        epsilon=config.priority_epsilon,
+        importance=(config.importance_exponent, config.importance_exponent_end),
+        annealing=config.importance_samples,
+    )
+
+
+def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal: Goal | None) -> Part:
+    """Relabels the first `count` samples of a batch.
+
+    Raises:
+      ValueError: without a goal.
+    """
+    if count == 0:
+        return OFF
+    if goal is None:
+        raise ValueError(
+            f"replay.hindsight_ratio={config.hindsight_ratio}: this environment has no goals; must be 0"
+        )
+    relabel = make_relabel(goal, config.hindsight_strategy, count)
+    return Part(
+        init=lambda: init_ends(rows, slots),
+        add=lambda ends, ring, written, transition: extend_ends(ends, written),
+        change=lambda ends, ring, key, gamma, window, batch: relabel(ring, ends, key, window, batch),
+    )
+
+
+def make_success(
+    config: ReplayConfig,
+    rows: int,
+    empty: Callable,
+    count: int,
+    longest: int,
+    between: bool,
+) -> Part:
+    """Stores successful episodes, and draws the last `count` samples of a batch from them.
+
+    `empty` is `(rows, slots) -> Ring`.
+    """
+    if count == 0:
+        return OFF
+    collect = make_collect(longest)
+    mix = make_mix(count, config.n_step, between)
+    return Part(
+        init=lambda: init_successes(rows, empty(1, config.success_capacity)),
+        add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),
+        change=lambda kept, ring, key, gamma, window, batch: mix(kept, key, gamma, batch),
+    )

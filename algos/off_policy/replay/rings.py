@@ -1,0 +1,234 @@
+"""Rings of transitions, one per row, and the n-step windows that are read from them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.typing import DTypeLike
+
+from algos.types import PyTree, Transition
+
+
+@struct.dataclass
+class Ring:
+    """The newest transitions of N rows, at most C of each, in the order in which they were made.
+
+    Attributes:
+      obs: `[N, C, F]`, of the environment's type where that is one of whole numbers.
+      action: `[N, C, D]`.
+      reward: `[N, C]`.
+      discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
+      next_obs: `[N, C, F]` next observations, the true final one of an episode included.
+      last: `[N, C]` bool; the transition that the row stores next does not continue this one.
+      cursor: `[N]` int32, the slot that is written next.
+      count: `[N]` int32, transitions held.
+      begins: `[N]` bool; the transition that the row stores next continues none.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: jax.Array
+    last: jax.Array
+    cursor: jax.Array
+    count: jax.Array
+    begins: jax.Array
+
+    @property
+    def slots(self) -> int:
+        """Transitions that one row can hold, C."""
+        return self.last.shape[-1]
+
+    @property
+    def newest(self) -> jax.Array:
+        """`[N]` int32, slot of each row's newest transition."""
+        return (self.cursor - 1) % self.slots
+
+
+class Written(NamedTuple):
+    """Where one step was stored; `[N]` each.
+
+    Attributes:
+      row: int32, 0 to N - 1.
+      slot: int32, where the row's transition went; C, which writes with `mode="drop"` pass over, where
+        nothing was stored.
+      stored: bool.
+      first: bool; the transition continues none that is held.
+    """
+
+    row: jax.Array
+    slot: jax.Array
+    stored: jax.Array
+    first: jax.Array
+
+
+class Window(NamedTuple):
+    """Steps that one sample spans; those that are not inside are arbitrary.
+
+    Attributes:
+      row: `[B]` int32.
+      slot: `[B, n]` int32, consecutive.
+      inside: `[B, n]` bool, true for the first m >= 1 of them.
+      factor: `[B, n]` weight of the reward of each step: gamma^k, times the discounts before it.
+      end: `[B]` int32, slot of the last step inside.
+      discount: `[B]` weight of the value of the last step's `next_obs`.
+    """
+
+    row: jax.Array
+    slot: jax.Array
+    inside: jax.Array
+    factor: jax.Array
+    end: jax.Array
+    discount: jax.Array
+
+
+@struct.dataclass
+class Between:
+    """Intermediate states of a sample, n - 1 at most.
+
+    Attributes:
+      obs: `[B, n - 1, F]`.
+      factor: `[B, n - 1]` weight of a reward in that state: gamma^k, 0 where the window has ended.
+    """
+
+    obs: jax.Array
+    factor: jax.Array
+
+
+@struct.dataclass
+class Sample:
+    """A batch of B transitions to learn from, each spanning up to n decisions.
+
+    Attributes:
+      obs: `[B, F]`.
+      action: `[B, D]`, taken in `obs`.
+      reward: `[B]` sum of gamma^k times the rewards inside the window.
+      discount: `[B]` gamma^m for a window of m decisions, 0 where it ends in a termination.
+      next_obs: `[B, F]` observation after the window.
+      weight: `[B]` importance weights, at most 1.
+      index: of the transitions, for `Replay.reprioritize`.
+      between: intermediate states; None if not asked for or n is 1.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: jax.Array
+    weight: jax.Array
+    index: PyTree
+    between: Between | None = None
+
+
+def init_ring(
+    rows: int, slots: int, observation_size: int, action_size: int, observation_dtype: DTypeLike = jnp.float32
+) -> Ring:
+    """An empty ring: zeros throughout. Observations of any floating type are held as float32."""
+    shape = (rows, slots)
+    if jnp.issubdtype(observation_dtype, jnp.floating):
+        observation_dtype = jnp.float32
+    return Ring(
+        obs=jnp.zeros((*shape, observation_size), observation_dtype),
+        action=jnp.zeros((*shape, action_size)),
+        reward=jnp.zeros(shape),
+        discount=jnp.zeros(shape),
+        next_obs=jnp.zeros((*shape, observation_size), observation_dtype),
+        last=jnp.zeros(shape, bool),
+        cursor=jnp.zeros(rows, jnp.int32),
+        count=jnp.zeros(rows, jnp.int32),
+        begins=jnp.ones(rows, bool),
+    )
+
+
+def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
+    """Stores one step of the rows that are alive; the other rows do not move.
+
+    A row that was not alive is interrupted: its newest transition becomes the last of its episode, so that
+    later ones do not count as its continuation.
+
+    Args:
+      ring: N rows.
+      step: `[N]` transitions with flat observations `[N, F]`; rows not alive are arbitrary.
+
+    Raises:
+      ValueError: for observations that the ring would cut off.
+    """
+    if jnp.promote_types(step.obs.dtype, ring.obs.dtype) != ring.obs.dtype:
+        raise ValueError(f"observations are {step.obs.dtype}, though their space is {ring.obs.dtype}")
+    row = jnp.arange(ring.count.shape[0])
+    slot = jnp.where(step.alive, ring.cursor, ring.slots)
+    ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)
+
+    def write(buffer, value):
+        return buffer.at[row, slot].set(value.astype(buffer.dtype), mode="drop")
+
+    return ring.replace(
+        obs=write(ring.obs, step.obs),
+        action=write(ring.action, step.action),
+        reward=write(ring.reward, step.reward),
+        discount=write(ring.discount, step.discount),
+        next_obs=write(ring.next_obs, step.next_obs),
+        last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends),
+        cursor=(ring.cursor + step.alive) % ring.slots,
+        count=jnp.minimum(ring.count + step.alive, ring.slots),
+        begins=ends,
+    ), Written(row, slot, step.alive, ring.begins)
+
+
+def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.Array]:
+    """Draws `size` transitions uniformly among all that the ring holds.
+
+    Returns:
+      `(row, slot)`, int32 `[size]` each; empty slots while the ring is empty.
+    """
+    ends = jnp.cumsum(ring.count)
+    drawn = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
+    row = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), ends.size - 1)
+    age = ends[row] - 1 - drawn
+    return row, (ring.newest[row] - age) % ring.slots
+
+
+def look(ring: Ring, row: jax.Array, slot: jax.Array, steps: int, gamma: jax.Array | float) -> Window:
+    """The windows of at most `steps` steps that begin at `[B]` transitions held by the ring.
+
+    They stop at the end of an episode and at the row's newest transition, hence before the cursor.
+    """
+    slot = (slot[:, None] + jnp.arange(steps)) % ring.slots
+    stop = ring.last[row[:, None], slot] | (slot == ring.newest[row][:, None])
+    inside = (jnp.cumsum(stop, -1) - stop) == 0
+    product = jnp.cumprod(gamma * ring.discount[row[:, None], slot], -1)
+    factor = jnp.concatenate([jnp.ones_like(product[:, :1]), product[:, :-1]], -1)
+    at_end = (jnp.arange(row.size), inside.sum(-1) - 1)
+    return Window(row, slot, inside, factor, slot[at_end], product[at_end])
+
+
+def window_sum(window: Window, values: jax.Array) -> jax.Array:
+    """Discounted sums `[B]` of `[B, n]` values over the steps inside."""
+    return jnp.where(window.inside, window.factor * values, 0.0).sum(-1)
+
+
+def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
+    """The windows as samples with these weights and indices `[B]`.
+
+    With `between` they include the intermediate states, unless the windows have one step.
+    """
+    row, begin = window.row, window.slot[:, 0]
+    return Sample(
+        obs=ring.obs[row, begin].astype(jnp.float32),
+        action=ring.action[row, begin],
+        reward=window_sum(window, ring.reward[row[:, None], window.slot]),
+        discount=window.discount,
+        next_obs=ring.next_obs[row, window.end].astype(jnp.float32),
+        weight=weight,
+        index=index,
+        between=read_between(ring, window) if between and window.slot.shape[1] > 1 else None,
+    )
+
+
+def read_between(ring: Ring, window: Window) -> Between:
+    """The states of the windows after their first, with factor 0 beyond the end of a window."""
+    factor = jnp.where(window.inside, window.factor, 0.0)
+    obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
+    return Between(obs=obs, factor=factor[:, 1:])

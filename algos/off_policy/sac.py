@@ -1,0 +1,32 @@
+"""Soft actor-critic with an automatic temperature (Haarnoja et al. 2018b)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from algos.off_policy.agent import ReplayLearner
+from algos.off_policy.learning import Method, squared_loss
+from algos.off_policy.soft import SoftSettings, make_soft_method
+from algos.optim.small_batches import PLAIN, Implementation
+from algos.types import ActionSpec, ObservationSpec
+
+
+@dataclass(frozen=True)
+class SACConfig(SoftSettings, ReplayLearner):
+    """SAC: its settings, those of `SoftSettings`, and the agent that they describe."""
+
+    NAME: ClassVar[str] = "sac"
+
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
+        """SAC: the minimum of the critics' values, half the squared error."""
+        return make_soft_method(
+            self,
+            observation,
+            action,
+            implementation,
+            outputs=1,
+            truncate=lambda target: target[..., 0].min(0),
+            critic_loss=squared_loss,
+            value=lambda prediction: prediction[..., 0].min(0),
+        )

@@ -1,0 +1,106 @@
+"""Settings that all learners with a replay share."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from algos.checks import require_choice, require_count, require_list, require_range, require_switches
+from algos.nets.encoders import EncoderConfig
+from algos.nets.networks import ACTIVATIONS, PRECISIONS, require_inside, require_widths
+from algos.off_policy.replay.replay import ReplayConfig
+from algos.settings import LearnerSettings
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(LearnerSettings):
+    """Settings that all learners with a replay have.
+
+    The numbers named in `TRACED` and `COUNTS` are only initial values: they live in `state.hyper`,
+    where they can be changed, restored or vmapped over without recompiling.
+
+    Attributes:
+      widths: hidden layers of the actor, and of the critics unless `critic_widths` is given.
+      critic_widths: hidden layers of every critic; None for the same as `widths`.
+      activation: "relu", "tanh" or "silu".
+      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
+      encoder: settings of the encoder of observations; a mapping is accepted.
+      initial_action: initial mean action per dimension; None for 0.
+      n_critics: critics of the ensemble.
+      horizon: decisions per update of the program; gradient steps follow every one of them.
+      batch_size: transitions per gradient step.
+      learning_starts: transitions seen before the first gradient step; actions are uniform until then.
+      updates_per_step: gradient steps after a decision of all agents.
+      learning_rate: of Adam, for everything without a rate of its own.
+      actor_learning_rate: of the actor; None for `learning_rate`.
+      gamma: discount per decision.
+      tau: rate at which target networks follow the parameters.
+      reward_scale: constant factor on rewards.
+      normalize_observation: running normalisation; the replay holds raw observations.
+      adam_eps, adam_beta1, adam_beta2: of Adam.
+      replay: settings of the replay, or a mapping of them.
+    """
+
+    NAME: ClassVar[str]
+    # Whether n-step targets need the intermediate states.
+    BETWEEN: ClassVar[bool] = False
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "learning_rate": (0.0, 1.0),
+        "actor_learning_rate": (0.0, 1.0),
+        "gamma": (0.0, 1.0),
+        "tau": (0.0, 1.0),
+        "reward_scale": (1e-9, math.inf),
+        "adam_eps": (1e-12, 1.0),
+        "adam_beta1": (0.0, 1.0 - 1e-7),
+        "adam_beta2": (0.0, 1.0 - 1e-7),
+    }
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("actor_learning_rate",)
+    COUNTS: ClassVar[tuple[str, ...]] = ("learning_starts",)
+
+    widths: tuple[int, ...] = (256, 256)
+    critic_widths: tuple[int, ...] | None = None
+    activation: str = "relu"
+    compute_dtype: str = "float32"
+    encoder: EncoderConfig = EncoderConfig()
+    initial_action: tuple[float, ...] | None = None
+    n_critics: int = 2
+    horizon: int = 64
+    batch_size: int = 256
+    learning_starts: int = 1000
+    updates_per_step: int = 1
+    learning_rate: float = 3e-4
+    actor_learning_rate: float | None = None
+    gamma: float = 0.99
+    tau: float = 0.005
+    reward_scale: float = 1.0
+    normalize_observation: bool = True
+    adam_eps: float = 1e-8
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    replay: ReplayConfig = ReplayConfig()
+
+    def __post_init__(self):
+        for key in ("widths", "critic_widths", "initial_action"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, require_list(key, getattr(self, key)))
+        if isinstance(self.encoder, Mapping):
+            object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
+        if isinstance(self.replay, Mapping):
+            object.__setattr__(self, "replay", ReplayConfig(**self.replay))
+        require_switches(self)
+        for key in ("widths", "critic_widths"):
+            require_widths(key, getattr(self, key))
+            if getattr(self, key) == ():
+                raise ValueError(f"{key}=(): needs at least one layer")
+        require_inside(self.initial_action, "")
+        require_choice("activation", self.activation, tuple(ACTIVATIONS))
+        require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
+        for key in ("n_critics", "horizon", "batch_size", "updates_per_step", *self.COUNTS):
+            require_count(key, getattr(self, key))
+        for key, (low, high) in self.TRACED.items():
+            if getattr(self, key) is not None or key not in self.OPTIONAL:
+                require_range(key, getattr(self, key), low, high)
+
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the settings that live in the learner's state and may differ when a run continues."""
+        return (*self.TRACED, *self.COUNTS)

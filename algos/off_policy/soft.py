@@ -1,0 +1,175 @@
+"""Maximum-entropy actor-critic (Haarnoja et al. 2018b): what SAC and TQC share."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_range
+from algos.nets.distributions import SquashedGaussian
+from algos.nets.networks import LOG_STD_RANGE, Network
+from algos.off_policy.learning import Method, OffPolicyState, adam_step, bellman_target, update_targets
+from algos.off_policy.networks import make_actor, make_ensemble
+from algos.off_policy.replay.rings import Sample
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.small_batches import Implementation
+from algos.types import ActionSpec, Metrics, ObservationSpec, PyTree
+
+
+@dataclass(frozen=True)
+class SoftSettings(OffPolicySettings):
+    """Settings of learners that maximise reward and entropy, besides those of `OffPolicySettings`.
+
+    Attributes:
+      initial_std: initial standard deviation of actions before squashing.
+      log_std_min, log_std_max: range that the logarithm of the deviation is clipped to.
+      alpha: initial temperature, the weight of a nat of entropy against (scaled) reward.
+      alpha_learning_rate: of the temperature's logarithm; None for `learning_rate`, 0 to keep it fixed.
+      target_entropy: entropy that the temperature is adapted to, in nats; None for minus the number of
+        action dimensions.
+    """
+
+    BETWEEN: ClassVar[bool] = True
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
+        "log_std_min": (-20.0, 0.0),
+        "log_std_max": (0.0, 5.0),
+        "alpha_learning_rate": (0.0, 1.0),
+        "target_entropy": (-math.inf, math.inf),
+    }
+    OPTIONAL: ClassVar[tuple[str, ...]] = (
+        *OffPolicySettings.OPTIONAL,
+        "alpha_learning_rate",
+        "target_entropy",
+    )
+
+    initial_std: float = 1.0
+    log_std_min: float = LOG_STD_RANGE[0]
+    log_std_max: float = LOG_STD_RANGE[1]
+    alpha: float = 1.0
+    alpha_learning_rate: float | None = None
+    target_entropy: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_range("alpha", self.alpha, 1e-8, math.inf)
+        require_range("initial_std", self.initial_std, math.exp(self.log_std_min), math.exp(self.log_std_max))
+
+
+class Soft(NamedTuple):
+    """Networks of a maximum-entropy learner, and how it reduces what its critics estimate.
+
+    Attributes:
+      actor: `[..., F]` to `(mean, log_std)`.
+      critics: `[..., F]` and `[..., D]` to `[n, ..., q]`.
+      truncate: `(targets [n, B, q]) -> target`, which of the critics' targets count.
+      value: `(predictions [n, B, q]) -> [B]`, what the actor maximises.
+    """
+
+    actor: Network
+    critics: Network
+    truncate: Callable
+    value: Callable
+
+
+def make_soft_method(
+    config: SoftSettings,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    implementation: Implementation,
+    *,
+    outputs: int,
+    truncate: Callable,
+    critic_loss: Callable,
+    value: Callable,
+) -> Method:
+    """A learner of the maximum-entropy family.
+
+    Args:
+      config: the settings.
+      observation: shape and blocks of observations.
+      action: the action space.
+      implementation: of products of hidden layers.
+      outputs: estimates q of every critic.
+      truncate, value: see `Soft`.
+      critic_loss: see `Method`.
+
+    Raises:
+      ValueError: if `initial_action` does not fit the action space.
+    """
+    actor = make_actor(config, observation, action, implementation, math.log(config.initial_std))
+    critics = make_ensemble(config, observation, action, implementation, outputs)
+    soft = Soft(actor, critics, truncate, value)
+
+    def init(key):
+        key_actor, key_critic = jax.random.split(key)
+        log_alpha = jnp.float32(math.log(config.alpha))
+        return {"actor": actor.init(key_actor), "critic": critics.init(key_critic), "log_alpha": log_alpha}
+
+    return Method(
+        init=init,
+        hyper={"target_entropy": -float(action.dimensions)},
+        targets=("critic",),
+        explore=lambda state, key, obs: current_policy(soft, state, obs).sample(key),
+        greedy=lambda state, obs: current_policy(soft, state, obs).mode(),
+        target=partial(soft_target, soft),
+        predict=critics.apply,
+        critic_loss=critic_loss,
+        improve=partial(improve, soft),
+    )
+
+
+def policy(soft: Soft, state: OffPolicyState, params: PyTree, obs: jax.Array) -> SquashedGaussian:
+    """The distribution of actions under these parameters of the actor."""
+    mean, log_std = soft.actor.apply(params, obs)
+    return SquashedGaussian(mean, jnp.clip(log_std, state.hyper["log_std_min"], state.hyper["log_std_max"]))
+
+
+def current_policy(soft: Soft, state: OffPolicyState, obs: jax.Array) -> SquashedGaussian:
+    """The distribution of actions under the actor's present parameters."""
+    return policy(soft, state, state.params["actor"], obs)
+
+
+def soft_target(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample):
+    """Targets of the critics: reward and discounted value of the next state, entropy included."""
+    if batch.between is not None:
+        key, key_between = jax.random.split(key)
+        batch = add_entropy(soft, state, key_between, batch)
+    action, log_prob = current_policy(soft, state, batch.next_obs).sample_and_log_prob(key)
+    next_value = soft.critics.apply(state.targets["critic"], batch.next_obs, action)
+    bonus = jnp.exp(state.params["log_alpha"]) * log_prob
+    return soft.truncate(bellman_target(batch, next_value - bonus[:, None]))
+
+
+def add_entropy(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample) -> Sample:
+    """The batch with the entropy bonus of its intermediate states added to its rewards.
+
+    The entropy is that of the current policy, from a fresh action in each state, as in the n-step targets
+    of Schulman, Chen and Abbeel (2017): the log-probabilities of the replay's own actions under the
+    current policy have no lower bound.
+    """
+    log_prob = current_policy(soft, state, batch.between.obs).sample_and_log_prob(key)[1]
+    factor = batch.between.factor
+    bonus = jnp.where(factor > 0, -factor * log_prob, 0.0).sum(-1)
+    return batch.replace(reward=batch.reward + jnp.exp(state.params["log_alpha"]) * bonus)
+
+
+def improve(
+    soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> tuple[OffPolicyState, Metrics]:
+    """A step of the actor and of the temperature, then of the targets."""
+    alpha = jnp.exp(state.params["log_alpha"])
+
+    def loss(params):
+        action, log_prob = policy(soft, state, params, batch.obs).sample_and_log_prob(key)
+        value = soft.value(soft.critics.apply(state.params["critic"], batch.obs, action))
+        return (alpha * log_prob - value).mean(), -log_prob.mean()
+
+    (actor_loss, entropy), grads = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
+    state = adam_step(state, "actor", grads, "actor_learning_rate")
+    slope = entropy - state.hyper["target_entropy"]
+    state = adam_step(state, "log_alpha", slope, "alpha_learning_rate")
+    return update_targets(state), {"actor_loss": actor_loss, "entropy": entropy, "alpha": alpha}

@@ -1,0 +1,142 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto, van Hoof and Meger 2018)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.nets.networks import Network
+from algos.off_policy.agent import ReplayLearner
+from algos.off_policy.learning import (
+    Method,
+    OffPolicyState,
+    adam_step,
+    bellman_target,
+    squared_loss,
+    update_targets,
+)
+from algos.off_policy.networks import make_actor, make_ensemble
+from algos.off_policy.replay.rings import Sample
+from algos.off_policy.settings import OffPolicySettings
+from algos.optim.small_batches import PLAIN, Implementation
+from algos.types import ActionSpec, Metrics, ObservationSpec
+
+
+@dataclass(frozen=True)
+class TD3Config(OffPolicySettings, ReplayLearner):
+    """Settings of TD3, besides those of `OffPolicySettings`; noise in units of half the action range.
+
+    Attributes:
+      policy_delay: steps of the critics per step of the actor and of the targets.
+      exploration_noise: standard deviation of the noise on actions while learning.
+      target_noise: standard deviation of the noise on the target's actions.
+      target_noise_clip: bound on that noise.
+    """
+
+    NAME: ClassVar[str] = "td3"
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
+        "exploration_noise": (0.0, math.inf),
+        "target_noise": (0.0, math.inf),
+        "target_noise_clip": (0.0, math.inf),
+    }
+    COUNTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.COUNTS, "policy_delay")
+
+    policy_delay: int = 2
+    exploration_noise: float = 0.1
+    target_noise: float = 0.2
+    target_noise_clip: float = 0.5
+
+    def method(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
+    ) -> Method:
+        """TD3: the minimum of the critics' values at a noisy action of the target actor."""
+        return make_td3_method(self, observation, action, implementation)
+
+
+class Networks(NamedTuple):
+    """Networks of TD3.
+
+    Attributes:
+      act: `(params, obs) -> action` in (-1, 1).
+      critics: `[..., F]` and `[..., D]` to `[n, ..., 1]`.
+    """
+
+    act: Callable
+    critics: Network
+
+
+def make_td3_method(
+    config: TD3Config, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+) -> Method:
+    """The networks and losses of TD3.
+
+    Raises:
+      ValueError: if `initial_action` does not fit the action space.
+    """
+    actor = make_actor(config, observation, action, implementation)
+    critics = make_ensemble(config, observation, action, implementation)
+    networks = Networks(lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]), critics)
+
+    def init(key):
+        key_actor, key_critic = jax.random.split(key)
+        return {"actor": actor.init(key_actor), "critic": critics.init(key_critic)}
+
+    def greedy(state, obs):
+        return networks.act(state.params["actor"], obs)
+
+    def explore(state, key, obs):
+        return add_noise(key, greedy(state, obs), state.hyper["exploration_noise"], jnp.inf)
+
+    return Method(
+        init=init,
+        hyper={},
+        targets=("actor", "critic"),
+        explore=explore,
+        greedy=greedy,
+        target=partial(smoothed_target, networks),
+        predict=critics.apply,
+        critic_loss=squared_loss,
+        improve=partial(improve, networks),
+    )
+
+
+def smoothed_target(networks: Networks, state: OffPolicyState, key: jax.Array, batch: Sample) -> jax.Array:
+    """Targets `[B]`: the minimum of the target critics at a noisy action of the target actor."""
+    action = networks.act(state.targets["actor"], batch.next_obs)
+    action = add_noise(key, action, state.hyper["target_noise"], state.hyper["target_noise_clip"])
+    next_value = networks.critics.apply(state.targets["critic"], batch.next_obs, action)
+    return bellman_target(batch, next_value)[..., 0].min(0)
+
+
+def improve(
+    networks: Networks, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> tuple[OffPolicyState, Metrics]:
+    """Every `policy_delay` steps of the critics, a step of the actor and of the targets."""
+    del key
+    due = (state.updates + 1) % state.hyper["policy_delay"] == 0
+    step, skip = partial(actor_step, networks), lambda state, batch: (state, jnp.float32(0.0))
+    state, loss = jax.lax.cond(due, step, skip, state, batch)
+    return state, {"actor_loss": loss}
+
+
+def actor_step(networks: Networks, state: OffPolicyState, batch: Sample) -> tuple[OffPolicyState, jax.Array]:
+    """A step of the actor on the first critic's value, and of the targets; returns state and loss."""
+    first = jax.tree.map(lambda x: x[:1], state.params["critic"])
+
+    def loss(params):
+        return -networks.critics.apply(first, batch.obs, networks.act(params, batch.obs)).mean()
+
+    value, grads = jax.value_and_grad(loss)(state.params["actor"])
+    state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
+    # Steps without one count as 0 in the mean over all steps; the factor compensates for them.
+    return state, value * state.hyper["policy_delay"]
+
+
+def add_noise(key: jax.Array, action: jax.Array, std: jax.Array, limit: jax.Array | float) -> jax.Array:
+    """Adds Gaussian noise, itself clipped to `[-limit, limit]`, and clips the action to [-1, 1]."""
+    noise = jnp.clip(std * jax.random.normal(key, action.shape), -limit, limit)
+    return jnp.clip(action + noise, -1.0, 1.0)

@@ -1,0 +1,85 @@
+"""Advantage actor-critic, synchronous (Mnih et al. 2016, section 4): one gradient step per rollout."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice
+from algos.nets.actor_critic import Policy, behind
+from algos.nets.normalize import masked_mean
+from algos.on_policy.agent import Method, RolloutLearner
+from algos.on_policy.losses import total_loss
+from algos.on_policy.samples import Batch
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState
+from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
+from algos.optim.small_batches import Implementation
+from algos.types import Hyper, Metrics, PyTree
+
+OPTIMIZERS = ("rmsprop", "adam")
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicySettings, RolloutLearner):
+    """A2C; `normalize_advantage` is "batch" or "none", other settings are those of `OnPolicySettings`.
+
+    Attributes:
+      optimizer: "rmsprop" or "adam".
+      rmsprop_decay, rmsprop_eps: of RMSprop.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
+        "rmsprop_decay": (0.0, 1.0 - 1e-7),
+        "rmsprop_eps": (1e-12, 1.0),
+    }
+
+    horizon: int = 5
+    learning_rate: float = 7e-4
+    gae_lambda: float = 1.0
+    optimizer: str = "rmsprop"
+    rmsprop_decay: float = 0.99
+    rmsprop_eps: float = 1e-5
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
+
+    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
+        """One step along the policy gradient."""
+        del implementation, run
+        optimizer = make_optimizer(self.optimizer)
+        return Method(optimizer.init, partial(learn, policy, optimizer))
+
+
+def learn(
+    policy: Policy, optimizer: Optimizer, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
+) -> tuple[PyTree, PyTree, Metrics]:
+    """One gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
+    del key
+    policy = behind(policy, state.observations)
+    grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
+    norm = optimizer.norm(grads)
+    scale = clip_scale(norm, hyper["max_grad_norm"])
+    params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, jnp.any(batch.alive))
+    metrics = {name: masked_mean(x, batch.alive) for name, x in samples.items()}
+    return params, after, metrics | {"gradient_norm": norm}
+
+
+def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
+    """The loss whose gradient is the policy gradient, with half the squared error of the values.
+
+    Args:
+      policy: the networks.
+      params: their parameters.
+      batch: samples `[N]`, advantages as they enter the loss.
+      hyper: `value_coefficient`, `entropy_coefficient`.
+
+    Returns:
+      the loss and unreduced `[N]` quantities for metrics.
+    """
+    distribution, value = policy.apply(params, batch.obs, batch.mask)
+    policy_loss = -distribution.log_prob(batch.action) * batch.advantage
+    value_loss = 0.5 * jnp.square(value - batch.target)
+    return total_loss(policy_loss, value_loss, distribution, batch.alive, hyper)

@@ -1,0 +1,219 @@
+"""A learner of rollouts as an `Agent`: acting, one update per rollout, and building it from settings."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.nets.actor_critic import Policy, make_actor_critic
+from algos.nets.encoders import blocks_apart
+from algos.nets.networks import flatten
+from algos.nets.normalize import (
+    centre_rewards,
+    explained_variance,
+    init_reward_scale,
+    update_reward_scale,
+)
+from algos.nets.observations import init_statistics, merge_statistics, observe
+from algos.on_policy.samples import prepare
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState, annealed
+from algos.optim.optimizers import global_norm
+from algos.optim.small_batches import Implementation, choose_implementation
+from algos.types import (
+    ActionSpec,
+    Agent,
+    Asymmetric,
+    Block,
+    Metrics,
+    ObservationSpec,
+    PyTree,
+    Rollout,
+    of_actor,
+)
+
+
+class Method(NamedTuple):
+    """What distinguishes one learner of rollouts from another.
+
+    Attributes:
+      init: `(params) -> optimizer`, its state before the first step.
+      learn: `(state, key, batch, hyper) -> (params, optimizer, metrics)`, all gradient steps on a rollout.
+      prepare: `(config, state, rollout, hyper) -> batch` from a rollout with flat observations; the batch
+        has at least `value`, `target` and `alive`.
+      acting: `(optimizer, params) -> params` to act with.
+    """
+
+    init: Callable
+    learn: Callable
+    prepare: Callable = prepare
+    acting: Callable = lambda optimizer, params: params
+
+
+class RolloutLearner:
+    """Mixin for `OnPolicySettings`: builds the agent that the settings describe."""
+
+    def networks(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Policy:
+        """The networks for flat observations."""
+        return make_actor_critic(self, observation, action, dot_general=implementation.dot_general)
+
+    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
+        """The learning method with these networks; `run` is as for `make`."""
+        raise NotImplementedError
+
+    def make(
+        self,
+        observation_shape: tuple[int, ...],
+        action: ActionSpec,
+        *,
+        blocks: Sequence[Block] = (),
+        critic_shape: tuple[int, ...] | None = None,
+        samples: int | None = None,
+        updates: int | None = None,
+        tuned: bool = False,
+        **run,
+    ) -> Agent:
+        """Builds the agent as a bundle of pure functions.
+
+        Args:
+          observation_shape: shape of one observation; it is flattened for the networks.
+          action: the action space.
+          blocks: of the flattened observation, for encoders.
+          critic_shape: shape of what the critic sees instead, which is flattened too; None for the same.
+          samples: agents side by side, E * A; needed only to normalise or centre rewards.
+          updates: length of the run, for schedules without a length of their own.
+          tuned: whether the program will be compiled with the agent's `compiler_options`; see
+            `algos.optim.small_batches`.
+          run: further facts of the run, for `method`.
+
+        Raises:
+          ValueError: for settings that do not fit together.
+        """
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
+        total_updates = self.total_updates or updates
+        implementation = choose_implementation(None if samples is None else self.rows(samples), tuned=tuned)
+        policy = self.networks(observation, action, implementation)
+        self.require_run(samples, total_updates)
+        method = self.method(policy, implementation, **run)
+        agent = make_rollout_agent(self, policy, method, observation, samples, total_updates)
+        return agent._replace(compiler_options=implementation.compiler_options)
+
+
+def make_rollout_agent(
+    config: OnPolicySettings,
+    policy: Policy,
+    method: Method,
+    observation: ObservationSpec,
+    samples: int | None,
+    total_updates: int | None,
+) -> Agent:
+    """Combines networks and a method into an agent; see `RolloutLearner.make`."""
+
+    def evaluate(state, obs, carry, reset, mask):
+        seen = observe(state.observations, flat(observation, obs))
+        return policy.step(acting_params(method, state), seen, carry, reset, mask)
+
+    def act(state, key, obs, carry, reset, mask):
+        carry, distribution, value = evaluate(state, obs, carry, reset, mask)
+        action = distribution.sample(key)
+        return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
+
+    def update(state, key, rollout):
+        rollout = rollout.replace(obs=flat(observation, rollout.obs))
+        return learn_from(config, method, state, key, rollout)
+
+    def greedy(state, obs, carry, reset, mask):
+        carry, distribution, _ = evaluate(state, obs, carry, reset, mask)
+        return distribution.mode(), carry
+
+    def teach(state, obs, carry, reset, mask):
+        seen = observe(state.observations, obs)
+        return policy.sequence(acting_params(method, state), seen, carry, reset, mask)
+
+    return Agent(
+        init=lambda key: initial_state(config, policy, method, observation, samples, total_updates, key),
+        initial_carry=policy.initial_carry,
+        act=act,
+        greedy=greedy,
+        value=lambda state, obs, carry, reset, mask: evaluate(state, obs, carry, reset, mask)[2],
+        update=update,
+        policy_state=lambda state: state.replace(
+            params=acting_params(method, state), optimizer=None, rewards=None, centre=None
+        ),
+        # A lesson is made of what the actor sees.
+        teach=teach if observation.critic is None else None,
+        hyper=lambda: config.initial_hyper(total_updates),
+        asymmetric=observation.critic is not None,
+    )
+
+
+def flat(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:
+    """Observations with their features in one axis; where the critic's are missing, they are None."""
+    actor = flatten(of_actor(obs), observation.shape)
+    if observation.critic is None:
+        return actor
+    shown = isinstance(obs, Asymmetric) and obs.critic is not None
+    return Asymmetric(actor, flatten(obs.critic, observation.critic) if shown else None)
+
+
+def initial_state(
+    config: OnPolicySettings,
+    policy: Policy,
+    method: Method,
+    observation: ObservationSpec,
+    samples: int | None,
+    total_updates: int | None,
+    key: jax.Array,
+) -> OnPolicyState:
+    """The state before the first update."""
+    params = policy.init(key)
+    statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
+    if observation.critic is not None:
+        statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
+    return OnPolicyState(
+        params=params,
+        optimizer=method.init(params),
+        observations=statistics if config.normalize_observation else None,
+        rewards=init_reward_scale(samples) if config.normalize_reward else None,
+        hyper=config.initial_hyper(total_updates),
+        updates=jnp.zeros((), jnp.int32),
+        centre=jnp.zeros(samples) if config.reward_centering else None,
+    )
+
+
+def acting_params(method: Method, state: OnPolicyState) -> PyTree:
+    """The parameters to act with; a state without its optimiser already holds these."""
+    return state.params if state.optimizer is None else method.acting(state.optimizer, state.params)
+
+
+def learn_from(
+    config: OnPolicySettings, method: Method, state: OnPolicyState, key: jax.Array, rollout: Rollout
+) -> tuple[OnPolicyState, Metrics]:
+    """One update on a rollout with flat observations; returns `(state, metrics)`.
+
+    The statistics of observations are updated last, so that rollout and learning see the same
+    normalisation and the first gradient is that of the policy which acted.
+    """
+    hyper = annealed(config, state.hyper, state.updates)
+    if state.centre is not None:
+        centre, reward = centre_rewards(state.centre, rollout.reward, rollout.alive, config.reward_centering)
+        state, rollout = state.replace(centre=centre), rollout.replace(reward=reward)
+    if state.rewards is not None:
+        rewards = update_reward_scale(
+            state.rewards, rollout.reward, rollout.boundary, rollout.paid, hyper["gamma"]
+        )
+        state = state.replace(rewards=rewards)
+    batch = method.prepare(config, state, rollout, hyper)
+    params, optimizer, metrics = method.learn(state, key, batch, hyper)
+    observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
+    metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
+    # Losses are those before the last step: only this shows a last step that diverges.
+    metrics["parameter_norm"] = global_norm(params)
+    metrics |= {name: hyper[name] for name in config.annealed()}
+    state = state.replace(
+        params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
+    )
+    return state, metrics

@@ -1,0 +1,125 @@
+"""Gradient steps over the minibatches of a rollout: accumulation, clipping, the stop at a divergence."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.nets.normalize import masked_mean
+from algos.on_policy.ppo_settings import PPOSettings
+from algos.optim.optimizers import Optimizer, clip_scale
+from algos.types import Hyper, Metrics, PyTree
+
+
+class Progress(NamedTuple):
+    """What is carried from minibatch to minibatch.
+
+    Attributes:
+      params: parameters of the networks.
+      optimizer: state of the optimiser.
+      stopped: bool scalar; the divergence exceeded its bound, and nothing changes for the rest of the update.
+      memory: values and advantages refreshed by earlier minibatches, `()` without any.
+    """
+
+    params: PyTree
+    optimizer: PyTree
+    stopped: jax.Array
+    memory: PyTree
+
+
+class Steps(NamedTuple):
+    """Statistics of gradient steps, stacked over the steps.
+
+    Attributes:
+      sums: quantities of the loss by name, summed over the alive samples of a step.
+      count: alive samples per step.
+      evaluated: bool per step, False after the stop and where no sample was alive.
+      stopped: bool per step, `Progress.stopped` after it.
+      norm: norm of the gradient per step.
+    """
+
+    sums: Metrics
+    count: jax.Array
+    evaluated: jax.Array
+    stopped: jax.Array
+    norm: jax.Array
+
+    def mean(self, name: str) -> jax.Array:
+        """Mean of a quantity of the loss over the alive samples of all evaluated steps."""
+        total, count = (jnp.where(self.evaluated, x, 0.0).sum() for x in (self.sums[name], self.count))
+        return total / jnp.maximum(count, 1.0)
+
+    def metrics(self) -> Metrics:
+        """Means over all evaluated steps, and the share of steps after the stop."""
+        metrics = {name: self.mean(name) for name in self.sums}
+        metrics["gradient_norm"] = masked_mean(self.norm, self.evaluated)
+        metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
+        return metrics
+
+
+def descend(
+    config: PPOSettings,
+    optimizer: Optimizer,
+    gradient: Callable,
+    progress: Progress,
+    minibatches: PyTree,
+    hyper: Hyper,
+    unroll: int = 1,
+) -> tuple[Progress, Steps]:
+    """One epoch: a step of the optimiser after every `accumulation` minibatches.
+
+    Args:
+      config: the settings.
+      optimizer: takes the steps.
+      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)`, the middle two as in `Steps`.
+      progress: carried from the epoch before.
+      minibatches: arguments of `gradient`, leading axis `[minibatches]`.
+      hyper: `max_grad_norm`, `target_kl` and those of the optimiser.
+      unroll: steps per iteration of the compiled loop.
+    """
+
+    def step(progress, minibatch):
+        params, state, stopped, memory = progress
+        grads, sums, count, memory = gradient(params, memory, minibatch)
+        kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
+        norm = optimizer.norm(grads)
+        evaluated = ~stopped & (count > 0)
+        if config.kl_stop == "minibatch":
+            stopped = stopped | (kl > hyper["target_kl"])
+        scale = clip_scale(norm, hyper["max_grad_norm"])
+        params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)
+        return Progress(params, state, stopped, memory), Steps(sums, count, evaluated, stopped, norm)
+
+    if config.accumulation > 1:
+        minibatches = jax.tree.map(lambda x: x.reshape((-1, config.accumulation) + x.shape[1:]), minibatches)
+        gradient = accumulated(gradient)
+    progress, steps = jax.lax.scan(step, progress, minibatches, unroll=unroll)
+    if config.kl_stop == "epoch":
+        stopped = progress.stopped | (steps.mean("approx_kl") > hyper["target_kl"])
+        progress = progress._replace(stopped=stopped)
+    return progress, steps
+
+
+def summed(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:
+    """Sums of quantities over the alive samples, and the number of these, float32."""
+    sums = {name: jnp.where(alive, x, 0.0).sum() for name, x in samples.items()}
+    return sums, alive.sum(dtype=jnp.float32)
+
+
+def accumulated(gradient: Callable) -> Callable:
+    """The gradient over several minibatches as if they were one: each weighted with its alive samples."""
+
+    def over_group(params, memory, group):
+        def add(carry, minibatch):
+            total, count, memory = carry
+            grads, sums, number, memory = gradient(params, memory, minibatch)
+            total = jax.tree.map(lambda t, g: t + number * g, total, grads)
+            return (total, count + number, memory), sums
+
+        start = (jax.tree.map(jnp.zeros_like, params), jnp.zeros(()), memory)
+        (total, count, memory), sums = jax.lax.scan(add, start, group)
+        grads = jax.tree.map(lambda t: t / jnp.maximum(count, 1.0), total)
+        return grads, jax.tree.map(jnp.sum, sums), count, memory
+
+    return over_group

@@ -1,0 +1,56 @@
+"""Proximal policy optimisation (Schulman et al. 2017) on single samples or on whole segments."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from algos.checks import require_minibatches
+from algos.nets.actor_critic import Policy, make_actor_critic
+from algos.on_policy.agent import Method, RolloutLearner
+from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
+from algos.on_policy.samples import learn_samples
+from algos.on_policy.segments import learn_segments, prepare
+from algos.on_policy.teacher import Teacher, with_teacher
+from algos.optim.small_batches import Implementation
+from algos.types import ActionSpec, Agent, ObservationSpec
+
+
+@dataclass(frozen=True)
+class PPOConfig(PPOSettings, RolloutLearner):
+    """PPO: its settings, and the agent that they describe."""
+
+    def networks(
+        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
+    ) -> Policy:
+        """See `RolloutLearner.networks`; with the recurrent core."""
+        return make_actor_critic(self, observation, action, self.core, dot_general=implementation.dot_general)
+
+    def method(
+        self, policy: Policy, implementation: Implementation, *, teacher: Teacher | None = None, **run
+    ) -> Method:
+        """Epochs of minibatches on the clipped surrogate, and the imitation of a teacher."""
+        del run
+        optimizer = self.make_optimizer()
+        acting = optimizer.evaluation_params
+        if self.sampling == SAMPLES:
+            learn = partial(learn_samples, self, policy, implementation.wrap(optimizer))
+            return Method(optimizer.init, learn, acting=acting)
+        learn = partial(learn_segments, self, policy, optimizer)
+        return Method(optimizer.init, learn, partial(prepare, teacher=teacher), acting)
+
+    def make(
+        self,
+        observation_shape: tuple[int, ...],
+        action: ActionSpec,
+        *,
+        samples: int | None = None,
+        teacher: Teacher | None = None,
+        **run,
+    ) -> Agent:
+        """Builds the agent; see `RolloutLearner.make`.
+
+        Without the `teacher` that the settings name the agent acts, and raises a ValueError when it learns.
+        """
+        if samples is not None and self.plan(samples) is None:
+            require_minibatches(self.num_minibatches, samples * self.horizon)
+        agent = super().make(observation_shape, action, samples=samples, teacher=teacher, **run)
+        return agent if teacher is None else with_teacher(agent, teacher)

@@ -1,0 +1,276 @@
+"""Settings of PPO, and the sizes of its updates."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
+from algos.nets.cores import CoreConfig
+from algos.on_policy.plan import Plan, make_plan, plan_horizon
+from algos.on_policy.sampling import MODES
+from algos.on_policy.settings import OnPolicySettings
+from algos.on_policy.teacher import LOSSES
+from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
+from algos.settings import AUTO
+
+SAMPLES = "samples"
+
+
+@dataclass(frozen=True)
+class PPOSettings(OnPolicySettings):
+    """Settings of PPO, besides those of `OnPolicySettings`.
+
+    A rollout gives every agent `segments_per_agent` segments of `horizon` decisions. Trained on single
+    samples, all of them are shuffled; trained on segments, a minibatch holds whole ones, and the networks
+    are evaluated over each from the recurrent state before it.
+
+    Attributes:
+      epochs: passes over a rollout.
+      num_minibatches: minibatches per pass; must divide T * E * A, or the number of segments.
+      accumulation: minibatches whose gradients make one step; must divide `num_minibatches`.
+      clip: bound on the probability ratios, with its schedule.
+      value_clip: distance the new value may move from the rollout's; None for no clipping.
+      target_kl: divergence after which the rest of an update is skipped; None for never.
+      kl_stop: whether the divergence of a "minibatch", or its mean over an "epoch", ends the update.
+      normalize_advantage: "minibatch", "batch" or "none".
+      optimizer: a key of `algos.optim.optimizers.OPTIMIZERS`.
+      weight_decay: decoupled, of "adamw", "muon" and "schedule_free".
+      muon_momentum, muon_rest: of "muon"; the optimiser of parameters that are not matrices, "adam" or "sgd".
+      warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
+      core: recurrent core between trunk and heads; a mapping is accepted.
+      sampling: "samples", or how segments are chosen, one of `algos.on_policy.sampling.MODES`.
+      segments_per_agent: segments k of each agent per rollout.
+      minibatch_size: decisions per gradient step, instead of `num_minibatches`; None for that.
+      batch_size: decisions of all agents per rollout, only checked; None for no check.
+      burn_in: first decisions of each segment, which only warm up the recurrent state.
+      priority_alpha, priority_beta, priority_beta_rate: exponents of the priorities and of the importance
+        weights, and the slope of the latter's annealing to 1.
+      vtrace_rho, vtrace_c: bounds on the importance ratios in advantages.
+      recompute_advantage: advantages and targets from the latest values and ratios; "once" (none of it),
+        per "epoch" or per "minibatch".
+      policy_advantage: "fixed", or "vtrace" for advantages from the minibatch's own, fresh ratios.
+      value_clip_center: "rollout", or "refreshed" for the value of the last visit.
+      bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
+      teacher: run (or checkpoint) whose policy is imitated, or None; loaded by whoever builds the agent.
+      teacher_loss: a key of `algos.on_policy.teacher.LOSSES`.
+      teacher_coefficient: weight of the imitation, with its schedule.
+      teacher_value_weight: weight of the teacher's values within it; 0 if its rewards differ.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
+        "clip": (1e-6, math.inf),
+        "clip_end": (0.0, math.inf),
+        "value_clip": (1e-6, math.inf),
+        "target_kl": (1e-9, math.inf),
+    }
+    SEGMENT_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "priority_alpha": (0.0, math.inf),
+        "priority_beta": (0.0, 1.0),
+        "priority_beta_rate": (0.0, 1.0),
+        "vtrace_rho": (0.0, math.inf),
+        "vtrace_c": (0.0, math.inf),
+    }
+    TEACHER_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
+        "teacher_coefficient": (0.0, math.inf),
+        "teacher_coefficient_end": (0.0, math.inf),
+        "teacher_value_weight": (0.0, math.inf),
+    }
+    OPTIMIZER_TRACED: ClassVar[dict[str, dict[str, tuple[float, float]]]] = {
+        "adamw": {"weight_decay": (0.0, math.inf)},
+        "muon": {"weight_decay": (0.0, math.inf), "muon_momentum": (0.0, 1.0 - 1e-7)},
+        "schedule_free": {"weight_decay": (0.0, math.inf)},
+    }
+    ANNEALED: ClassVar[tuple[str, ...]] = (*OnPolicySettings.ANNEALED, "clip")
+    OPTIONAL: ClassVar[tuple[str, ...]] = (*OnPolicySettings.OPTIONAL, "value_clip", "target_kl")
+    COUNTS: ClassVar[tuple[str, ...]] = (
+        "horizon",
+        "epochs",
+        "num_minibatches",
+        "accumulation",
+        "segments_per_agent",
+    )
+    ADVANTAGES: ClassVar[tuple[str, ...]] = ("minibatch", "batch", "none")
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "kl_stop": ("minibatch", "epoch"),
+        "optimizer": tuple(OPTIMIZERS),
+        "muon_rest": tuple(MUON_REST),
+        "sampling": (SAMPLES, *MODES),
+        "recompute_advantage": ("once", "epoch", "minibatch"),
+        "policy_advantage": ("fixed", "vtrace"),
+        "value_clip_center": ("rollout", "refreshed"),
+        "teacher_loss": tuple(LOSSES),
+    }
+    SEGMENTS_ONLY: ClassVar[tuple[str, ...]] = (
+        "segments_per_agent",
+        "minibatch_size",
+        "batch_size",
+        "burn_in",
+        "recompute_advantage",
+        "policy_advantage",
+        "value_clip_center",
+        "bootstrap_last",
+        "teacher",
+    )
+
+    epochs: int = 4
+    num_minibatches: int = 8
+    accumulation: int = 1
+    clip: float = 0.2
+    clip_end: float = 0.0
+    clip_schedule: str = "constant"
+    value_clip: float | None = None
+    target_kl: float | None = None
+    kl_stop: str = "minibatch"
+    normalize_advantage: str = "minibatch"
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    muon_momentum: float = 0.95
+    muon_rest: str = "adam"
+    warmup_steps: int = 0
+    core: CoreConfig = field(default_factory=CoreConfig)
+    sampling: str = SAMPLES
+    segments_per_agent: int = 1
+    minibatch_size: int | None = None
+    batch_size: int | None = None
+    burn_in: int = 0
+    priority_alpha: float = 0.0
+    priority_beta: float = 0.6
+    priority_beta_rate: float = 1.0
+    vtrace_rho: float = 1.0
+    vtrace_c: float = 1.0
+    recompute_advantage: str = "once"
+    policy_advantage: str = "fixed"
+    value_clip_center: str = "rollout"
+    bootstrap_last: bool = True
+    teacher: str | None = None
+    teacher_loss: str = "cross_entropy"
+    teacher_coefficient: float = 1.0
+    teacher_coefficient_end: float = 0.0
+    teacher_coefficient_schedule: str = "linear"
+    teacher_value_weight: float = 0.5
+
+    def __post_init__(self):
+        if isinstance(self.core, Mapping):
+            object.__setattr__(self, "core", CoreConfig(**self.core))
+        for key, allowed in self.CHOICES.items():
+            require_choice(key, getattr(self, key), allowed)
+        super().__post_init__()
+        for ranges in (self.SEGMENT_TRACED, self.TEACHER_TRACED, *self.OPTIMIZER_TRACED.values()):
+            for key, (low, high) in ranges.items():
+                require_range(key, getattr(self, key), low, high)
+        for key in ("minibatch_size", "batch_size"):
+            if getattr(self, key) is not None:
+                require_count(key, getattr(self, key))
+        require_whole("warmup_steps", self.warmup_steps, math.inf)
+        require_whole("burn_in", self.burn_in, self.horizon - 1)
+        if self.minibatch_size is None:
+            require_minibatches(self.accumulation, self.num_minibatches, "of num_minibatches", "accumulation")
+        self._require_segments()
+
+    def _require_segments(self) -> None:
+        if self.sampling != SAMPLES:
+            if self.policy_advantage == "vtrace" and self.normalize_advantage == "batch":
+                raise ValueError(
+                    "normalize_advantage=batch: must be minibatch or none with policy_advantage=vtrace"
+                )
+        elif self.core.kind != "none":
+            modes = ", ".join(MODES)
+            raise ValueError(f"sampling={SAMPLES}: must be one of {modes} with core.kind={self.core.kind}")
+        defaults = {item.name: item.default for item in fields(self)}
+        for key in self.SEGMENTS_ONLY if self.sampling == SAMPLES else ():
+            if getattr(self, key) != defaults[key]:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: must be {defaults[key]} with sampling={SAMPLES}; "
+                    f"segments have it, as with sampling={MODES[0]}"
+                )
+        if self.core.kind != "none" and self.value_widths is not None:
+            raise ValueError(
+                f"value_widths={self.value_widths}: must be null with core.kind={self.core.kind}; "
+                "both heads read the core"
+            )
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether values and ratios of a minibatch are stored for later ones."""
+        return self.recompute_advantage != "once" or self.value_clip_center == "refreshed"
+
+    def traced(self) -> dict[str, tuple[float, float]]:
+        """See `OnPolicySettings.traced`; only what the chosen sampling and optimiser use."""
+        segments = {} if self.sampling == SAMPLES else self.SEGMENT_TRACED
+        teacher = {} if self.teacher is None else self.TEACHER_TRACED
+        return self.TRACED | segments | teacher | self.OPTIMIZER_TRACED.get(self.optimizer, {})
+
+    def annealed(self) -> tuple[str, ...]:
+        """See `OnPolicySettings.annealed`; the teacher's weight only with a teacher."""
+        return self.ANNEALED if self.teacher is None else (*self.ANNEALED, "teacher_coefficient")
+
+    def make_optimizer(self) -> Optimizer:
+        """The optimiser with its options."""
+        options = {"muon": {"rest": self.muon_rest}, "schedule_free": {"warmup_steps": self.warmup_steps}}
+        return make_optimizer(self.optimizer, **options.get(self.optimizer, {}))
+
+    @property
+    def segments(self) -> int:
+        """See `LearnerSettings.segments`."""
+        return self.segments_per_agent
+
+    @classmethod
+    def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
+        """See `LearnerSettings.sized`: `horizon` and `batch_size` on segments, where they are auto."""
+        settings = dict(settings)
+        sizes = {key: settings.get(key) for key in ("horizon", "batch_size")}
+        if settings.get("sampling", SAMPLES) == SAMPLES or AUTO not in sizes.values():
+            return settings
+        batch_size = AUTO if sizes["batch_size"] is None else sizes["batch_size"]
+        segments = settings["segments_per_agent"]
+        counts = {"num_envs": num_envs, "segments_per_agent": segments}
+        counts |= {"batch_size": batch_size} if batch_size != AUTO else {}
+        for key, value in counts.items():
+            require_count(key, value)
+        if sizes["horizon"] == AUTO:
+            sizes["horizon"] = plan_horizon(num_envs * agents, segments, batch_size, AUTO)
+        return settings | {
+            "horizon": sizes["horizon"],
+            "batch_size": None if batch_size == AUTO else batch_size,
+        }
+
+    def plan(self, samples: int, environments: int | None = None) -> Plan | None:
+        """The sizes of an update on segments; None when training on single samples.
+
+        Args:
+          samples: agents side by side, E * A.
+          environments: E, for the table.
+
+        Raises:
+          ValueError: for sizes that do not fit together, with the nearest that do.
+        """
+        if self.sampling == SAMPLES:
+            return None
+        segments = self.segments_per_agent * samples
+        if self.minibatch_size is None:
+            unit = "segments of a rollout (segments_per_agent * environments * agents)"
+            require_minibatches(self.num_minibatches, segments, unit)
+            size = segments // self.num_minibatches * self.horizon * self.accumulation
+        else:
+            size = self.minibatch_size
+            require_minibatches(
+                self.accumulation, max(1, size // self.horizon), "segments of a minibatch", "accumulation"
+            )
+        return make_plan(
+            samples,
+            minibatch_size=size,
+            batch_size="auto" if self.batch_size is None else self.batch_size,
+            horizon=self.horizon,
+            segments_per_agent=self.segments_per_agent,
+            epochs=self.epochs,
+            max_minibatch_size=size // self.accumulation,
+            environments=environments,
+        )
+
+    def rows(self, samples: int) -> int:
+        """See `OnPolicySettings.rows`: those of a minibatch."""
+        plan = self.plan(samples)
+        if plan is None:
+            return samples * self.horizon // self.num_minibatches
+        return plan.minibatch_segments * plan.horizon

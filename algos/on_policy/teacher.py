@@ -1,0 +1,114 @@
+"""Kickstarting: imitation of a trained policy beside the reward (Schmitt et al. 2018)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.nets.distributions import Distribution, divergence, full
+from algos.types import Agent, PyTree, of_actor
+
+LOSSES: dict[str, Callable] = {
+    # Without the teacher's entropy, which is constant: 0 where both agree.
+    "cross_entropy": lambda teacher, student: divergence(teacher, student),
+    "reverse_kl": lambda teacher, student: divergence(student, teacher),
+}
+
+
+class Teacher(NamedTuple):
+    """A trained policy to imitate.
+
+    Attributes:
+      agent: acts on the observations that the student sees; offers `teach`.
+      state: its state, as `Agent.policy_state` gives it.
+    """
+
+    agent: Agent
+    state: PyTree
+
+
+class Lesson(NamedTuple):
+    """Distributions and values of a teacher for decisions of any axes."""
+
+    distribution: Distribution
+    value: jax.Array
+
+
+def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
+    """An agent whose state holds the teacher's, and whose carry is a pair of its own and the teacher's.
+
+    The teacher's recurrent state advances on the student's observations, so that its distribution is known
+    at every decision.
+    """
+
+    def init_with(key, state):
+        return agent.init(key).replace(teacher=jax.tree.map(jnp.asarray, state))
+
+    def initial_carry(batch_shape):
+        return agent.initial_carry(batch_shape), teacher.agent.initial_carry(batch_shape)
+
+    def watch(state, obs, carry, reset, mask):
+        # The state of a frozen copy has no teacher.
+        if state.teacher is None:
+            return carry
+        return teacher.agent.greedy(state.teacher, of_actor(obs), carry, reset, mask)[1]
+
+    def act(state, key, obs, carry, reset, mask):
+        action, own, extras = agent.act(state, key, obs, carry[0], reset, mask)
+        return action, (own, watch(state, obs, carry[1], reset, mask)), extras
+
+    def greedy(state, obs, carry, reset, mask):
+        action, own = agent.greedy(state, obs, carry[0], reset, mask)
+        return action, (own, carry[1])
+
+    return agent._replace(
+        init=lambda key: init_with(key, teacher.state),
+        frozen=teacher.state,
+        init_with=init_with,
+        initial_carry=initial_carry,
+        act=act,
+        greedy=greedy,
+        value=lambda state, obs, carry, reset, mask: agent.value(state, obs, carry[0], reset, mask),
+        policy_state=lambda state: agent.policy_state(state).replace(teacher=None),
+    )
+
+
+def lesson(
+    teacher: Teacher, state: PyTree, obs: jax.Array, carry: PyTree, reset: jax.Array, mask: jax.Array | None
+) -> Lesson:
+    """The teacher's distributions and values for T decisions of S rows.
+
+    Args:
+      teacher: its functions.
+      state: its state, as the student's state holds it.
+      obs: `[T, S, F]` flat, not normalised.
+      carry: `[S, ...]` its recurrent state before the first.
+      reset: `[T, S]` bool.
+      mask: `[T, S, n]` bool, or None.
+    """
+    distribution, value = teacher.agent.teach(state, obs, carry, reset, mask)
+    return Lesson(full(distribution), value)
+
+
+def imitation_loss(
+    kind: str, lesson: Lesson, distribution: Distribution, value: jax.Array, value_weight: jax.Array
+) -> jax.Array:
+    """Imitation loss per decision: divergence of the policies, and of the values.
+
+    Args:
+      kind: a key of `LOSSES`.
+      lesson: the teacher's distributions and values.
+      distribution: the student's.
+      value: the student's.
+      value_weight: weight of half the squared difference of the values; their units must be the same.
+
+    Raises:
+      ValueError: if the distributions are of different families.
+    """
+    families = type(lesson.distribution).__name__, type(distribution).__name__
+    if families[0] != families[1]:
+        raise ValueError(f"squash: the teacher acts with a {families[0]}, the learner with a {families[1]}")
+    return LOSSES[kind](lesson.distribution, distribution) + 0.5 * value_weight * jnp.square(
+        value - lesson.value
+    )

@@ -1,0 +1,1 @@
+"""Optimisers, and how a CPU computes short gradient steps."""

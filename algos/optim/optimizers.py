@@ -1,0 +1,392 @@
+"""Optimisers with traced hyper-parameters behind one interface, gradient clipping and annealing."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax.contrib
+from flax import struct
+
+from algos.checks import require_choice
+from algos.optim.muon import combine, descend, find_matrices, muon, nesterov, separate
+from algos.types import PyTree
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+# Values of hyper-parameters that a step is not given; `learning_rate` has no default.
+DEFAULTS = {
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_eps": 1e-8,
+    "rmsprop_decay": 0.99,
+    "rmsprop_eps": 1e-5,
+    "weight_decay": 0.0,
+    "muon_momentum": 0.95,
+}
+
+# Learning rate of parameters that are not matrices, relative to Muon's. A step of Adam moves every number by
+# about the rate; a step of Muon moves the numbers of a 256 x 256 kernel by a sixteenth of it.
+MUON_REST = {"adam": 0.1, "sgd": 1.0}
+
+
+@struct.dataclass
+class AdamState:
+    """State of Adam.
+
+    Attributes:
+      mean: running mean of the gradients, shaped like the parameters.
+      square: running mean of their squares, shaped like the parameters.
+      count: int32 scalar, steps taken.
+    """
+
+    mean: PyTree
+    square: PyTree
+    count: jax.Array
+
+
+def init_adam(params: PyTree) -> AdamState:
+    """State before the first step."""
+    return AdamState(
+        jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32)
+    )
+
+
+def adam(
+    grads: PyTree,
+    state: AdamState,
+    params: PyTree,
+    *,
+    learning_rate: jax.Array | float,
+    beta1: jax.Array | float = 0.9,
+    beta2: jax.Array | float = 0.999,
+    eps: jax.Array | float = 1e-8,
+    scale: jax.Array | float = 1.0,
+    apply: jax.Array | bool = True,
+) -> tuple[PyTree, AdamState]:
+    """One step of Adam (Kingma and Ba 2015, algorithm 1).
+
+    Both bias corrections are folded into the step size and `eps`, which leaves one square root
+    and one division per parameter.
+
+    Args:
+      grads: gradients, shaped like `params`.
+      state: the state so far.
+      params: the parameters.
+      learning_rate, beta1, beta2, eps: as in the paper; may be traced.
+      scale: factor on the gradients, from `clip_scale`.
+      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+
+    Returns:
+      `(params, state)` after the step.
+    """
+    count = state.count + 1
+    root = jnp.sqrt(1.0 - beta2**count)
+    step_size = learning_rate * root / (1.0 - beta1**count)
+
+    mean = jax.tree.map(
+        lambda m, g: jnp.where(apply, beta1 * m + (1.0 - beta1) * scale * g, m), state.mean, grads
+    )
+    square = jax.tree.map(
+        lambda v, g: jnp.where(apply, beta2 * v + (1.0 - beta2) * jnp.square(scale * g), v),
+        state.square,
+        grads,
+    )
+    step_size = jnp.where(apply, step_size, 0.0)
+    params = jax.tree.map(
+        lambda p, m, v: p - step_size * m / (jnp.sqrt(v) + eps * root), params, mean, square
+    )
+    return params, AdamState(mean, square, jnp.where(apply, count, state.count))
+
+
+def adamw(
+    grads: PyTree,
+    state: AdamState,
+    params: PyTree,
+    *,
+    learning_rate: jax.Array | float,
+    weight_decay: jax.Array | float,
+    apply: jax.Array | bool = True,
+    **settings,
+) -> tuple[PyTree, AdamState]:
+    """One step of Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
+
+    Args:
+      grads, state, params, learning_rate, apply, settings: as for `adam`.
+      weight_decay: shrinks all parameters by this share of `learning_rate`; may be traced.
+
+    Returns:
+      `(params, state)` after the step.
+    """
+    keep = jnp.where(apply, 1.0 - learning_rate * weight_decay, 1.0)
+    shrunk = jax.tree.map(lambda p: keep * p, params)
+    return adam(grads, state, shrunk, learning_rate=learning_rate, apply=apply, **settings)
+
+
+@struct.dataclass
+class RMSpropState:
+    """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
+
+    square: PyTree
+
+
+def init_rmsprop(params: PyTree) -> RMSpropState:
+    """State before the first step."""
+    return RMSpropState(jax.tree.map(jnp.zeros_like, params))
+
+
+def rmsprop(
+    grads: PyTree,
+    state: RMSpropState,
+    params: PyTree,
+    *,
+    learning_rate: jax.Array | float,
+    decay: jax.Array | float = 0.99,
+    eps: jax.Array | float = 1e-5,
+    scale: jax.Array | float = 1.0,
+    apply: jax.Array | bool = True,
+) -> tuple[PyTree, RMSpropState]:
+    """One step of RMSprop (Tieleman and Hinton 2012), without momentum or bias correction.
+
+    Args:
+      grads: gradients, shaped like `params`.
+      state: the state so far.
+      params: the parameters.
+      learning_rate: length of a step along a gradient of constant size; may be traced.
+      decay: weight of the past in the running mean; may be traced.
+      eps: added to the root of the running mean; may be traced.
+      scale: factor on the gradients, from `clip_scale`.
+      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+
+    Returns:
+      `(params, state)` after the step.
+    """
+    square = jax.tree.map(
+        lambda v, g: jnp.where(apply, decay * v + (1.0 - decay) * jnp.square(scale * g), v),
+        state.square,
+        grads,
+    )
+    params = jax.tree.map(
+        lambda p, g, v: p - jnp.where(apply, learning_rate * scale * g / (jnp.sqrt(v) + eps), 0.0),
+        params,
+        grads,
+        square,
+    )
+    return params, RMSpropState(square)
+
+
+def global_norm(tree: PyTree) -> jax.Array:
+    """Euclidean norm over all leaves together, a scalar."""
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
+
+
+def clip_scale(norm: jax.Array, max_norm: jax.Array | float) -> jax.Array:
+    """Factor that brings a gradient of this norm down to at most `max_norm`; 1 where it is below."""
+    return jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
+
+
+def anneal(
+    schedule: str, start: jax.Array | float, end: jax.Array | float, progress: jax.Array | float
+) -> jax.Array:
+    """Value at `progress` in [0, 1] (clipped) on the way from `start` to `end`.
+
+    Args:
+      schedule: "constant" (always `start`), "linear" or "cosine" (half a period).
+      start: value at progress 0.
+      end: value at progress 1.
+      progress: share of the training done.
+
+    Raises:
+      ValueError: for an unknown schedule.
+    """
+    require_choice("schedule", schedule, SCHEDULES)
+    if schedule == "constant":
+        return jnp.asarray(start)
+    done = jnp.clip(progress, 0.0, 1.0)
+    if schedule == "cosine":
+        done = 0.5 * (1.0 - jnp.cos(jnp.pi * done))
+    return start + (end - start) * done
+
+
+class Optimizer(NamedTuple):
+    """An optimiser as pure functions over an explicit state.
+
+    Attributes:
+      init: `(params) -> state` before the first step.
+      step: `(grads, state, params, hyper, scale, apply) -> (params, state)`. `hyper` holds traced numbers
+        by name: `learning_rate`, and any of `DEFAULTS`; others are ignored, so a learner can pass all of
+        its own. `scale` is a factor on the gradients, from `clip_scale`; where the bool scalar
+        `apply` is False nothing changes, whatever the gradients hold.
+      evaluation_params: `(state, params) -> params` to act with and to keep, where they differ from
+        those that gradients are taken at.
+      norm: `(grads) -> scalar`, the Euclidean norm of all of them.
+      elementwise: whether the step of every number depends on that number alone, so that arrays may be
+        concatenated.
+    """
+
+    init: Callable
+    step: Callable
+    evaluation_params: Callable = lambda state, params: params
+    norm: Callable = global_norm
+    elementwise: bool = False
+
+
+def make_optimizer(name: str, **options) -> Optimizer:
+    """An optimiser by name.
+
+    Args:
+      name: a key of `OPTIMIZERS`: "adam", "adamw", "muon", "schedule_free" or "rmsprop".
+      options: `rest` and `stacked` of `make_muon`, `warmup_steps` of `make_schedule_free`; the others
+        have none.
+
+    Raises:
+      ValueError: for an unknown name or an option with an unknown value.
+    """
+    require_choice("optimizer", name, tuple(OPTIMIZERS))
+    return OPTIMIZERS[name](**options)
+
+
+def adam_settings(hyper: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The keywords of `adam` among complete hyper-parameters."""
+    keys = {"learning_rate": "learning_rate", "beta1": "adam_beta1", "beta2": "adam_beta2", "eps": "adam_eps"}
+    return {keyword: hyper[key] for keyword, key in keys.items()}
+
+
+def make_adam() -> Optimizer:
+    """Adam; uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        return adam(grads, state, params, **adam_settings(DEFAULTS | hyper), scale=scale, apply=apply)
+
+    return Optimizer(init_adam, step, elementwise=True)
+
+
+def make_adamw() -> Optimizer:
+    """Adam with decoupled decay; uses `weight_decay` and what Adam uses."""
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        hyper = DEFAULTS | hyper
+        settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
+        return adamw(grads, state, params, **settings, scale=scale, apply=apply)
+
+    return Optimizer(init_adam, step, elementwise=True)
+
+
+def make_rmsprop() -> Optimizer:
+    """RMSprop; uses `rmsprop_decay` and `rmsprop_eps`."""
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        hyper = DEFAULTS | hyper
+        settings = {"decay": hyper["rmsprop_decay"], "eps": hyper["rmsprop_eps"]}
+        settings["learning_rate"] = hyper["learning_rate"]
+        return rmsprop(grads, state, params, **settings, scale=scale, apply=apply)
+
+    return Optimizer(init_rmsprop, step, elementwise=True)
+
+
+@struct.dataclass
+class MuonState:
+    """State of Muon.
+
+    Attributes:
+      momentum: running mean of the gradients of the matrices, None in place of other parameters.
+      rest: `AdamState` or running mean of the gradients of the others, None in place of the matrices.
+    """
+
+    momentum: PyTree
+    rest: PyTree
+
+
+def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
+    """Muon for parameters that are matrices, Adam or SGD for the rest; decoupled decay for both.
+
+    Uses `muon_momentum`, `weight_decay`, `rest_rate` (learning rate of the rest as a share of
+    `learning_rate`, by default that of `MUON_REST`), and for the rest what Adam uses.
+
+    Args:
+      rest: "adam", or "sgd" for plain Nesterov momentum, as the original has it.
+      stacked: see `find_matrices`.
+
+    Raises:
+      ValueError: for an unknown `rest`.
+    """
+    require_choice("rest", rest, tuple(MUON_REST))
+    defaults = DEFAULTS | {"rest_rate": MUON_REST[rest]}
+
+    def init(params):
+        matrices, others = separate(params, find_matrices(params, stacked))
+        zeros = jax.tree.map(jnp.zeros_like, (matrices, others))
+        return MuonState(zeros[0], init_adam(others) if rest == "adam" else zeros[1])
+
+    def step_rest(grads, state, params, hyper, scale, apply):
+        if rest == "adam":
+            settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
+            return adamw(grads, state, params, **settings, scale=scale, apply=apply)
+        update, state = nesterov(grads, state, hyper["muon_momentum"], scale, apply)
+        return descend(params, update, hyper["learning_rate"], hyper["weight_decay"], apply), state
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        hyper = defaults | hyper
+        layout = find_matrices(params, stacked)
+        (matrices, others), (slopes, other_grads) = separate(params, layout), separate(grads, layout)
+        matrices, momentum = muon(
+            slopes,
+            state.momentum,
+            matrices,
+            layout,
+            learning_rate=hyper["learning_rate"],
+            beta=hyper["muon_momentum"],
+            weight_decay=hyper["weight_decay"],
+            scale=scale,
+            apply=apply,
+        )
+        slower = hyper | {"learning_rate": hyper["rest_rate"] * hyper["learning_rate"]}
+        others, rest_state = step_rest(other_grads, state.rest, others, slower, scale, apply)
+        return combine(matrices, others), MuonState(momentum, rest_state)
+
+    return Optimizer(init, step)
+
+
+def make_schedule_free(warmup_steps: int = 0) -> Optimizer:
+    """Schedule-free AdamW (Defazio et al. 2024), by Optax.
+
+    The parameters are the points at which gradients are taken; `evaluation_params` is the average to
+    act with and to keep. Uses `weight_decay` and what Adam uses, where `adam_beta1` is the weight of the
+    average in those points: above 0, and constant through a run.
+
+    Args:
+      warmup_steps: steps over which the learning rate rises from 0.
+    """
+
+    def transform(hyper):
+        return optax.contrib.schedule_free_adamw(
+            learning_rate=hyper["learning_rate"],
+            warmup_steps=warmup_steps or None,
+            b1=hyper["adam_beta1"],
+            b2=hyper["adam_beta2"],
+            eps=hyper["adam_eps"],
+            weight_decay=hyper["weight_decay"],
+        )
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        hyper = DEFAULTS | hyper
+        grads = jax.tree.map(lambda g: scale * g, grads)
+        updates, after = transform(hyper).update(grads, state, params)
+        after = after._replace(b1=jnp.asarray(hyper["adam_beta1"], state.b1.dtype))
+        moved = optax.apply_updates(params, updates)
+        return jax.tree.map(lambda new, old: jnp.where(apply, new, old), (moved, after), (params, state))
+
+    return Optimizer(
+        init=transform(DEFAULTS | {"learning_rate": 0.0}).init,
+        step=step,
+        evaluation_params=optax.contrib.schedule_free_eval_params,
+    )
+
+
+OPTIMIZERS = {
+    "adam": make_adam,
+    "adamw": make_adamw,
+    "muon": make_muon,
+    "schedule_free": make_schedule_free,
+    "rmsprop": make_rmsprop,
+}

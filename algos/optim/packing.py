@@ -1,0 +1,62 @@
+"""Steps of an optimiser over all small arrays as one array, because each array has a fixed cost per step."""
+
+import jax
+
+from algos.optim.optimizers import Optimizer, global_norm
+from algos.types import PyTree
+
+# Arrays of at most so many elements are concatenated.
+SMALL = 4096
+
+
+def pack(tree: PyTree) -> list[jax.Array]:
+    """The large arrays of a tree, then the concatenation `[N]` of all small ones, if there are any.
+
+    Raises:
+      TypeError: for small arrays of several types.
+    """
+    leaves = jax.tree.leaves(tree)
+    small = [x.ravel() for x in leaves if x.size <= SMALL]
+    end = [jax.lax.concatenate(small, 0)] if small else []
+    return [x for x in leaves if x.size > SMALL] + end
+
+
+def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
+    """The tree that `pack` made `parts` of; `like` is one of the same structure and shapes."""
+    leaves, structure = jax.tree.flatten(like)
+    large, end = iter(parts), parts[-1]
+    unpacked, place = [], 0
+    for leaf in leaves:
+        if leaf.size > SMALL:
+            unpacked.append(next(large))
+        else:
+            unpacked.append(end[place : place + leaf.size].reshape(leaf.shape))
+            place += leaf.size
+    return structure.unflatten(unpacked)
+
+
+def packed(optimizer: Optimizer) -> Optimizer:
+    """The optimiser with its norm and its steps over packed arrays; unchanged if it is not elementwise.
+
+    Parameters, gradients and states keep their shapes outside. Results differ by rounding.
+    """
+    if not optimizer.elementwise:
+        return optimizer
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        parts = pack(params)
+        inner = _replace(state, params, pack)
+        after, inner = optimizer.step(pack(grads), inner, parts, hyper, scale, apply)
+        return unpack(after, params), _replace(inner, parts, lambda part: unpack(part, params))
+
+    return optimizer._replace(step=step, norm=lambda grads: global_norm(pack(grads)))
+
+
+def _replace(state: PyTree, like: PyTree, change) -> PyTree:
+    """The state with `change` applied to every part that has the structure and shapes of the parameters."""
+    structure, shapes = jax.tree.structure(like), [x.shape for x in jax.tree.leaves(like)]
+
+    def matches(part):
+        return jax.tree.structure(part) == structure and [x.shape for x in jax.tree.leaves(part)] == shapes
+
+    return jax.tree.map(lambda part: change(part) if matches(part) else part, state, is_leaf=matches)

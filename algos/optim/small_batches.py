@@ -1,0 +1,70 @@
+"""How gradient steps on small batches are computed on a CPU: which products, which arrays, which XLA option.
+
+A step on at most `FEW_ROWS` samples is too short to keep a CPU busy. Three changes together shorten it:
+gradients of hidden layers as transposed products (`products`), an optimiser that steps all small arrays
+as one (`packing`), and an option of XLA that spreads small products over all cores. Without the option
+the transposed products are slower than plain ones, so an agent is built with them only for a program that
+is compiled with its `compiler_options` (`tuned=True`). All of this is decided here, before anything is
+traced; batches of acting may have any size, symbolic ones included.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+
+from algos import compiler
+from algos.optim.optimizers import Optimizer
+from algos.optim.packing import packed
+from algos.optim.products import product
+
+# Up to how many samples per gradient step, and from which size of a matrix's shorter axis, this pays.
+FEW_ROWS = 128
+WIDE = 64
+
+# Leaves products to the library that spreads small ones over all cores.
+_SPREAD = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+
+
+class Implementation(NamedTuple):
+    """How an agent computes its gradient steps.
+
+    Attributes:
+      dot_general: product of a hidden layer, as `flax.linen.Dense` calls it.
+      wrap: `(optimizer) -> optimizer` for steps on single samples.
+      compiler_options: options of XLA that the other two need.
+    """
+
+    dot_general: Callable = jax.lax.dot_general
+    wrap: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer
+    compiler_options: Mapping[str, str] = {}
+
+
+PLAIN = Implementation()
+
+
+def choose_implementation(rows: int | None, *, tuned: bool) -> Implementation:
+    """The implementation for gradient steps on so many samples.
+
+    Args:
+      rows: samples per forward and backward pass; None if not known.
+      tuned: whether the program will be compiled with the `compiler_options` of the result.
+
+    Returns:
+      `PLAIN` unless tuned, for many samples or an unknown number, on other devices than CPUs, and where
+      XLA does not know the option.
+    """
+    few = rows is not None and rows <= FEW_ROWS and jax.default_backend() == "cpu"
+    options = compiler.known(_SPREAD) if tuned and few else {}
+    if not options:
+        return PLAIN
+    return Implementation(hidden_product if rows > 1 else jax.lax.dot_general, packed, options)
+
+
+def hidden_product(x, kernel, dimension_numbers, precision=None, preferred_element_type=None) -> jax.Array:
+    """`jax.lax.dot_general` as `flax.linen.Dense` calls it; `product` for wide float32 kernels."""
+    if min(kernel.shape) >= WIDE and kernel.dtype == "float32":
+        return product(x, kernel)
+    return jax.lax.dot_general(
+        x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
+    )

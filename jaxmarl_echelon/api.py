@@ -1,0 +1,113 @@
+"""Builds environments and runs from Python, with the names and settings of the command line."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from jaxmarl_echelon import command_line, extras
+from jaxmarl_echelon.config_path import Sources
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import program, variants
+from jaxmarl_echelon.training.config import RunConfig
+
+
+def make(
+    name: str,
+    /,
+    *,
+    reward: str | Mapping[str, Any] | None = None,
+    config_dir: str | Path | None = None,
+    **settings: Any,
+) -> Environment:
+    """Builds an environment: `make("f110", lidar_beams=36, ftg={"steering_gain": 0.35})`.
+
+    Args:
+      name: the environment, as in `env=NAME`.
+      reward: another reward, as in `reward=NAME`, or a mapping of overrides of the default one.
+      config_dir: a folder laid out like `conf`, with user-defined environments and rewards.
+      **settings: overrides of `conf/env/NAME.yaml`; mappings are merged.
+
+    Returns:
+      the environment, without settings of `conf/tuning`.
+
+    Raises:
+      ValueError: one line, for an invalid name, setting or value, or a missing package.
+    """
+    chosen = [f"env={name}", "tuning=none", *([f"reward={reward}"] if isinstance(reward, str) else [])]
+    config, choices = command_line.compose_config(chosen, Sources(config_dir))
+    _change(config, "env", settings)
+    if isinstance(reward, Mapping):
+        if config.get("reward") is None:
+            raise ValueError(f"reward={dict(reward)}: env={name} has none that could be changed")
+        _change(config, "reward", reward)
+    return _read(config, choices).env
+
+
+def read_config(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
+    """The configuration of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
+
+    Args:
+      *overrides: `KEY=VALUE`, as on the command line.
+      config_dir: a folder laid out like `conf`, with user-defined environments, rewards, algorithms, ...
+
+    Raises:
+      ValueError: one line, for invalid overrides, a missing package, or settings of several runs.
+    """
+    sources = Sources(config_dir)
+    config, choices = command_line.compose_config(command_line.plain(overrides, sources), sources)
+    if variants.is_group(config):
+        raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
+    if config.get("resume") is not None:
+        raise ValueError(f"resume={config.resume}: runs are continued by the command line")
+    return _read(config, choices)
+
+
+def make_train(*config: RunConfig | str, config_dir: str | Path | None = None) -> Callable:
+    """A whole run as one pure function: `make_train("env=f110", "algo=ppo", "num_envs=64")`.
+
+    Args:
+      *config: overrides as for `read_config`, or its result.
+      config_dir: as for `read_config`.
+
+    Returns:
+      `(key) -> (RunState, Report [updates])`, for jit and vmap: `jax.jit(jax.vmap(train))(keys)`. The typed
+      key replaces `seed`. There are no evaluations, checkpoints or tracking, which are on the host.
+      `make_policy` extracts a policy from the state.
+
+    Raises:
+      ValueError: as for `read_config`.
+    """
+    if any(isinstance(one, RunConfig) for one in config):
+        (run,) = config
+        return program.make_train(run)
+    return program.make_train(read_config(*config, config_dir=config_dir))
+
+
+def _read(config: DictConfig, choices: Mapping[str, str]) -> RunConfig:
+    extras.require(config, choices)
+    return config_lib.read(config)
+
+
+def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:
+    """Overrides values below `key`, merging mappings recursively."""
+    for name, value in changes.items():
+        where = f"{key}.{name}"
+        if isinstance(value, Mapping) and OmegaConf.is_dict(OmegaConf.select(config, where)):
+            _change(config, where, value)
+        else:
+            command_line.put(config, where, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Converts to plain data: arrays to lists, NumPy scalars to Python ones, paths to strings."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return str(value) if isinstance(value, Path) else value

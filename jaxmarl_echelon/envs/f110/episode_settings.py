@@ -1,0 +1,170 @@
+"""Settings of the F110 environments that may change between episodes, as fields of their parameters.
+
+`make` reads them for the whole run and `task_params` for a stage, through the same table and so
+with the same checks.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, change_ftg
+from jaxmarl_echelon.envs.f110.rewards import Reward
+from jaxmarl_echelon.envs.f110.settings import read_spawns
+from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
+from jaxmarl_echelon.envs.settings import (
+    Readers,
+    choice,
+    choices,
+    interval,
+    map_weights,
+    number,
+    numbers,
+    read_fields,
+    refuse_fixed,
+    whole,
+)
+from physics.single_track import CarParams
+
+ROLES = ("attacker", "defender")
+TIMEOUTS = ("terminal", "truncation")
+CRASHED = ("obstacle", "removed")
+
+
+class Limits(NamedTuple):
+    """What settings are checked against.
+
+    Attributes:
+      speed: lowest and highest speed of a car, m/s.
+      length: of a car, m.
+      maps: number of maps.
+      points: the spawn points, in order.
+      max_steps: the longest time limit, physics steps.
+      grid: largest distance between neighbours on a starting grid, m; more would put the first car
+        and the last on the same spot of the shortest track.
+    """
+
+    speed: tuple[float, float]
+    length: float
+    maps: int
+    points: Sequence[SpawnPoint]
+    max_steps: int = 2**31 - 1
+    grid: float = math.inf
+
+    @classmethod
+    def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
+        """The limits of an environment that is being built."""
+        return cls((float(car.v_min), float(car.v_max)), float(car.length), len(maps), points)
+
+
+def _number(name: str, low: float) -> tuple[str, Callable]:
+    return name, lambda value, _: jnp.float32(number(name, value, low))
+
+
+def _whole(name: str, low: int) -> tuple[str, Callable]:
+    return name, lambda value, _: jnp.int32(whole(name, value, low))
+
+
+def _speeds(name: str) -> tuple[str, Callable]:
+    return "speed_range", lambda value, limits: jnp.asarray(interval(name, value, *limits.speed), jnp.float32)
+
+
+def _locked(value, _: Limits) -> jax.Array:
+    chosen = choices("locked", value, ROLES)
+    return jnp.asarray([role in chosen for role in ROLES])
+
+
+def _map_weights(value, limits: Limits) -> jax.Array:
+    return jnp.asarray(map_weights(value, limits.maps))
+
+
+def _jitter(name: str) -> tuple[str, Callable]:
+    """Three numbers, or 0 for none."""
+
+    def read(value, _: Limits) -> jax.Array:
+        none = value == 0 and not isinstance(value, bool)
+        return jnp.asarray([0.0] * 3 if none else numbers(name, value, 3, 0.0), jnp.float32)
+
+    return name, read
+
+
+def _max_steps(value, limits: Limits) -> jax.Array:
+    return jnp.int32(whole("max_steps", value, 1, limits.max_steps))
+
+
+_SHARED: Readers = {
+    "map_weights": ("map_weights", _map_weights),
+    "lidar_noise": _number("lidar_noise", 0.0),
+    "max_steps": ("max_steps", _max_steps),
+}
+# Setting -> (field of F110Params, reader), and the same for RaceParams.
+GAPLOCK: Readers = _SHARED | {
+    "spawns": (
+        "spawn_weights",
+        lambda value, limits: jnp.asarray(spawn_weights(read_spawns(value), limits.points)),
+    ),
+    "spawn_jitter": (
+        "spawn_jitter",
+        lambda value, _: jnp.asarray(numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
+    ),
+    "pose_jitter": _jitter("pose_jitter"),
+    "evaluation_jitter": _jitter("evaluation_jitter"),
+    "spawn_speed": _speeds("spawn_speed"),
+    "lock_steps": _whole("lock_steps", 0),
+    "locked": ("locked", _locked),
+    "timeout": (
+        "timeout_terminal",
+        lambda value, _: jnp.bool_(choice("timeout", value, TIMEOUTS) == "terminal"),
+    ),
+    "idle_speed": _number("idle_speed", 0.0),
+    "idle_decisions": _whole("idle_decisions", 0),
+}
+RACE: Readers = _SHARED | {
+    "start_speed": _speeds("start_speed"),
+    "grid_gap": (
+        "grid_gap",
+        lambda value, limits: jnp.float32(number("grid_gap", value, limits.length, limits.grid)),
+    ),
+    "grid_offset": _number("grid_offset", 0.0),
+    "target_laps": _whole("target_laps", 0),
+    "crashed": (
+        "obstacles",
+        lambda value, _: jnp.bool_(choice("crashed", value, CRASHED) == "obstacle"),
+    ),
+}
+
+
+def change(
+    readers: Readers, params, given: Mapping[str, Any], limits: Limits, reward: Reward, options: FTGOptions
+):
+    """Changes some settings of an environment's parameters, on the host.
+
+    Args:
+      readers: GAPLOCK or RACE.
+      params: the environment's default parameters, whose time limit is the longest one allowed.
+      given: settings as in the environment's configuration: those that `readers` name, `ftg`
+        (gains, and a `target_mode`), `reward` (`{component: {weight name: value}}`).
+      limits: what values are checked against.
+      reward: the reward that `params.reward` belongs to.
+      options: the static part of the follow-the-gap driver.
+
+    Returns:
+      the changed parameters, with the same shapes and dtypes.
+
+    Raises:
+      ValueError: one line, for a setting that is unknown, that would need another program, or
+        that has a value which `make` would refuse.
+    """
+    plain = dict(given)
+    gains = plain.pop("ftg", None)
+    weights = plain.pop("reward", None)
+    refuse_fixed(plain, (*readers, "ftg", "reward"))
+    limits = limits._replace(max_steps=int(params.max_steps))
+    return params.replace(
+        **read_fields(readers, plain, limits),
+        ftg=change_ftg(params.ftg, options, gains),
+        reward=reward.change(params.reward, weights),
+    )

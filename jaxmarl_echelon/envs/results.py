@@ -1,0 +1,189 @@
+"""Episode results: declared by an environment, reduced over steps, averaged as ratios of sums."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+REDUCTIONS = ("last", "sum", "max", "min", "mean")
+KINDS = ("rate", "number", "code")
+COMPONENT = "reward/"
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One quantity that an episode reports.
+
+    Attributes:
+      name: column in tables, and default `source`.
+      role: None for one value per episode; else one per agent of this role, averaged over present agents.
+      reduce: reduction over the steps of an episode, one of `REDUCTIONS`; "mean" only without a role (per
+        agent: "sum" with `over`).
+      kind: "number"; "rate", a number in [0, 1]; or "code", an index into `labels` (-1 for none),
+        reported as the frequency of each label.
+      labels: names of the codes.
+      over: name of another result; averages are `sum(this) / sum(over)`.
+      source: entry of `TimeStep.info`, or the code that `among` refers to; defaults to `name`.
+      among: for a rate: it is 1 if the code `source` has one of these labels, else 0.
+      groups: for a code: report the score by label instead of label frequencies.
+      shown: name in rolling statistics and evaluations; defaults to `name`.
+    """
+
+    name: str
+    role: str | None = None
+    reduce: str = "last"
+    kind: str = "number"
+    labels: tuple[str, ...] = ()
+    over: str | None = None
+    source: str | None = None
+    among: tuple[str, ...] = ()
+    groups: bool = False
+    shown: str | None = None
+
+    @property
+    def entry(self) -> str:
+        """Name of the entry of `TimeStep.info`, or of the code it is derived from."""
+        return self.source or self.name
+
+    @property
+    def column(self) -> str:
+        """Name of its average, without a namespace."""
+        return f"{self.name}_rate" if self.kind == "rate" else self.shown or self.name
+
+    @property
+    def derived(self) -> bool:
+        """Whether it is computed from another result instead of stored."""
+        return bool(self.among)
+
+    def label(self, code: int) -> str:
+        """The name of a code; empty for none."""
+        return self.labels[code] if 0 <= code < len(self.labels) else ""
+
+
+def standard(
+    outcomes: tuple[str, ...] = (),
+    success: tuple[str, ...] = (),
+    tasks: tuple[str, ...] = (),
+    components: tuple[str, ...] = (),
+) -> tuple[Result, ...]:
+    """The results common to many environments.
+
+    Args:
+      outcomes: labels of `info["outcome"]`, how the episode ended (-1 while it runs).
+      success: outcomes that make the rate `success` 1.
+      tasks: labels of `info["task"]`, by which the score is grouped.
+      components: names of the reward components `info["reward/NAME"]`, summed over steps.
+    """
+    found = [Result("outcome", kind="code", labels=outcomes)] if outcomes else []
+    found += [Result("success", kind="rate", source="outcome", among=success)] if success else []
+    found += [Result("task", kind="code", labels=tasks, groups=True)] if tasks else []
+    found += [
+        Result(COMPONENT + name, reduce="sum", shown=f"reward_components/{name}") for name in components
+    ]
+    return tuple(found)
+
+
+def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Initial values of the stored results, by name.
+
+    Args:
+      results: the declared results.
+      info: entries after the reset, `[E]` or, per agent, `[E, A]`.
+
+    Raises:
+      ValueError: one line, for a missing entry.
+    """
+    values = {}
+    for result in kept(results):
+        if result.entry not in info:
+            raise ValueError(f"info lacks {result.entry}; spec.results lists {result.name}")
+        entry = info[result.entry]
+        if result.kind == "code":
+            values[result.name] = entry.astype(jnp.int32)
+        elif result.reduce in ("sum", "mean"):
+            values[result.name] = jnp.zeros(entry.shape, jnp.float32)
+        else:
+            values[result.name] = entry.astype(jnp.float32)
+    return values
+
+
+def advance(
+    results: tuple[Result, ...],
+    values: Mapping[str, jax.Array],
+    info: Mapping[str, jax.Array],
+    length: jax.Array,
+    there: Mapping[str, jax.Array],
+) -> dict[str, jax.Array]:
+    """Values after one more step.
+
+    Args:
+      results: the declared results.
+      values: values before the step.
+      info: entries after the step.
+      length: `[E]` int32 steps taken, including this one.
+      there: per role `[E, A]` bool; slots filled before or after the step. Others keep their values.
+    """
+    after = {}
+    for result in kept(results):
+        old, new = values[result.name], info[result.entry].astype(values[result.name].dtype)
+        if result.reduce == "sum":
+            changed = old + new
+        elif result.reduce == "mean":
+            steps = length.reshape(length.shape + (1,) * (old.ndim - 1)).astype(jnp.float32)
+            changed = old + (new - old) / steps
+        else:
+            changed = {"last": lambda a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
+                old, new
+            )
+        after[result.name] = changed if result.role is None else jnp.where(there[result.role], changed, old)
+    return after
+
+
+def kept(results: tuple[Result, ...]) -> tuple[Result, ...]:
+    """The stored results: all but the derived ones."""
+    return tuple(result for result in results if not result.derived)
+
+
+def find(results: tuple[Result, ...], name: str) -> Result:
+    """The result called `name`; raises KeyError with the known names otherwise."""
+    for result in results:
+        if result.name == name:
+            return result
+    raise KeyError(f"no result {name!r}; results: {', '.join(result.name for result in results)}")
+
+
+def read(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
+    """One result of episodes: `[...]`, or `[..., A]` per agent; codes int32, all others float32."""
+    result = find(results, name)
+    if not result.derived:
+        return values[name]
+    codes = values[result.entry]
+    labels = find(results, result.entry).labels
+    hits = [codes == labels.index(label) for label in result.among]
+    return sum(hits[1:], hits[0]).astype(jnp.float32)
+
+
+def sums(
+    results: tuple[Result, ...],
+    values: Mapping[str, jax.Array],
+    present: Mapping[str, jax.Array],
+    name: str,
+) -> tuple[jax.Array, jax.Array]:
+    """Each episode's terms `[...]` in numerator and denominator of a result's average.
+
+    Averages over episodes are ratios of their sums; absent agents contribute to neither.
+    """
+    result = find(results, name)
+    value = read(results, values, name).astype(jnp.float32)
+    weight = jnp.ones_like(value)
+    if result.over is not None:
+        weight = read(results, values, result.over).astype(jnp.float32)
+        weight = jnp.broadcast_to(weight, value.shape) if weight.ndim == value.ndim else weight
+    if result.role is not None:
+        there = present[result.role]
+        value = jnp.sum(jnp.where(there, value, 0.0), axis=-1)
+        if weight.ndim == there.ndim:
+            weight = jnp.sum(jnp.where(there, weight, 0.0), axis=-1)
+    return value, weight

@@ -1,0 +1,88 @@
+"""Pytrees with a leading environment axis: select, masked mean, finiteness, layout comparison."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from algos.types import PyTree
+
+SLICE = 8
+
+
+def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
+    """Maps batched `fn` over slices of at most `SLICE` rows of `[N, ...]`; compiles faster than one batch."""
+    number = jax.tree.leaves(inputs)[0].shape[0]
+    size = math.gcd(number, SLICE)
+    sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
+    return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
+    number = jnp.sum(mask, axis=-1)
+    total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
+    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+
+
+def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
+    """Row-wise `where`: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
+
+    def pick(a, b):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
+
+    return jax.tree.map(pick, chosen, other)
+
+
+def layout_difference(expected: PyTree, got: PyTree) -> str | None:
+    """Names the first leaf in which two pytrees of arrays differ in path, shape or dtype.
+
+    Returns:
+      One line with the leaf and what was expected, or None if there is no difference.
+    """
+    leaves, others = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (expected, got)
+    )
+    for path in [*leaves, *others]:
+        if path not in others:
+            return f"{path} is missing"
+        if path not in leaves:
+            return f"{path} is unexpected"
+        wanted, found = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (leaves[path], others[path]))
+        if wanted != found:
+            return f"{path} is {found}, expected {wanted}"
+    if jax.tree.structure(expected) != jax.tree.structure(got):
+        return f"the containers are {jax.tree.structure(got)}, expected {jax.tree.structure(expected)}"
+    return None
+
+
+def _is_float(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def finite(tree: PyTree) -> jax.Array:
+    """Whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
+    rows = [
+        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
+        for leaf in jax.tree.leaves(tree)
+        if _is_float(leaf)
+    ]
+    return jnp.stack(rows).all(0)
+
+
+def finite_part(tree: PyTree) -> PyTree:
+    """The tree with non-finite values replaced by 0."""
+    return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
+
+
+def strong(tree: PyTree) -> PyTree:
+    """Strips weak types, which would cause retraces of functions that carry the tree."""
+
+    def one(x):
+        x = jnp.asarray(x)
+        return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(one, tree)

@@ -1,0 +1,41 @@
+"""Optional packages: which modules need them, and how to install them."""
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+# Module to the optional package it needs; extras are named after their packages.
+NEEDED = {
+    "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
+    "jaxmarl_echelon.tracking.wandb_sink": "wandb",
+}
+
+
+def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
+    """Checks that the optional packages that a configuration needs are installed.
+
+    Args:
+      config, choices: as composed.
+      groups: top-level keys of the configuration to check; () for all.
+
+    Raises:
+      ValueError: one line with the choice, the package and the command that installs it.
+    """
+    plain = OmegaConf.to_container(config)
+    for group in groups or plain:
+        for target in _targets(plain[group]):
+            package = NEEDED.get(target.rpartition(".")[0])
+            if package is not None and find_spec(package) is None:
+                install = f"install it with pip install 'jaxmarl_echelon[{package}]'"
+                raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """All `_target_` values in a tree of plain data."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        for value in node.values():
+            yield from _targets(value)

@@ -1,0 +1,119 @@
+"""Policies of finished runs, for use outside of training."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algos.types import Agent
+from jaxmarl_echelon import evaluate
+from jaxmarl_echelon.envs.base import Role
+from jaxmarl_echelon.training.agents import make_actors
+from jaxmarl_echelon.training.config import SHARED, RunConfig
+from jaxmarl_echelon.training.controllers import to_space
+from jaxmarl_echelon.training.types import RunState
+
+PyTree = Any
+
+
+# eq=False: hashable by identity, as `jax.jit(policy)` needs; arrays are not comparable.
+@struct.dataclass(eq=False)
+class Policy:
+    """A learnt policy of a role: a deterministic pure function from raw observations to actions.
+
+    A pytree: `jax.jit(policy)` compiles it with its parameters as constants; as an argument of other
+    compiled functions, policies of one architecture share a program.
+
+    Attributes:
+      state: parameters and the frozen observation normaliser.
+      agent: the learner's functions.
+      role: the role it acts for; its spaces give shapes and units.
+    """
+
+    state: PyTree
+    agent: Agent = struct.field(pytree_node=False)
+    role: Role = struct.field(pytree_node=False)
+
+    def initial_memory(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """Initial recurrent carry of `batch_shape` agents; `()` for feed-forward policies."""
+        return self.agent.initial_carry(tuple(batch_shape))
+
+    def __call__(
+        self,
+        obs: jax.Array,
+        memory: PyTree,
+        reset: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, PyTree]:
+        """Acts for a batch of agents; `batch` stands for any leading axes, such as `[E, A]`.
+
+        Args:
+          obs: `[batch, *role.observation.shape]`, raw, in the environment's units.
+          memory: from the previous call, or `initial_memory(batch)`.
+          reset: `[batch]` bool; an episode begins with this decision: the memory is reset first. None for
+            no resets.
+          mask: `[batch, role.action.mask_size]` bool, legal discrete actions; None for all.
+
+        Returns:
+          actions in `role.action`: `[batch, D]` float32 within bounds for a Box, int32 `[batch]` for
+          Discrete, int32 `[batch, n]` for n choices; and the memory.
+
+        Raises:
+          ValueError: if `obs` does not end in the role's observation shape.
+        """
+        obs, shape = jnp.asarray(obs), self.role.observation.shape
+        batch = obs.shape[: obs.ndim - len(shape)]
+        if obs.shape != (*batch, *shape):
+            raise ValueError(f"obs of shape {obs.shape}: must end with {shape}, as {self.role.name} sees it")
+        reset = jnp.zeros(batch, bool) if reset is None else jnp.asarray(reset, bool)
+        action, memory = self.agent.greedy(self.state, obs, memory, reset, mask)
+        return to_space(self.role.action, action), memory
+
+
+def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Policy:
+    """The policy in a run's state.
+
+    Args:
+      config: the run.
+      run: its state, as returned by `make_train`'s function (not vmapped: index into the seeds first).
+      role: a role that learns or shares a learner's policy; None for the first learner.
+
+    Raises:
+      ValueError: one line, for another role.
+    """
+    agents = make_actors(config)
+    role = next(iter(agents)) if role is None else role
+    learner = _learner(config, role)
+    agent = agents[learner]
+    return Policy(agent.policy_state(run.policies[learner]), agent, config.env.spec.role(role))
+
+
+def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "best_eval") -> Policy:
+    """The policy in a checkpoint.
+
+    Args:
+      path: a run's folder, its `checkpoints` folder, or one checkpoint.
+      role: as for `make_policy`.
+      checkpoint: name of the checkpoint in a run's folder.
+
+    Raises:
+      ValueError: one line, for a missing or unreadable checkpoint, or another role.
+    """
+    _, _, config, _, state = evaluate.load(path, checkpoint)
+    return make_policy(config, state, role)
+
+
+def _learner(config: RunConfig, role: str) -> str:
+    """The role whose learner controls a role."""
+    sharing: Mapping[str, str] = {
+        name: controller.removeprefix(SHARED)
+        for name, controller in config.controllers.items()
+        if controller.startswith(SHARED)
+    }
+    actors = {name: name for name in config.algos} | sharing
+    if role not in actors:
+        raise ValueError(f"role={role}: that run learnt {', '.join(actors)}")
+    return actors[role]

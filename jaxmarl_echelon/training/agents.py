@@ -1,0 +1,140 @@
+"""Learners, frozen policies, teachers and controllers of a run."""
+
+from typing import NamedTuple
+
+import jax
+
+from algos.on_policy.teacher import Teacher
+from algos.types import Agent, PyTree
+from algos.vectorized import per_agent
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
+
+
+def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
+    """One agent per learning role; `tuned` is as for `make_program`."""
+    return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
+
+
+def make_actors(config: RunConfig) -> dict[str, Agent]:
+    """The same agents for acting only, without their teachers, whose checkpoints may be gone."""
+    return {role: make_learner(config, role) for role in config.algos}
+
+
+def make_learner(config: RunConfig, name: str, **options) -> Agent:
+    """The agent of one role; `options` are passed on to the algorithm's `make`."""
+    spaces, sizes = config.learner_task(name)
+    agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
+    return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
+
+
+def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
+    """Loads the teacher of a role's learner, as keyword arguments of `make_learner`.
+
+    Raises:
+      ValueError: as `frozen_policy`, and for a teacher without action probabilities.
+    """
+    path = getattr(config.algos[role], "teacher", None)
+    if path is None:
+        return {}
+    policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
+    if policy.agent.teach is None:
+        raise ValueError(
+            f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c whose critics see no more"
+        )
+    return {"teacher": Teacher(*policy)}
+
+
+class FrozenPolicy(NamedTuple):
+    """A policy of another run: its agent, and its state reduced to acting."""
+
+    agent: Agent
+    state: PyTree
+
+
+def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the policy of every role whose controller is `frozen:PATH`."""
+    return {
+        role: frozen_policy(
+            config,
+            role,
+            name.removeprefix(FROZEN),
+            f"controllers.{role}={name}",
+            config.env.spec.role(role).size,
+        )
+        for role, name in config.controllers.items()
+        if name.startswith(FROZEN)
+    }
+
+
+def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
+    """Loads a role's policy from a run's checkpoint (`best_eval`, or the one that PATH names).
+
+    Args:
+      config: the run that uses it.
+      role: the role it acts for.
+      path: the run's folder or a checkpoint, with `@ROLE` at the end for the policy of another role.
+      where: the setting, for messages.
+      agents: agents per environment that it acts for.
+
+    Raises:
+      ValueError: one line, where that run has no policy for the role or other spaces.
+    """
+    stem, _, named = path.rpartition("@")
+    if named not in [one.name for one in config.env.spec.roles]:
+        stem, named = path, None
+    folder = checkpoints.find(stem, "best_eval")
+    theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
+    learnt = named or role
+    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
+        learnt = actor.removeprefix(SHARED)
+    if learnt not in theirs.algos:
+        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
+    ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
+    if not ours.fits(other):
+        raise ValueError(
+            f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
+            f"this run's {ours.observation.shape} and {ours.action}"
+        )
+    if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
+        raise ValueError(
+            f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
+        )
+    agent = make_learner(theirs, learnt)
+    like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    # Only its actor is used, which takes no critic observations.
+    agent = agent._replace(asymmetric=False)
+    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
+
+
+def make_controllers(
+    config: RunConfig,
+    env: Environment,
+    agents: dict[str, Agent],
+    frozen: dict[str, FrozenPolicy],
+    *,
+    greedy: bool,
+) -> dict[str, controllers_lib.Controller]:
+    """Controllers of all roles.
+
+    Args:
+      config: the run; `config.controllers` assigns the roles.
+      env: its environment, possibly with another world; source of the scripts.
+      agents: the learners.
+      frozen: the frozen policies.
+      greedy: whether networks act deterministically instead of sampling.
+    """
+    acting = agents | {role: policy.agent for role, policy in frozen.items()}
+    result = {}
+    for role in env.spec.roles:
+        policy = config.controllers[role.name].removeprefix(SHARED)
+        policy = policy if policy in acting else role.name
+        if policy in acting:
+            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
+        else:
+            policy = controllers_lib.find_script(env, role.name, config.controllers[role.name])
+            result[role.name] = controllers_lib.script(policy)
+    return result

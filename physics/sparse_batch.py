@@ -1,0 +1,259 @@
+"""Sparse batched work: computing the active entries of a batch only.
+
+XLA has static shapes, and under `jax.vmap` both branches of a `lax.cond` run for every element. Here the
+active entries of a batch are compacted into chunks of a fixed size, as many as it takes. `fold_active`
+loops over chunks; `compute_rows` gathers, computes and scatters rows of arrays; `compute_where` and
+`update_where` are a `lax.cond` that does the same once it is batched.
+"""
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+PyTree = Any
+
+_SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter
+
+
+class Active(NamedTuple):
+    """The first active entries of a mask `[N]`.
+
+    Attributes:
+      index: `[room]` int32, in ascending order; N in what is left of the room.
+      place: `[N]` int32, rank of each active entry among the active ones; undefined for the others.
+      count: int32, active entries of the whole mask.
+    """
+
+    index: jax.Array
+    place: jax.Array
+    count: jax.Array
+
+    @property
+    def live(self) -> jax.Array:
+        """`[room]` bool; the index is that of an active entry."""
+        return self.index < self.place.shape[0]
+
+
+def first_active(mask: jax.Array, room: int) -> Active:
+    """Compacts the first `room` active entries of a bool mask `[N]`."""
+    size = mask.shape[0]
+    width = size if size <= _SHORT else 32
+    # Sums within rows by a triangular product: several times faster than one long cumsum on a CPU.
+    rows = jnp.pad(mask, (0, -size % width)).reshape(-1, width).astype(jnp.float32)
+    within = jnp.matmul(rows, np.triu(np.ones((width, width), np.float32))).astype(jnp.int32)
+    if size <= _SHORT:
+        place = within[0] - 1
+        chosen = mask & (place == np.arange(room, dtype=np.int32)[:, None])
+        index = jnp.where(chosen, np.arange(size, dtype=np.int32) - size, 0).sum(-1) + size
+        return Active(index, place, within[0, -1])
+    before = jnp.cumsum(within[:, -1]) - within[:, -1]
+    place = (within + before[:, None]).ravel()[:size] - 1
+    target = jnp.where(mask, place, room)
+    index = jnp.full(room, size, jnp.int32).at[target].set(np.arange(size, dtype=np.int32), mode="drop")
+    return Active(index, place, before[-1] + within[-1, -1])
+
+
+def fold_active(
+    mask: jax.Array,
+    step: Callable[[Active, PyTree], PyTree],
+    carry: PyTree,
+    room: int,
+    *,
+    lockstep: bool = False,
+) -> PyTree:
+    """Loops over the active entries of a mask, `room` at a time: ceil(active / room) steps.
+
+    The mask is compacted in every step, so that an empty one costs nothing.
+
+    Args:
+      mask: `[N]` bool.
+      step: `(active, carry) -> carry`.
+      carry: what the first step starts from.
+      room: entries per step; more than N counts as N.
+      lockstep: under `jax.vmap` all elements take as many steps as the one that needs most, and their
+        carries are not selected: `step` must change nothing where no entry is live.
+
+    Raises:
+      ValueError: if `room` is below 1.
+    """
+    room = _checked(mask, room)
+
+    def advance(loop):
+        mask, _, carry = loop
+        active = first_active(mask, room)
+        return mask & (active.place >= room), active.count > room, step(active, carry)
+
+    def unfinished(loop):
+        return any_in_batch(loop[1]) if lockstep else loop[1]
+
+    return lax.while_loop(unfinished, advance, (mask, mask.any(), carry))[2]
+
+
+def take_rows(tree: PyTree, index: jax.Array) -> PyTree:
+    """Rows `[room, ...]` of arrays `[N, ...]`; indices beyond the end give the last row."""
+    return jax.tree.map(lambda v: v.at[index].get(mode="clip", wrap_negative_indices=False), tree)
+
+
+def put_rows(tree: PyTree, index: jax.Array, rows: PyTree) -> PyTree:
+    """Arrays `[N, ...]` with some rows replaced; indices beyond the end are dropped, others are distinct."""
+
+    def put(old, new):
+        return old.at[index].set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
+
+    return jax.tree.map(put, tree, rows)
+
+
+def compute_rows(
+    mask: jax.Array, fn: Callable[[PyTree], PyTree], inputs: PyTree, default: PyTree, room: int
+) -> PyTree:
+    """Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
+
+    The mask is compacted once, before the loop. `fn` is called ceil(active / room) times, not at all for an
+    empty mask. With a `fn` that treats rows independently the result does not depend on `room`.
+
+    Args:
+      mask: `[N]` bool.
+      fn: maps a pytree of `[room, ...]` arrays to one of `[room, ...]` arrays.
+      inputs: pytree of `[N, ...]` arrays.
+      default: pytree of `[N, ...]` arrays, with the structure and dtypes of what `fn` returns.
+      room: rows per call; more than N counts as N.
+
+    Raises:
+      ValueError: if `room` is below 1.
+    """
+    size, room = mask.shape[0], _checked(mask, room)
+    # One chunk more than needed: a slice that covers everything would be loop-invariant, and XLA would
+    # move `fn` out of the loop, where it runs even for an empty mask.
+    active = first_active(mask, (-(-size // room) + 1) * room)
+
+    def step(carry):
+        first, result = carry
+        index = lax.dynamic_slice(active.index, (first,), (room,))
+        return first + room, put_rows(result, index, fn(take_rows(inputs, index)))
+
+    return lax.while_loop(lambda carry: carry[0] < active.count, step, (jnp.int32(0), default))[1]
+
+
+@custom_vmap
+def any_in_batch(flag: jax.Array) -> jax.Array:
+    """Whether a flag is set in any element of the batch: one answer, which `jax.vmap` does not batch.
+
+    As the condition of a loop it keeps a batched loop from selecting what it carries: the body must then
+    change nothing in elements that are done.
+    """
+    return jnp.any(flag)
+
+
+@any_in_batch.def_vmap
+def _any_in_batch(axis_size, batched, flag):
+    return any_in_batch(flag), False
+
+
+def cond_any(flag: jax.Array, true_fn: Callable, false_fn: Callable, *operands: PyTree) -> PyTree:
+    """`lax.cond` on whether the flag is set in any element of the batch.
+
+    Neither function may change anything in elements without the flag. Operands are computed once: XLA on a
+    CPU would else compute them anew in every part of a function that uses them.
+    """
+    return lax.cond(any_in_batch(flag), true_fn, false_fn, *operands)
+
+
+def compute_where(
+    fn: Callable[..., PyTree], active: jax.Array, default: PyTree, *operands: PyTree, share: float
+) -> PyTree:
+    """`fn(*operands)` if `active`, else `default`; see `update_where`."""
+    return _where(lambda _, *values: fn(*values), active, default, operands, share, reads_state=False)
+
+
+def update_where(
+    fn: Callable[..., PyTree], active: jax.Array, state: PyTree, *operands: PyTree, share: float
+) -> PyTree:
+    """`fn(state, *operands)` if `active`, else `state`: a `lax.cond` that is sparse under `jax.vmap`.
+
+    Nested batches are merged into one. What is not batched is neither copied nor gathered.
+
+    Args:
+      fn: returns a tree like `state`; closes over no traced arrays.
+      active: bool scalar.
+      state: tree of arrays, updated in place where XLA can.
+      operands: trees of arrays.
+      share: of a batch, how much is computed at a time.
+    """
+    return _where(fn, active, state, operands, share, reads_state=True)
+
+
+def broadcast_unbatched(batched: PyTree, values: PyTree, size: int) -> PyTree:
+    """Gives a leading axis of `size` to the values that `batched` says have none; for `custom_vmap` rules."""
+    flags = jax.tree.leaves(batched)
+    leaves, structure = jax.tree.flatten(values)
+    leaves = [
+        v if b else jnp.broadcast_to(v, (size, *jnp.shape(v))) for b, v in zip(flags, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _checked(mask: jax.Array, room: int) -> int:
+    """Entries per chunk: at least 1, at most all."""
+    if room < 1:
+        raise ValueError(f"room={room} must be at least 1")
+    return min(room, mask.shape[0])
+
+
+def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> PyTree:
+    """The batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
+
+    Leaves of the operands travel as two lists, those with a batch axis (`own`) and those without
+    (`common`); each holds None where the other holds the leaf.
+    """
+    leaves, structure = jax.tree.flatten(operands)
+
+    def call(state, own, common):
+        merged = [b if a is None else a for a, b in zip(own, common, strict=True)]
+        return fn(state, *jax.tree.unflatten(structure, merged))
+
+    @custom_vmap
+    def batch(active, state, own, common):
+        def rows(state, own):
+            return jax.vmap(call, (0, 0, None))(state, own, common)
+
+        def step(chunk, state):
+            return put_rows(state, chunk.index, rows(*take_rows((state, own), chunk.index)))
+
+        room = max(1, ceil(active.shape[0] * share))
+        if not reads_state:
+            return compute_rows(active, lambda own: rows(None, own), own, state, room)
+        return fold_active(active, step, state, room)
+
+    @batch.def_vmap
+    def _(axis_size, batched, active, state, own, common):
+        inner = active.shape[-1]
+        outer = [None if v is None else jnp.repeat(v, inner, axis=0) for v in _only(True, batched[3], common)]
+        active, state, own = broadcast_unbatched(batched[:3], (active, state, own), axis_size)
+        active, state, own = jax.tree.map(lambda v: lax.collapse(v, 0, 2), (active, state, own))
+        own = [b if a is None else a for a, b in zip(own, outer, strict=True)]
+        result = batch(active, state, own, _only(False, batched[3], common))
+        result = jax.tree.map(lambda v: v.reshape(axis_size, inner, *v.shape[1:]), result)
+        return result, jax.tree.map(lambda _: True, result)
+
+    @custom_vmap
+    def single(active, state, leaves):
+        return lax.cond(active, lambda: call(state, leaves, [None] * len(leaves)), lambda: state)
+
+    @single.def_vmap
+    def _(axis_size, batched, active, state, leaves):
+        active, state = broadcast_unbatched(batched[:2], (active, state), axis_size)
+        own, common = (_only(wanted, batched[2], leaves) for wanted in (True, False))
+        return batch(active, state, own, common), jax.tree.map(lambda _: True, state)
+
+    return single(active, state, leaves)
+
+
+def _only(wanted: bool, batched: list, values: list) -> list:
+    """The values whose flag is `wanted`, with None in place of the others."""
+    return [v if v is not None and b == wanted else None for b, v in zip(batched, values, strict=True)]

@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
+from algos.nets.initializers import orthogonal
+from algos.nets.networks import Critic, flatten, make_critics
+from algos.types import ActionSpec, ObservationSpec
+
+CONTINUOUS = ActionSpec("continuous", (2,))
+OBS = jax.random.normal(jax.random.key(3), (5, 4, 7))
+
+
+def build(action=CONTINUOUS, **settings):
+    policy = make_actor_critic(ActorCriticConfig(widths=(16, 16), **settings), ObservationSpec((7,)), action)
+    params = policy.init(jax.random.key(0))
+    return policy, params
+
+
+def test_initial_policy_and_value_are_near_their_targets():
+    policy, params = build(initial_std=0.3, initial_action=(0.2, -0.7))
+    distribution, value = policy.apply(params, OBS, None)
+    np.testing.assert_allclose(distribution.mode(), np.broadcast_to([0.2, -0.7], (5, 4, 2)), atol=0.05)
+    np.testing.assert_allclose(distribution.std, [0.3, 0.3], rtol=1e-5)
+    assert value.shape == (5, 4) and jnp.max(jnp.abs(value)) < 0.1
+
+
+def test_squashed_initial_action_is_in_action_units():
+    policy, params = build(squash=True, initial_action=(0.5, -0.9))
+    distribution, _ = policy.apply(params, OBS, None)
+    np.testing.assert_allclose(distribution.mode(), np.broadcast_to([0.5, -0.9], (5, 4, 2)), atol=0.05)
+
+
+def test_hidden_layers_are_orthogonal():
+    _, params = build()
+    kernel = params["params"]["actor_trunk"]["layer_1"]["kernel"]
+    np.testing.assert_allclose(kernel.T @ kernel, 2.0 * np.eye(16), atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (5, 40), (40, 5), (1, 8)])
+def test_orthogonal_kernels_of_many_keys_at_once(shape):
+    draw = jax.jit(lambda key: orthogonal(2.0)(key, shape))
+    kernels = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 20))
+    short = min(shape)
+    for kernel in np.asarray(kernels):
+        square = kernel @ kernel.T if shape[0] == short else kernel.T @ kernel
+        np.testing.assert_allclose(square, 4.0 * np.eye(short), atol=1e-4)
+    assert np.abs(kernels.mean(0)).max() < 4.0 * 2.0 / np.sqrt(max(shape) * 20)
+    np.testing.assert_allclose(kernels[3], draw(jax.random.split(jax.random.key(0), 20)[3]), atol=1e-4)
+
+
+def test_critics_are_independent_members_of_one_ensemble():
+    critics = make_critics(Critic((8, 8), outputs=3), 4, ObservationSpec((7,)), 2)
+    params = critics.init(jax.random.key(0))
+    action = jax.random.normal(jax.random.key(1), (5, 4, 2))
+    values = critics.apply(params, OBS, action)
+    assert values.shape == (4, 5, 4, 3) and jnp.max(jnp.abs(values)) < 0.2
+    one = jax.tree.map(lambda x: x[2:3], params)
+    np.testing.assert_allclose(critics.apply(one, OBS, action)[0], values[2], rtol=1e-5, atol=1e-6)
+    assert jnp.abs(values[0] - values[1]).max() > 1e-3
+    for slot in (0, 1):
+        slope = jax.grad(lambda *x: critics.apply(params, *x)[0].sum(), argnums=slot)(OBS, action)
+        assert jnp.abs(slope).max() > 0
+
+
+def test_state_dependent_deviation_starts_at_its_value_and_depends_on_the_state():
+    policy, params = build(state_dependent_std=True, initial_std=0.3)
+    std = policy.apply(params, OBS, None)[0].std
+    assert std.shape == (5, 4, 2)
+    np.testing.assert_allclose(std, 0.3, rtol=0.05)
+    assert jnp.std(std) > 0
+
+
+def test_the_critic_has_its_own_trunk_unless_shared():
+    def influence(params):
+        """Whether the value's gradient reaches the actor's trunk."""
+        grads = jax.grad(lambda p: policy.apply(p, OBS, None)[1].sum())(params)
+        return float(jnp.abs(grads["params"]["actor_trunk"]["layer_0"]["kernel"]).sum()) > 0
+
+    policy, params = build()
+    assert not influence(params) and "critic_trunk" in params["params"]
+    policy, params = build(shared=True)
+    assert influence(params) and "critic_trunk" not in params["params"]
+    policy, params = build(value_widths=(8,))
+    assert params["params"]["value"]["out"]["kernel"].shape == (1, 8)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "silu"])
+def test_discrete_heads_and_masks(activation):
+    policy, params = build(ActionSpec("discrete", (3, 2)), activation=activation)
+    mask = jnp.array([True, False, True, True, True])
+    distribution, _ = policy.apply(params, OBS, mask)
+    probabilities = distribution.probabilities()
+    assert probabilities.shape == (5, 4, 5) and jnp.all(probabilities[..., 1] == 0)
+    np.testing.assert_allclose(probabilities[..., 0], 0.5, atol=0.05)
+
+
+def test_bfloat16_arithmetic_keeps_float32_parameters_and_outputs():
+    policy, params = build(compute_dtype="bfloat16")
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+    distribution, value = policy.apply(params, OBS, None)
+    full, full_value = build()[0].apply(params, OBS, None)
+    assert distribution.mean.dtype == value.dtype == jnp.float32
+    np.testing.assert_allclose(distribution.mean, full.mean, atol=0.01)
+    np.testing.assert_allclose(value, full_value, atol=0.01)
+
+
+def test_flatten():
+    assert flatten(jnp.zeros((2, 3, 4, 5), jnp.int8), (4, 5)).shape == (2, 3, 20)
+    assert flatten(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.int8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation": "gelu"}, "activation=gelu: unknown; allowed: tanh, relu, silu"),
+        ({"widths": (0,)}, "widths=.* must hold positive whole numbers"),
+        ({"initial_std": 0.0}, "initial_std=0.0: must be a number from"),
+        ({"squash": True, "initial_action": (1.0,)}, "initial_action=.* strictly inside"),
+        ({"compute_dtype": "float16"}, "compute_dtype=float16: unknown"),
+    ],
+)
+def test_wrong_settings_say_what_is_allowed(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ActorCriticConfig(**settings)
+
+
+def test_initial_action_must_fit_the_action_space():
+    with pytest.raises(ValueError, match="initial_action=.* must be 2 numbers"):
+        build(initial_action=(0.1,))
+    with pytest.raises(ValueError, match="must be null for discrete actions"):
+        build(ActionSpec("discrete", (3,)), initial_action=(0.1,))

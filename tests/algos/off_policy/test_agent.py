@@ -1,0 +1,372 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from off_policy_cases import (
+    CONTINUOUS,
+    ROWS,
+    SMALL,
+    A,
+    D,
+    E,
+    F,
+    assert_same,
+    changed,
+    make,
+    method_of,
+    perturbed,
+    sample_of,
+    transition_of,
+)
+
+from algos.nets.normalize import merge_moments, moments_of, normalize
+from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
+from algos.off_policy.replay.replay import Replay
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.types import ActionSpec
+
+CONFIGS = [SACConfig, TD3Config, TQCConfig]
+QUICK = {"learning_rate": 3e-3, "tau": 0.3, "gamma": 0.9, "normalize_observation": False}
+NO_ENTROPY = {"alpha": 1e-6, "alpha_learning_rate": 0.0}
+RESET = np.zeros((E, A), bool)
+ONES = np.ones((E, A, F), np.float32)
+
+
+def each(*configs):
+    """Runs a test for these learners."""
+    return pytest.mark.parametrize("config", configs)
+
+
+def plain(config):
+    """Settings under which the fixed point of the critics is the plain expected return."""
+    if config is TD3Config:
+        return {}
+    return NO_ENTROPY | ({"drop_per_critic": 0, "n_quantiles": 5} if config is TQCConfig else {})
+
+
+def run(agent, state, steps, experience):
+    """Feeds `experience(state, key, i)` to the agent; returns the state and the metrics of all steps."""
+
+    def step(state, i):
+        key_learn, key = jax.random.split(jax.random.fold_in(jax.random.key(1), i))
+        return agent.update(state, key_learn, experience(state, key, i))
+
+    return jax.lax.scan(step, state, jnp.arange(steps))
+
+
+@each(*CONFIGS)
+def test_time_limits_bootstrap_and_deaths_do_not(config):
+    """Reward 1 for ever, cut after every step: 1 / (1 - gamma), unless the cut is a death; then 1."""
+    agent, state = make(config, **QUICK | plain(config), learning_starts=16)
+
+    def values(terminal):
+        def experience(state, key, i):
+            step = transition_of(key, reward=jnp.ones((E, A)), boundary=True, terminal=terminal)
+            return step.replace(obs=ONES, next_obs=ONES)
+
+        return run(agent, state, 600, experience)[1]["value"][-100:].mean()
+
+    cut, died = jax.jit(jax.vmap(values))(jnp.array([False, True]))
+    np.testing.assert_allclose(cut, 1 / (1 - 0.9), rtol=0.03)
+    np.testing.assert_allclose(died, 1.0, rtol=0.03)
+
+
+@each(SACConfig, pytest.param(TQCConfig, marks=pytest.mark.slow))
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_soft_values_do_not_depend_on_the_steps_of_a_return(config, n_step):
+    """Reward 1 and the entropy of a fixed policy, for ever: (1 + gamma alpha H) / (1 - gamma)."""
+    settings = QUICK | plain(config) | {"alpha": 0.7, "actor_learning_rate": 0.0}
+    agent, state = make(config, {"n_step": n_step}, **settings, learning_starts=16)
+
+    def experience(state, key, i):
+        return transition_of(key, reward=jnp.ones((E, A))).replace(obs=ONES, next_obs=ONES)
+
+    metrics = jax.jit(lambda state: run(agent, state, 600, experience))(state)[1]
+    entropy = metrics["entropy"][10:].mean()
+    expected = (1 + 0.9 * 0.7 * entropy) / (1 - 0.9)
+    np.testing.assert_allclose(metrics["value"][-100:].mean(), expected, rtol=0.03)
+
+
+@each(pytest.param(SACConfig, marks=pytest.mark.slow), TD3Config, TQCConfig)
+def test_the_best_action_of_a_bandit_is_learnt(config):
+    best = jnp.array([0.5, -0.4])
+    settings = {"learning_rate": 1e-2, "actor_learning_rate": 1e-3, "batch_size": 32, "widths": (32,)}
+    settings |= {} if config is TD3Config else {"alpha": 0.1}
+    agent, state = make(config, **QUICK | settings, learning_starts=100)
+
+    def experience(state, key, i):
+        key, key_act = jax.random.split(key)
+        step = transition_of(key, boundary=True, terminal=True)
+        action, _, _ = agent.act(state, key_act, ONES, (), RESET, None)
+        return step.replace(obs=ONES, action=action, reward=-jnp.square(action - best).sum(-1))
+
+    state, metrics = jax.jit(lambda state: run(agent, state, 600, experience))(state)
+    action, _ = agent.greedy(state, ONES, (), RESET, None)
+    np.testing.assert_allclose(action, np.broadcast_to(best, (E, A, D)), atol=0.15)
+    assert metrics["gradient_steps"][-1] == 1.0
+
+
+@each(SACConfig)
+def test_actions_are_uniform_until_learning_starts(config):
+    agent, state = make(config)
+    obs, reset = jnp.ones((3000, A, F)), jnp.zeros((3000, A), bool)
+    act = jax.jit(agent.act)
+    action, carry, extras = act(state, jax.random.key(1), obs, (), reset, None)
+    assert carry == () and extras == {} and action.shape == (3000, A, D)
+    quartiles = np.quantile(action, [0.25, 0.5, 0.75], axis=(0, 1))
+    np.testing.assert_allclose(quartiles, np.outer([-0.5, 0.0, 0.5], np.ones(D)), atol=0.05)
+    assert 0.99 < jnp.abs(action).max() <= 1.0
+    late = state.replace(seen=jnp.int32(24))
+    assert changed(action, act(late, jax.random.key(1), obs, (), reset, None)[0])
+    early = state.replace(seen=jnp.int32(23))
+    assert_same(action, act(early, jax.random.key(1), obs, (), reset, None)[0])
+
+
+@each(TD3Config)
+def test_learning_waits_for_enough_transitions_and_a_full_batch(config):
+    traces = []
+    agent, state = make(config, learning_starts=20, batch_size=30, updates_per_step=2)
+
+    @jax.jit
+    def update(state, key, transition):
+        traces.append(None)
+        return agent.update(state, key, transition)
+
+    steps = []
+    for i in range(7):
+        before = state
+        state, metrics = update(state, jax.random.key(i), transition_of(i))
+        steps.append(float(metrics["gradient_steps"]))
+        assert changed(before.params, state.params) == (steps[-1] > 0)
+        assert steps[-1] > 0 or all(x == 0 for x in metrics.values())
+        assert all(np.isfinite(float(x)) for x in metrics.values())
+    assert steps == [0.0] * 4 + [2.0] * 3
+    assert state.seen == 7 * ROWS and state.updates == 6 and len(traces) == 1
+
+
+def test_dead_agents_are_neither_counted_nor_learnt_from():
+    agent, state = make(SACConfig, learning_starts=4, batch_size=4)
+    dead = jnp.zeros((E, A), bool).at[1].set(True)
+
+    def poison(x, value):
+        return jnp.where(dead.reshape(dead.shape + (1,) * (x.ndim - 2)), value, x)
+
+    def feed(garbage):
+        def experience(_, key, i):
+            step = transition_of(key)
+            fields = {name: poison(getattr(step, name), garbage) for name in ("obs", "reward", "next_obs")}
+            return step.replace(alive=~dead, **fields)
+
+        return run(agent, state, 5, experience)
+
+    feed = jax.jit(feed)
+    clean, garbage = feed(0.0), feed(jnp.nan)
+    assert clean[0].seen == 5 * 4 and clean[0].observations.count == 5 * 4
+    assert_same(clean[0].params, garbage[0].params)
+    assert_same(clean[1], garbage[1])
+
+
+def test_observations_are_merged_as_they_come():
+    agent, state = make(SACConfig, learning_starts=1)
+    moments = state.observations
+    update = jax.jit(agent.update)
+    for i in range(6):
+        step = transition_of(i)
+        state, _ = update(state, jax.random.key(i), step)
+        moments = merge_moments(moments, step.obs, step.alive)
+    for name in ("mean", "var", "count"):
+        assert_same(getattr(state.observations, name), getattr(moments, name), rtol=1e-5)
+
+
+def test_a_gradient_step_sees_normalised_observations_and_returns_its_errors_as_priorities():
+    method, state = method_of(SACConfig, reward_scale=0.1)
+    moments = moments_of(jnp.arange(4.0), jnp.full(4, 2.0), jnp.float32(9.0))
+    state, sample, seen = perturbed(state).replace(observations=moments), sample_of(), {}
+
+    def spy(state, key, batch):
+        seen["batch"] = batch
+        return method.target(state, key, batch)
+
+    def reprioritize(memory, index, priority):
+        return {"index": index, "priority": priority}
+
+    replay = Replay(None, None, lambda memory, *_: (memory, sample), reprioritize, None, 0)
+
+    @jax.jit
+    def step(state):
+        state, metrics = gradient_step(method._replace(target=spy), replay, state, jax.random.key(0))
+        return state.replay, metrics, seen["batch"]
+
+    memory, metrics, batch = step(state)
+    assert_same(batch.obs, normalize(moments, sample.obs), rtol=1e-4, atol=1e-5)
+    assert_same(batch.next_obs, normalize(moments, sample.next_obs), rtol=1e-4, atol=1e-5)
+    assert_same(batch.reward, 0.1 * sample.reward, rtol=1e-6)
+    assert_same(memory["index"], sample.index)
+    assert memory["priority"].shape == (16,)
+    np.testing.assert_allclose(memory["priority"].mean(), metrics["td_error"], rtol=1e-5)
+
+
+@each(SACConfig, TD3Config)
+def test_acting_uses_the_normaliser_and_leaves_the_state_alone(config):
+    agent, state = make(config)
+    state = perturbed(state)
+    trained = state.replace(observations=state.observations.replace(mean=jnp.full(F, 2.0)))
+    obs = transition_of(2).obs
+    greedy, carry = agent.greedy(trained, obs, (), RESET, None)
+    assert carry == () and greedy.shape == (E, A, D) and jnp.max(jnp.abs(greedy)) < 1.0
+    assert_same(greedy, agent.greedy(state, obs - 2.0, (), RESET, None)[0], rtol=1e-5)
+    assert changed(greedy, agent.greedy(state, obs, (), RESET, None)[0])
+
+
+@each(SACConfig, TD3Config)
+def test_a_policy_needs_no_replay_critic_or_optimizer(config):
+    agent, state = make(config, learning_starts=1)
+    state = perturbed(state).replace(seen=jnp.int32(9))
+    policy, obs, key = agent.policy_state(state), transition_of(2).obs, jax.random.key(4)
+    assert_same(*(agent.greedy(s, obs, (), RESET, None)[0] for s in (state, policy)))
+    assert_same(*(agent.act(s, key, obs, (), RESET, None)[0] for s in (state, policy)))
+    held = sum(x.size for x in jax.tree.leaves((policy.params, policy.targets, policy.optimizers)))
+    assert held == sum(x.size for x in jax.tree.leaves(state.params["actor"]))
+    assert policy.replay is None
+
+
+def test_targets_follow_by_exactly_tau():
+    _, state = make(TD3Config, tau=0.25)
+    state = perturbed(state)
+    expected = jax.tree.map(lambda slow, fast: 0.75 * slow + 0.25 * fast, state.targets, state.params)
+    assert_same(update_targets(state).targets, expected, rtol=1e-5, atol=1e-6)
+    assert set(state.targets) == {"actor", "critic"}
+    still = update_targets(state.replace(hyper=state.hyper | {"tau": jnp.float32(0.0)}))
+    assert_same(still.targets, state.targets)
+
+
+def test_targets_start_as_copies_so_that_a_state_can_be_donated():
+    agent, _ = make(TD3Config)
+    state = agent.init(jax.random.key(0))
+    assert_same(state.targets, {part: state.params[part] for part in state.targets})
+    leaves = jax.tree.leaves((state.params, state.targets))
+    assert len({x.unsafe_buffer_pointer() for x in leaves}) == len(leaves)
+
+
+def test_a_part_has_its_own_learning_rate_or_the_common_one():
+    _, state = make(SACConfig, learning_rate=0.01, actor_learning_rate=0.002)
+    grads = jax.tree.map(jnp.ones_like, state.params)
+    for part, rate, expected in [
+        ("actor", "actor_learning_rate", 0.002),
+        ("log_alpha", "alpha_learning_rate", 0.01),
+        ("critic", "learning_rate", 0.01),
+    ]:
+        after = adam_step(state, part, grads[part], rate)
+        moved = jax.tree.map(lambda old, new: old - new, state.params[part], after.params[part])
+        assert_same(moved, jax.tree.map(lambda x, e=expected: jnp.full(x.shape, e), moved), rtol=1e-3)
+        others = [name for name in state.params if name != part]
+        assert all(after.params[name] is state.params[name] for name in others)
+
+
+@each(SACConfig, TQCConfig)
+def test_importance_weights_scale_the_critics_loss_and_errors_become_priorities(config):
+    method, state = method_of(config)
+    state, batch, key = perturbed(state), sample_of(), jax.random.key(2)
+    prediction = method.predict(state.params["critic"], batch.obs, batch.action)
+    loss, td = method.critic_loss(prediction, jax.jit(method.target)(state, key, batch))
+    step = jax.jit(lambda state, batch: critic_step(method, state, key, batch))
+    after, priority, metrics = step(state, batch)
+    assert_same(priority, td, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics["critic_loss"], (loss * batch.weight).mean(), rtol=1e-4)
+    np.testing.assert_allclose(metrics["td_error"], td.mean(), rtol=1e-4)
+    np.testing.assert_allclose(metrics["value"], prediction.mean(), rtol=1e-4, atol=1e-5)
+    idle, _, _ = step(state, batch.replace(weight=jnp.zeros(16)))
+    assert_same(idle.params["critic"], state.params["critic"])
+    assert changed(after.params["critic"], state.params["critic"])
+
+
+@each(TD3Config, pytest.param(TQCConfig, marks=pytest.mark.slow))
+def test_vmapped_seeds_equal_single_runs(config):
+    agent, _ = make(config, replay={"prioritized": config is TQCConfig}, learning_starts=12, batch_size=8)
+
+    def whole(key):
+        key_init, key_run = jax.random.split(key)
+
+        def step(state, key):
+            key_learn, key_data = jax.random.split(key)
+            return agent.update(state, key_learn, transition_of(key_data))
+
+        state, metrics = jax.lax.scan(step, agent.init(key_init), jax.random.split(key_run, 5))
+        return state.params, state.observations, metrics
+
+    keys = jax.random.split(jax.random.key(8), 3)
+    together, single = jax.jit(jax.vmap(whole))(keys), jax.jit(whole)
+    for i in (0, 2):
+        assert_same(jax.tree.map(lambda x, i=i: x[i], together), single(keys[i]), rtol=1e-3, atol=2e-5)
+
+
+@each(*CONFIGS)
+def test_discrete_actions_are_refused(config):
+    sizes = {"samples": 4, "episode_limit": 10, "goal": None}
+    message = f"algo={config.NAME}: needs continuous actions; these are discrete"
+    with pytest.raises(ValueError, match=message):
+        config().make((F,), ActionSpec("discrete", (3,)), updates=1, **sizes)
+    with pytest.raises(ValueError, match=message):
+        config().memory((F,), ActionSpec("discrete", (3,)), **sizes)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"replay.capacity=10: must be at least 18"):
+        make(SACConfig, replay={"capacity": 10})
+    with pytest.raises(ValueError, match="hindsight_ratio=0.5: this environment has no goals"):
+        make(SACConfig, replay={"hindsight_ratio": 0.5})
+    for config in (SACConfig, TD3Config):
+        with pytest.raises(ValueError, match=r"initial_action=\(0.1,\): must be 2 numbers"):
+            make(config, initial_action=(0.1,))
+
+
+@each(SACConfig, TD3Config)
+def test_the_first_mean_action_can_be_chosen(config):
+    agent, state = make(config, initial_action=(0.2, -0.7))
+    action, _ = agent.greedy(state, ONES, (), RESET, None)
+    np.testing.assert_allclose(action, np.broadcast_to([0.2, -0.7], (E, A, D)), atol=0.05)
+
+
+def test_memory_is_what_the_replay_allocates():
+    config = SACConfig(**SMALL, replay={"capacity": 600, "prioritized": True})
+    agent = config.make((2, 2), CONTINUOUS, samples=ROWS, updates=1, episode_limit=20, goal=None)
+    state = agent.init(jax.random.key(0))
+    nbytes = sum(x.nbytes for x in jax.tree.leaves(state.replay))
+    assert config.memory((2, 2), CONTINUOUS, samples=ROWS, episode_limit=20) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0: must be a whole number of at least 1"),
+        ({"learning_starts": 1.5}, "learning_starts=1.5: must be a whole number"),
+        ({"tau": 1.5}, "tau=1.5: must be a number from 0 to 1"),
+        ({"gamma": None}, "gamma=None: must be a number"),
+        ({"activation": "gelu"}, "activation=gelu: unknown"),
+        ({"critic_widths": ()}, "critic_widths=(): needs at least one layer"),
+        ({"widths": (8.0,)}, "widths=(8.0,): must hold positive whole numbers"),
+        ({"initial_action": (1.0, 0.0)}, "must lie strictly inside (-1, 1)"),
+        ({"compute_dtype": "float16"}, "compute_dtype=float16: unknown"),
+    ],
+)
+def test_wrong_settings_say_what_is_allowed(settings, message):
+    with pytest.raises(ValueError) as error:
+        SACConfig(**settings)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@each(*CONFIGS)
+def test_files_list_every_setting_with_its_default(config, repository):
+    values = yaml.safe_load((repository / "conf" / "algo" / f"{config.NAME}.yaml").read_text())
+    assert values.pop("compute_dtype") == "${precision}"
+    assert values.pop("_target_") == f"{config.__module__}.{config.__name__}"
+    assert values.pop("_convert_") == "all"
+    fields = {field.name for field in dataclasses.fields(config)}
+    assert set(values) == fields - {"compute_dtype"}
+    assert set(values["replay"]) == {field.name for field in dataclasses.fields(config().replay)}
+    assert config(**values) == config() and hash(config(**values)) == hash(config())

@@ -1,0 +1,320 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.on_policy.returns import accumulate_by_doubling, accumulate_by_scan, gae, vtrace_gae
+
+T, SHAPE = 13, (3, 2)
+
+
+@pytest.fixture
+def rollout():
+    rng = np.random.default_rng(0)
+    boundary = rng.random((T, *SHAPE)) < 0.25
+    terminated = boundary & (rng.random((T, *SHAPE)) < 0.5)
+    return {
+        "reward": rng.normal(size=(T, *SHAPE)),
+        "value": rng.normal(size=(T, *SHAPE)),
+        "last_value": rng.normal(size=SHAPE),
+        "discount": np.where(terminated, 0.0, 1.0),
+        "boundary": boundary,
+        "bootstrap": np.where(boundary & ~terminated, rng.normal(size=(T, *SHAPE)), 0.0),
+    }
+
+
+def by_definition(rollout, gamma, lambda_):
+    """Sums the discounted temporal differences forwards, one start at a time."""
+    following = np.concatenate([rollout["value"][1:], rollout["last_value"][None]])
+    following = np.where(rollout["boundary"], rollout["bootstrap"], following)
+    delta = rollout["reward"] + gamma * rollout["discount"] * following - rollout["value"]
+    advantage = np.zeros_like(delta)
+    for index in np.ndindex(delta.shape):
+        start, column = index[0], index[1:]
+        weight = 1.0
+        for t in range(start, T):
+            advantage[index] += weight * delta[(t, *column)]
+            if rollout["boundary"][(t, *column)] or rollout["discount"][(t, *column)] == 0:
+                break
+            weight *= gamma * lambda_
+    return advantage
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
+def test_equals_the_definition(rollout, lambda_):
+    with jax.enable_x64(True):
+        arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+        advantage, target = gae(**arrays, gamma=0.9, lambda_=lambda_)
+        np.testing.assert_allclose(advantage, by_definition(rollout, 0.9, lambda_), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(target, advantage + rollout["value"], rtol=1e-12)
+
+
+def test_lambda_one_is_the_discounted_return_of_the_segment(rollout):
+    quiet = rollout | {"boundary": np.zeros((T, *SHAPE), bool), "discount": np.ones((T, *SHAPE))}
+    with jax.enable_x64(True):
+        _, target = gae(**{key: jnp.asarray(x) for key, x in quiet.items()}, gamma=0.9, lambda_=1.0)
+        powers = 0.9 ** np.arange(T)[:, None, None]
+        expected = (powers * rollout["reward"]).sum(0) + 0.9**T * rollout["last_value"]
+        np.testing.assert_allclose(target[0], expected, rtol=1e-12)
+
+
+def test_a_time_limit_bootstraps_and_a_death_does_not():
+    kwargs = {
+        "reward": jnp.array([[1.0, 1.0]]),
+        "value": jnp.zeros((1, 2)),
+        "last_value": jnp.full(2, 100.0),
+        "discount": jnp.array([[1.0, 0.0]]),
+        "boundary": jnp.ones((1, 2), bool),
+        "bootstrap": jnp.array([[10.0, 7.0]]),
+    }
+    _, target = gae(**kwargs, gamma=0.5, lambda_=0.95)
+    np.testing.assert_allclose(target, [[6.0, 1.0]])
+
+
+def test_nothing_flows_back_over_a_boundary(rollout):
+    rollout["boundary"][6] = True
+    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+    changed = arrays | {
+        "reward": arrays["reward"].at[7:].set(99.0),
+        "value": arrays["value"].at[7:].set(99.0),
+    }
+    before, _ = gae(**arrays, gamma=0.9, lambda_=0.9)
+    after, _ = gae(**changed, gamma=0.9, lambda_=0.9)
+    np.testing.assert_array_equal(before[:7], after[:7])
+    assert not np.allclose(before[7:], after[7:])
+
+
+def test_garbage_after_an_ending_stays_there():
+    kwargs = {
+        "reward": jnp.array([1.0, 2.0, jnp.nan, jnp.nan]),
+        "value": jnp.array([0.5, 0.5, jnp.nan, jnp.inf]),
+        "last_value": jnp.array(jnp.nan),
+        "discount": jnp.array([1.0, 0.0, 1.0, 1.0]),
+        "boundary": jnp.array([False, False, False, False]),
+        "bootstrap": jnp.array([0.0, jnp.nan, jnp.nan, jnp.nan]),
+        "alive": jnp.array([True, True, False, False]),
+    }
+    advantage, _ = gae(**kwargs, gamma=0.9, lambda_=1.0)
+    np.testing.assert_allclose(advantage, [1.0 + 0.9 * 2.0 - 0.5, 1.5, 0.0, 0.0], rtol=1e-6)
+
+
+def test_agents_do_not_mix(rollout):
+    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+    together, _ = gae(**arrays, gamma=0.9, lambda_=0.9)
+    alone = {key: x[..., 2, 1] for key, x in arrays.items()}
+    np.testing.assert_allclose(gae(**alone, gamma=0.9, lambda_=0.9)[0], together[:, 2, 1], rtol=1e-6)
+
+
+def loop(delta, decay):
+    """The recurrence as it is written down."""
+    advantage, rows = jnp.zeros_like(delta[0]), []
+    for t in reversed(range(delta.shape[0])):
+        advantage = delta[t] + decay[t] * advantage
+        rows.insert(0, advantage)
+    return jnp.stack(rows)
+
+
+def vtrace_by_definition(rollout, ratio, gamma, lambda_, rho_clip, c_clip):
+    """One agent after the other, in the words of the formula."""
+    advantage = np.zeros((T, *SHAPE))
+    for column in np.ndindex(*SHAPE):
+        reward, value, discount, boundary, bootstrap, w = (
+            x[(slice(None), *column)]
+            for x in (*(rollout[k] for k in ("reward", "value", "discount", "boundary", "bootstrap")), ratio)
+        )
+        after, next_value = 0.0, rollout["last_value"][column]
+        for t in reversed(range(T)):
+            if boundary[t]:
+                after, next_value = 0.0, bootstrap[t] if discount[t] else 0.0
+            delta = min(w[t], rho_clip) * (reward[t] + gamma * next_value - value[t])
+            after = delta + gamma * lambda_ * min(w[t], c_clip) * after
+            advantage[(t, *column)] = after
+            next_value = value[t]
+    return advantage
+
+
+@pytest.fixture
+def ratio():
+    return np.exp(np.random.default_rng(1).normal(size=(T, *SHAPE)))
+
+
+@pytest.mark.parametrize(("rho_clip", "c_clip"), [(1.0, 1.0), (2.0, 0.7), (0.7, 2.0), (np.inf, np.inf)])
+@pytest.mark.parametrize("accumulate", [accumulate_by_scan, accumulate_by_doubling, loop])
+def test_vtrace_equals_the_definition(rollout, ratio, rho_clip, c_clip, accumulate):
+    with jax.enable_x64(True):
+        arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+        settings = {"gamma": 0.9, "lambda_": 0.8, "rho_clip": rho_clip, "c_clip": c_clip}
+        advantage, target = vtrace_gae(**arrays, ratio=jnp.asarray(ratio), **settings, accumulate=accumulate)
+        expected = vtrace_by_definition(rollout, ratio, **settings)
+        np.testing.assert_allclose(advantage, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(target, advantage + rollout["value"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("clip", [1.0, 3.0])
+def test_vtrace_of_an_unchanged_policy_is_gae_to_the_bit(rollout, clip):
+    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+    alive = jnp.asarray(np.random.default_rng(2).random((T, *SHAPE)) < 0.8)
+    expected = jax.jit(gae)(**arrays, gamma=0.9, lambda_=0.8, alive=alive)
+    ones = jnp.ones((T, *SHAPE))
+    corrected = jax.jit(vtrace_gae)(
+        **arrays, ratio=ones, gamma=0.9, lambda_=0.8, rho_clip=clip, c_clip=clip, alive=alive
+    )
+    jax.tree.map(np.testing.assert_array_equal, corrected, expected)
+
+
+def from_cleanrl(reward, done):
+    """Rewards and endings that came with an observation, as those that followed the action before it.
+
+    Column t of the published vectors holds what arrived with observation t, ours what action t led to:
+    everything moves one column to the left, and nothing is left for the last, which holds NaN to show
+    that it is not looked at.
+    """
+    done = np.array([*done[1:], np.nan])
+    return {
+        "reward": jnp.array([*reward[1:], jnp.nan]),
+        "discount": jnp.array(1.0 - done),
+        "boundary": jnp.array(done == 1.0),
+        "bootstrap": jnp.full(len(reward), jnp.nan),
+        "last_value": jnp.array(jnp.nan),
+    }
+
+
+@pytest.mark.parametrize(
+    ("done", "ratio", "expected"),
+    [
+        ([0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0.329366, -0.486992, -0.2736, 0.37, 0]),
+        ([0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0.536, -0.2, -0.2736, 0.37, 0]),
+        ([0, 0, 1, 0, 0], [0.5, 2, 1.5, 0.8, 3], [0.268, -0.2, -0.32688, 0.296, 0]),
+    ],
+)
+def test_golden_vectors_of_the_original(done, ratio, expected):
+    value = jnp.array([0.5, 0.2, -0.1, 0.4, 0.3])
+    advantage, target = vtrace_gae(
+        value=value,
+        **from_cleanrl([9.0, 1.0, 0.0, -1.0, 0.5], done),
+        ratio=jnp.array(ratio, jnp.float32),
+        gamma=0.9,
+        lambda_=0.8,
+        rho_clip=1.0,
+        c_clip=1.0,
+        bootstrap_last=False,
+    )
+    np.testing.assert_allclose(advantage, expected, rtol=1e-6, atol=1e-7)
+    assert advantage[-1] == 0.0 and target[-1] == value[-1]
+
+
+def test_without_the_last_bootstrap_the_last_row_is_the_value_after_the_row_before(rollout, ratio):
+    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
+    settings = {"gamma": 0.9, "lambda_": 0.8, "rho_clip": 1.0, "c_clip": 1.0}
+    shorter = {key: x[:-1] for key, x in arrays.items() if key != "last_value"}
+    expected, _ = vtrace_gae(**shorter, last_value=arrays["value"][-1], ratio=ratio[:-1], **settings)
+    advantage, _ = vtrace_gae(**arrays, ratio=ratio, **settings, bootstrap_last=False)
+    np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-6, atol=1e-7)
+    assert (advantage[-1] == 0).all()
+
+
+def test_ratios_of_dead_rows_stay_there():
+    kwargs = {
+        "reward": jnp.array([1.0, 2.0, jnp.nan]),
+        "value": jnp.array([0.5, 0.5, jnp.nan]),
+        "last_value": jnp.array(jnp.nan),
+        "discount": jnp.array([1.0, 0.0, 1.0]),
+        "boundary": jnp.array([False, False, False]),
+        "bootstrap": jnp.full(3, jnp.nan),
+        "alive": jnp.array([True, True, False]),
+    }
+    advantage, _ = vtrace_gae(
+        **kwargs,
+        ratio=jnp.array([0.5, 2.0, jnp.nan]),
+        gamma=0.9,
+        lambda_=1.0,
+        rho_clip=1.0,
+        c_clip=1.0,
+    )
+    np.testing.assert_allclose(advantage, [0.5 * (1.0 + 0.45 - 0.5) + 0.9 * 0.5 * 1.5, 1.5, 0.0], rtol=1e-6)
+
+
+def waiting_game(poison=0.0):
+    """Two seats that move in turn, A first, for five plies; A wins on the last one, which B sees waiting."""
+    acts = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [1, 0]], bool)
+    value = np.where(acts, np.array([0.1, -0.2, 0.3, -0.4, 0.6])[:, None], poison).astype(np.float32)
+    reward = np.zeros((5, 2), np.float32)
+    reward[-1] = 1.0, -1.0
+    last = np.zeros((5, 2), bool)
+    last[-1] = True
+    return dict(
+        reward=reward,
+        value=value,
+        last_value=np.full(2, poison, np.float32),
+        discount=np.where(last, 0.0, 1.0).astype(np.float32),
+        boundary=last,
+        bootstrap=np.zeros((5, 2), np.float32),
+        alive=acts,
+        skip=~acts,
+        last_skip=np.zeros(2, bool),
+    )
+
+
+@pytest.mark.parametrize("poison", [0.0, 1e6, np.nan])
+def test_seats_that_wait_for_their_turn_are_paid_for_their_last_move(poison):
+    """Golden values of a game by turns: gamma counts a seat's own decisions, not plies."""
+    advantage, target = gae(**waiting_game(poison), gamma=0.9, lambda_=0.8)
+    wanted = np.array([[0.55016, 0], [0, -0.592], [0.528, 0], [0, -0.6], [0.4, 0]])
+    np.testing.assert_allclose(advantage, wanted, atol=1e-6)
+    acts = np.asarray(waiting_game()["alive"])
+    np.testing.assert_allclose(target[acts], (wanted + waiting_game()["value"])[acts], atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_waiting_rows_change_nothing_but_where_rewards_lie(seed):
+    """Rows of waiting, inserted anywhere, give what the decisions alone give, their rewards added up."""
+    rng = np.random.default_rng(seed)
+    number, length = 8, 40
+    acts = rng.random(length) < 0.5
+    acts[0] = True
+    acts[-1] = True
+    owner = np.cumsum(acts) - 1
+    decisions = int(acts.sum())
+    value, last_value = rng.normal(size=(decisions, number)), rng.normal(size=number)
+    ends, cut = rng.random((decisions, number)) < 0.2, rng.random((decisions, number)) < 0.5
+    bootstrap = rng.normal(size=(decisions, number)) * (ends & cut)
+    paid = rng.normal(size=(length, number))
+    # An episode ends in the last row before the next decision, in which the agent may be waiting.
+    final = np.append(owner[1:] != owner[:-1], True)
+    own = dict(
+        reward=np.stack([paid[owner == d].sum(0) for d in range(decisions)]),
+        value=value,
+        last_value=last_value,
+        discount=np.where(ends & ~cut, 0.0, 1.0),
+        boundary=ends,
+        bootstrap=bootstrap,
+    )
+    rows = dict(
+        reward=paid,
+        value=np.where(acts[:, None], value[owner], np.nan),
+        last_value=last_value,
+        discount=np.where(final[:, None], own["discount"][owner], 1.0),
+        boundary=ends[owner] & final[:, None],
+        bootstrap=bootstrap[owner] * final[:, None],
+        alive=np.broadcast_to(acts[:, None], (length, number)),
+        skip=np.broadcast_to(~acts[:, None], (length, number)),
+        last_skip=np.zeros(number, bool),
+    )
+    own, rows = ({k: jnp.asarray(v) for k, v in part.items()} for part in (own, rows))
+    wanted = gae(**own, gamma=0.97, lambda_=0.9)
+    found = gae(**rows, gamma=0.97, lambda_=0.9)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(a)[acts], b, rtol=1e-4, atol=1e-5)
+    assert (np.asarray(found[0])[~acts] == 0).all()
+
+
+def test_a_decision_whose_pay_is_still_to_come_only_stands_for_the_value_after_the_one_before():
+    game = waiting_game()
+    first = {k: v[:4] if k not in ("last_value", "last_skip") else v for k, v in game.items()}
+    # After four plies A is to move and B waits: B's move of ply 4 is not paid yet.
+    first |= {"last_skip": np.array([False, True]), "last_value": np.array([0.6, 99.0], np.float32)}
+    advantage, target = gae(**first, gamma=0.9, lambda_=0.8)
+    np.testing.assert_allclose(advantage[3, 1], 0.0)
+    np.testing.assert_allclose(target[3, 1], -0.4)
+    np.testing.assert_allclose(advantage[1, 1], 0.9 * -0.4 + 0.2, atol=1e-6)
+    np.testing.assert_allclose(advantage[2, 0], 0.9 * 0.6 - 0.3, atol=1e-6)

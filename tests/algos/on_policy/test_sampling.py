@@ -1,0 +1,269 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from algos.on_policy.sampling import MODES, choose, find_rows, importance_exponent, log_shares, partition
+
+S, M, T = 12, 4, 5
+DRAWN = ("prioritized", "prioritized_replacement")
+
+
+def of_sizes(sizes):
+    """Advantages `[T, S]` whose magnitudes sum to these, with changing signs, all alive."""
+    signs = np.where(np.arange(T) % 2, -1.0, 1.0)[:, None]
+    return jnp.asarray(signs * np.asarray(sizes) / T, jnp.float32), jnp.ones((T, len(sizes)), bool)
+
+
+def many(mode, advantage, alive, number=20000, size=M, **settings):
+    """Rows and weights `[number, size]` of minibatches drawn with different keys."""
+    settings = {"alpha": 0.8, "beta": 0.5} | settings
+    part = jnp.arange(size)
+    keys = jax.random.split(jax.random.key(0), number)
+    return jax.jit(jax.vmap(lambda key: choose(key, mode, part, advantage, alive, **settings)))(keys)
+
+
+def probabilities(advantage, alive, alpha):
+    share = np.exp(np.asarray(log_shares(advantage, alive, alpha), float))
+    return share / np.asarray(alive).any(0).sum()
+
+
+def test_example_of_the_original():
+    advantage, alive = of_sizes([3.0, 0.0, 5.0, 1.0])
+    beta = importance_exponent(0.2, 10 / 100, factor=0.8)
+    np.testing.assert_allclose(beta, 0.264, rtol=1e-6)
+    p = probabilities(advantage, alive, 0.8)
+    np.testing.assert_allclose(p, [0.342461, 1.4e-7, 0.515335, 0.142205], rtol=2e-2)
+    np.testing.assert_allclose(p[[0, 2, 3]], [0.342461, 0.515335, 0.142205], atol=1e-6)
+    rows, weight = choose(
+        jax.random.key(0), "prioritized", jnp.arange(4), advantage, alive, alpha=0.8, beta=beta
+    )
+    np.testing.assert_allclose(weight[jnp.argsort(rows)], [0.92028, 44.5, 0.82616, 1.16061], rtol=1e-3)
+    np.testing.assert_allclose(p.sum(), 1.0, rtol=1e-6)
+
+
+def test_beta_goes_to_one():
+    np.testing.assert_allclose(
+        importance_exponent(0.2, jnp.array([0.0, 0.5, 1.0, 2.0])), [0.2, 0.6, 1.0, 1.0]
+    )
+    np.testing.assert_allclose(importance_exponent(0.2, 1.0, factor=0.5), 0.6)
+    np.testing.assert_allclose(importance_exponent(0.2, 0.7, factor=0.0), 0.2)
+
+
+def test_a_partition_holds_every_row_once_and_differs_from_key_to_key():
+    parts = jax.vmap(lambda key: partition(key, S, 3))(jax.random.split(jax.random.key(0), 500))
+    assert parts.shape == (500, 3, M)
+    np.testing.assert_array_equal(jnp.sort(parts.reshape(500, -1)), np.tile(np.arange(S), (500, 1)))
+    seen = np.zeros((3, S))
+    np.add.at(seen, (np.arange(3)[None, :, None], np.asarray(parts)), 1)
+    assert stats.chisquare(seen, axis=None).pvalue > 1e-3
+    with pytest.raises(ValueError, match="minibatches=5: must divide the 12 segments of a rollout"):
+        partition(jax.random.key(0), S, 5)
+
+
+def test_an_epoch_of_sequential_minibatches_covers_all_rows_with_weight_one():
+    advantage, alive = of_sizes(np.full(S, np.nan))
+    alive = alive.at[:, 3].set(False)
+
+    @jax.jit
+    def epoch(key):
+        order_key, minibatch_key = jax.random.split(key)
+
+        def minibatch(carry, x):
+            return carry, choose(x[0], "sequential", x[1], advantage, alive, alpha=0.8, beta=0.5)
+
+        return jax.lax.scan(minibatch, (), (jax.random.split(minibatch_key, 3), partition(order_key, S, 3)))[
+            1
+        ]
+
+    rows, weight = epoch(jax.random.key(0))
+    np.testing.assert_array_equal(np.sort(rows, axis=None), np.arange(S))
+    np.testing.assert_array_equal(weight, np.ones((3, M)))
+
+
+def test_uniform_minibatches_are_independent_draws_without_replacement():
+    advantage, alive = of_sizes(np.arange(S))
+    rows, weight = many("uniform", advantage, alive, 6000)
+    assert (np.diff(np.sort(rows), axis=1) > 0).all()
+    assert stats.chisquare(np.bincount(rows.ravel(), minlength=S)).pvalue > 1e-3
+    np.testing.assert_array_equal(weight, np.ones_like(weight))
+    missed = [len(set(three.ravel())) < S for three in np.asarray(rows).reshape(-1, 3, M)[:200]]
+    assert np.mean(missed) > 0.9
+
+
+def test_single_prioritised_draws_follow_the_probabilities():
+    advantage, alive = of_sizes([3.0, 1.0, 0.5, 7.0, 0.0, 2.0])
+    p = probabilities(advantage, alive, 0.8)
+    for mode in DRAWN:
+        rows, _ = many(mode, advantage, alive, 40000, size=1)
+        counts = np.bincount(rows.ravel(), minlength=6)
+        assert counts[4] == 0
+        np.testing.assert_allclose(counts / 40000, p, atol=4 * np.sqrt(0.25 / 40000))
+        kept = np.flatnonzero(counts)
+        expected = p[kept] / p[kept].sum() * len(rows)
+        assert stats.chisquare(counts[kept], expected).pvalue > 1e-3
+
+
+def test_pairs_without_replacement_have_the_law_of_successive_draws():
+    advantage, alive = of_sizes([4.0, 2.0, 1.0])
+    p = probabilities(advantage, alive, 1.0)
+    rows, _ = many("prioritized", advantage, alive, 30000, size=2, alpha=1.0)
+    counts = np.zeros((3, 3))
+    np.add.at(counts, tuple(np.asarray(rows).T), 1)
+    expected = np.array([[0.0 if i == j else p[i] * p[j] / (1 - p[i]) for j in range(3)] for i in range(3)])
+    off = ~np.eye(3, dtype=bool)
+    assert (counts[~off] == 0).all()
+    assert stats.chisquare(counts[off], expected[off] / expected.sum() * len(rows)).pvalue > 1e-3
+
+
+def test_pairs_with_replacement_are_independent():
+    advantage, alive = of_sizes([4.0, 2.0, 1.0])
+    p = probabilities(advantage, alive, 1.0)
+    rows, _ = many("prioritized_replacement", advantage, alive, 30000, size=2, alpha=1.0)
+    counts = np.zeros((3, 3))
+    np.add.at(counts, tuple(np.asarray(rows).T), 1)
+    assert stats.chisquare(counts, np.outer(p, p) / p.sum() ** 2 * len(rows), axis=None).pvalue > 1e-3
+
+
+def test_weights_undo_the_priorities_on_average():
+    """With beta 1 the weighted mean of anything is its plain mean over the rows."""
+    sizes = np.linspace(0.5, 6.0, S)
+    advantage, alive = of_sizes(sizes)
+    rows, weight = many("prioritized_replacement", advantage, alive, 20000, alpha=1.0, beta=1.0)
+    np.testing.assert_allclose((weight * sizes[rows]).mean(), sizes.mean(), rtol=1e-2)
+    assert abs(sizes[rows].mean() - sizes.mean()) > 0.5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_are_exactly_one_at_alpha_zero(mode):
+    """Whatever the advantages and even where some rows are dead; the number of rows is not a power of 2."""
+    advantage, alive = of_sizes([0.0, np.nan, 1e30, 3.0, np.inf, 1e-20, 2.0, 2.0, 2.0, 2.0, 5.0])
+    alive = alive.at[:, 7].set(False)
+    _, weight = many(mode, advantage, alive, 200, alpha=jnp.float32(0.0), beta=jnp.float32(0.7))
+    np.testing.assert_array_equal(weight, np.ones_like(weight))
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+def test_alpha_zero_draws_uniformly(mode):
+    advantage, alive = of_sizes(np.arange(S))
+    rows, _ = many(mode, advantage, alive, 5000, alpha=0.0)
+    assert stats.chisquare(np.bincount(rows.ravel(), minlength=S)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
+def test_rows_that_are_not_finite_count_as_zero_and_spoil_no_other(mode, poison):
+    sizes = np.array([3.0, 1.0, 2.0, 0.0, 5.0, 4.0])
+    advantage, alive = of_sizes(sizes)
+    poisoned = advantage.at[:, 3].set(poison)
+    expected = probabilities(advantage, alive, 0.8)
+    np.testing.assert_allclose(probabilities(poisoned, alive, 0.8), expected, rtol=1e-5)
+    rows, weight = many(mode, poisoned, alive, 2000, size=3)
+    assert (rows != 3).all() and np.isfinite(weight).all()
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+@pytest.mark.parametrize("sizes", [np.zeros(S), np.full(S, np.nan)])
+def test_without_any_priority_all_rows_are_equal(mode, sizes):
+    advantage, alive = of_sizes(sizes)
+    rows, weight = many(mode, advantage, alive, 5000)
+    assert stats.chisquare(np.bincount(rows.ravel(), minlength=S)).pvalue > 1e-3
+    np.testing.assert_array_equal(weight, np.ones_like(weight))
+
+
+def test_huge_finite_priorities_do_not_overflow():
+    advantage, alive = of_sizes([2e38, 1e38, 1e38, 0.0])
+    np.testing.assert_allclose(probabilities(advantage, alive, 1.0), [0.5, 0.25, 0.25, 0.0], atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
+def test_dead_rows_are_never_drawn(mode, alpha):
+    rng = np.random.default_rng(0)
+    rows_total = 1000
+    advantage, alive = of_sizes(rng.random(rows_total))
+    dead = rng.random(rows_total) < 0.5
+    advantage = jnp.where(dead, jnp.nan, advantage)
+    alive = alive & ~jnp.asarray(dead)
+    rows, weight = many(mode, advantage, alive, 300, size=300, alpha=alpha)
+    assert not dead[rows].any()
+    assert (weight > 0).all() and np.isfinite(weight).all()
+    np.testing.assert_allclose(probabilities(advantage, alive, alpha).sum(), 1.0, rtol=1e-5)
+
+
+def test_no_random_number_finds_a_dead_row():
+    """Not 0, not the largest below 1, and none near any of the running sums."""
+    rng = np.random.default_rng(3)
+    dead = rng.random(3000) < 0.5
+    dead[0] = dead[-1] = True
+    share = jnp.asarray(np.where(dead, -np.inf, rng.normal(size=3000)), jnp.float32)
+    sums = jnp.cumsum(jnp.exp(share))
+    near = sums[:, None] / sums[-1] * (1 + jnp.arange(-4, 5) * 2.0**-24)
+    uniform = jnp.clip(jnp.append(near, jnp.array([0.0, 1.0])), 0.0, 1.0 - 2.0**-24)
+    assert not dead[jax.jit(find_rows)(share, uniform)].any()
+
+
+def test_random_numbers_in_order_give_every_row_its_part():
+    share = jnp.log(jnp.array([0.5, 2.0, 1.0, 0.0, 0.5]))
+    rows = find_rows(share, (jnp.arange(4000) + 0.5) / 4000)
+    np.testing.assert_array_equal(np.bincount(rows, minlength=5), [500, 2000, 1000, 0, 500])
+
+
+def test_only_alive_steps_count():
+    advantage, alive = of_sizes([3.0, 3.0])
+    half = alive.at[0, 1].set(False)
+    expected = probabilities(*of_sizes([3.0, 3.0 * (T - 1) / T]), 1.0)
+    np.testing.assert_allclose(probabilities(advantage.at[0, 1].set(jnp.nan), half, 1.0), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+def test_too_few_living_rows_leave_gaps_of_weight_zero(mode):
+    advantage, alive = of_sizes([1.0, 2.0, 3.0, 4.0])
+    alive = alive.at[:, 1:].set(False)
+    rows, weight = many(mode, advantage, alive, 50)
+    np.testing.assert_array_equal(weight, (rows == 0).astype(np.float32))
+    assert (rows == 0).any(1).all()
+    _, none = many(mode, advantage, jnp.zeros_like(alive), 50)
+    np.testing.assert_array_equal(none, np.zeros_like(none))
+
+
+def test_runs_side_by_side_equal_single_runs():
+    advantage, alive = of_sizes(np.arange(1.0, S + 1))
+    keys, alphas = jax.random.split(jax.random.key(1), 3), jnp.array([0.0, 0.5, 1.0])
+
+    def draw(key, alpha):
+        return choose(key, "prioritized", jnp.arange(M), advantage, alive, alpha=alpha, beta=0.4)
+
+    together = jax.vmap(draw)(keys, alphas)
+    for i in range(3):
+        rows, weight = draw(keys[i], alphas[i])
+        np.testing.assert_array_equal(together[0][i], rows)
+        np.testing.assert_allclose(together[1][i], weight, rtol=1e-6)
+
+
+def test_an_unknown_mode():
+    advantage, alive = of_sizes([1.0, 2.0])
+    with pytest.raises(
+        ValueError, match="mode=random: unknown; allowed: sequential, uniform, prioritized, pri"
+    ):
+        choose(jax.random.key(0), "random", jnp.arange(2), advantage, alive, alpha=0.0, beta=0.0)
+
+
+def test_idle_rows_come_last_and_change_nothing_where_there_are_none():
+    key, rows = jax.random.key(3), 12
+    plain = partition(key, rows, 3)
+    np.testing.assert_array_equal(partition(key, rows, 3, jnp.zeros(rows, bool)), plain)
+    idle = jnp.arange(rows) % 3 == 0
+    order = np.asarray(partition(key, rows, 3, idle)).ravel()
+    assert sorted(order) == list(range(rows))
+    assert not idle[order[:8]].any() and idle[order[8:]].all()
+    np.testing.assert_array_equal(order[:8], [row for row in np.asarray(plain).ravel() if row % 3])
+
+
+def test_uniform_draws_leave_out_rows_that_never_act():
+    alive = jnp.ones((4, 8), bool).at[:, ::2].set(False)
+    for seed in range(20):
+        key = jax.random.key(seed)
+        rows, weight = choose(key, "uniform", jnp.arange(4), jnp.ones((4, 8)), alive, alpha=0.0, beta=1.0)
+        assert set(np.asarray(rows)) == {1, 3, 5, 7} and (weight == 1.0).all()

@@ -1,0 +1,174 @@
+"""Kickstarting: the imitation losses, and a small recurrent learner that takes over what a teacher does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.teacher import Lesson, Teacher, imitation_loss
+from algos.types import ActionSpec, Rollout
+
+SHAPE, ACTION = (3,), ActionSpec("discrete", (4,))
+T, E = 8, 16
+
+
+def test_imitation_is_free_where_both_agree_and_prices_values_apart():
+    student = Gaussian(jnp.zeros((5, 2)), jnp.zeros((5, 2)))
+    lesson = Lesson(student, jnp.ones(5))
+    for kind in ("cross_entropy", "reverse_kl"):
+        loss = imitation_loss(kind, lesson, student, jnp.full(5, 3.0), 0.25)
+        np.testing.assert_allclose(loss, 0.5 * 0.25 * 4.0)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cross_entropy", 0.0), ("reverse_kl", 1.0)])
+def test_a_loss_says_what_it_punishes(kind, expected):
+    """A narrow student within a wide teacher is cheap one way round, and dear the other."""
+    narrow = Gaussian(jnp.zeros((1, 1)), jnp.full((1, 1), -2.0))
+    wide = Gaussian(jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    one = imitation_loss(kind, Lesson(wide, jnp.zeros(1)), narrow, jnp.zeros(1), 0.0)
+    other = imitation_loss(kind, Lesson(narrow, jnp.zeros(1)), wide, jnp.zeros(1), 0.0)
+    assert float((one < other)[0]) == expected
+
+
+def test_families_must_be_the_same():
+    lesson = Lesson(SquashedGaussian(jnp.zeros((1, 1)), jnp.zeros(1)), jnp.zeros(1))
+    with pytest.raises(ValueError, match="squash: the teacher acts with a SquashedGaussian"):
+        imitation_loss("reverse_kl", lesson, Gaussian(jnp.zeros((1, 1)), jnp.zeros(1)), jnp.zeros(1), 0.0)
+
+
+def settings(**changes):
+    return PPOConfig(
+        **{
+            "horizon": T,
+            "sampling": "sequential",
+            "num_minibatches": 2,
+            "widths": (16,),
+            "teacher": "somewhere",
+            "learning_rate": 0.01,
+            "total_updates": 1000,
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    config = PPOConfig(widths=(32, 32), normalize_observation=True)
+    agent = config.make(SHAPE, ACTION, updates=1)
+    state = agent.policy_state(agent.init(jax.random.key(7)))
+    sharp = jax.tree_util.tree_map_with_path(
+        lambda path, x: 2000.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
+    )
+    moments = state.observations.replace(mean=jnp.array([0.5, -0.5, 0.0]))
+    return Teacher(agent, state.replace(params=sharp, observations=moments))
+
+
+def rollout(agent, state, key):
+    """What an agent lives through in a world of random observations that ends episodes at random."""
+    keys = jax.random.split(key, T)
+    obs = jax.random.normal(key, (T, E, 1, *SHAPE))
+    reset = jax.random.bernoulli(key, 0.2, (T, E, 1))
+    carry = first = agent.initial_carry((E, 1))
+    actions, extras = [], []
+    for t in range(T):
+        action, carry, extra = agent.act(state, keys[t], obs[t], carry, reset[t], None)
+        actions.append(action), extras.append(extra)
+    ones, zeros = jnp.ones((T, E, 1)), jnp.zeros((T, E, 1))
+    return Rollout(
+        obs=obs,
+        action=jnp.stack(actions),
+        extras=jax.tree.map(lambda *x: jnp.stack(x), *extras),
+        reward=zeros,
+        reset=reset,
+        discount=ones,
+        boundary=jnp.concatenate([reset[1:], reset[:1]]),
+        bootstrap=zeros,
+        alive=ones.astype(bool),
+        mask=None,
+        carry=jax.tree.map(lambda x: x[None], first),
+        last_value=jnp.zeros((E, 1)),
+    )
+
+
+@pytest.mark.parametrize(("core", "loss"), [("none", "reverse_kl"), ("gru", "cross_entropy")])
+def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss):
+    config = settings(
+        core={"kind": core, "width": 16}, teacher_loss=loss, teacher_coefficient_schedule="constant"
+    )
+    agent = config.make(SHAPE, ACTION, samples=E, updates=1000, teacher=teacher)
+    state = agent.init(jax.random.key(0))
+    step = jax.jit(lambda s, k: agent.update(s, k, rollout(agent, s, k)))
+    losses = []
+    for key in jax.random.split(jax.random.key(1), 150):
+        state, metrics = step(state, key)
+        losses.append(float(metrics["imitation_loss"]))
+    assert np.mean(losses[-10:]) < 0.25 * np.mean(losses[:3])
+
+    obs = jax.random.normal(jax.random.key(5), (256, *SHAPE))
+    reset = jnp.ones(256, bool)
+    frozen = agent.policy_state(state)
+    assert frozen.teacher is None
+    chosen, _ = agent.greedy(frozen, obs, agent.initial_carry((256,)), reset, None)
+    wanted, _ = teacher.agent.greedy(teacher.state, obs, (), reset, None)
+    assert float((chosen == wanted).mean()) > 0.85
+
+
+def test_a_weight_of_nothing_teaches_nothing(teacher):
+    with_one = settings(teacher_coefficient=0.0).make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
+    without = settings(teacher=None).make(SHAPE, ACTION, samples=E, updates=9)
+    ours, theirs = (agent.init(jax.random.key(0)) for agent in (with_one, without))
+    key = jax.random.key(2)
+    ours, _ = jax.jit(with_one.update)(ours, key, rollout(with_one, ours, key))
+    theirs, _ = jax.jit(without.update)(theirs, key, rollout(without, theirs, key))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), ours.params, theirs.params)
+
+
+def test_a_recurrent_teacher_remembers_what_the_learner_lived_through():
+    """Its lessons about a rollout are what it would have said while the rollout went on."""
+    theirs = settings(teacher=None, core={"kind": "lstm", "width": 8}).make(SHAPE, ACTION, updates=1)
+    teacher = Teacher(theirs, theirs.policy_state(theirs.init(jax.random.key(3))))
+    agent = settings().make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
+    state = agent.init(jax.random.key(0))
+    batch = rollout(agent, state, jax.random.key(4))
+    carry = jax.tree.map(lambda x: x[0], batch.carry[1])
+    _, value = theirs.teach(teacher.state, batch.obs, carry, batch.reset, None)
+    for t in range(T):
+        said = theirs.value(teacher.state, batch.obs[t], carry, batch.reset[t], None)
+        np.testing.assert_allclose(said, value[t], atol=1e-5)
+        _, carry = theirs.greedy(teacher.state, batch.obs[t], carry, batch.reset[t], None)
+
+
+def test_the_weight_falls_and_settings_are_checked(teacher):
+    agent = settings(total_updates=4).make(SHAPE, ACTION, samples=E, updates=4, teacher=teacher)
+    state = agent.init(jax.random.key(0))
+    weights = []
+    for key in jax.random.split(jax.random.key(1), 3):
+        state, metrics = jax.jit(agent.update)(state, key, rollout(agent, state, key))
+        weights.append(float(metrics["teacher_coefficient"]))
+    np.testing.assert_allclose(weights, [1.0, 0.75, 0.5], rtol=1e-6)
+    with pytest.raises(ValueError, match="teacher=somewhere: must be None with sampling=samples"):
+        settings(sampling="samples")
+    with pytest.raises(ValueError, match="teacher_loss=mse: unknown; allowed: cross_entropy, reverse_kl"):
+        settings(teacher_loss="mse")
+    bare = settings().make(SHAPE, ACTION, samples=E, updates=4)
+    state = bare.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="teacher=somewhere: must be loaded"):
+        bare.update(state, jax.random.key(0), rollout(bare, state, jax.random.key(0)))
+
+
+def test_divergences_of_masked_choices():
+    mask = jnp.array([True, True, False, True])
+    first = MultiCategorical.masked(jnp.array([1.0, 0.0, 5.0, -1.0]), (4,), mask)
+    lesson = Lesson(first, jnp.zeros(()))
+    second = MultiCategorical.masked(jnp.array([0.0, 0.0, -9.0, 2.0]), (4,), mask)
+    loss, gradient = jax.value_and_grad(
+        lambda logits: imitation_loss(
+            "cross_entropy", lesson, MultiCategorical.masked(logits, (4,), mask), jnp.zeros(()), 0.0
+        )
+    )(second.logits)
+    p = np.exp([1.0, 0.0, -1.0]) / np.exp([1.0, 0.0, -1.0]).sum()
+    q = np.exp([0.0, 0.0, 2.0]) / np.exp([0.0, 0.0, 2.0]).sum()
+    np.testing.assert_allclose(loss, (p * np.log(p / q)).sum(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, [*(q - p)[:2], 0.0, (q - p)[2]], atol=1e-6)

@@ -1,0 +1,226 @@
+"""When gradient steps take the form that is fast on a CPU, and that this form changes no results."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.nets.networks import MLP, Layers
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.optim import small_batches
+from algos.optim.optimizers import make_optimizer
+from algos.optim.products import product
+from algos.optim.small_batches import FEW_ROWS, PLAIN, choose_implementation, hidden_product
+from algos.types import ActionSpec, Block
+
+TIGHT = {"rtol": 1e-5, "atol": 1e-4}
+CONTINUOUS = ActionSpec("continuous", (2,))
+OBSERVATION, SAMPLES, WIDE = 5, 16, 64
+REPLAY = {"widths": (WIDE, WIDE), "replay": {"capacity": 512}}
+# Samples per gradient step: 32, 32, 80, 100 and 100.
+SMALL = {
+    "ppo": PPOConfig(horizon=8, num_minibatches=4, widths=(WIDE, WIDE)),
+    "ppo_rnn": PPOConfig(
+        horizon=8,
+        num_minibatches=4,
+        sampling="sequential",
+        core={"kind": "gru", "width": 8},
+        widths=(WIDE, WIDE),
+    ),
+    "a2c": A2CConfig(widths=(WIDE, WIDE)),
+    "sac": SACConfig(batch_size=100, **REPLAY),
+    "td3": TD3Config(batch_size=100, **REPLAY),
+}
+LARGE = {
+    "ppo": PPOConfig(horizon=128, num_minibatches=4),
+    "a2c": A2CConfig(horizon=16),
+    "sac": SACConfig(replay={"capacity": 512}),
+}
+
+
+def make(config, samples=SAMPLES, **options):
+    return config.make((OBSERVATION,), CONTINUOUS, samples=samples, episode_limit=9, goal=None, **options)
+
+
+def is_tuned(how):
+    return bool(how.compiler_options)
+
+
+def test_an_implementation_is_plain_in_every_part_or_in_none():
+    tuned = choose_implementation(FEW_ROWS, tuned=True)
+    assert tuned.dot_general is hidden_product
+    assert tuned.wrap(make_optimizer("adam")).step is not make_optimizer("adam").step
+    assert is_tuned(tuned)
+    assert PLAIN.dot_general is jax.lax.dot_general
+    assert PLAIN.wrap(adam := make_optimizer("adam")) is adam
+    assert not is_tuned(PLAIN)
+
+
+@pytest.mark.parametrize("rows", [None, 1, 64, FEW_ROWS, FEW_ROWS + 1])
+def test_nothing_is_tuned_without_being_asked_to(rows):
+    assert choose_implementation(rows, tuned=False) is PLAIN
+    assert is_tuned(choose_implementation(rows, tuned=True)) == (rows is not None and rows <= FEW_ROWS)
+
+
+def test_only_for_cpus_that_know_the_option(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert choose_implementation(64, tuned=True) is PLAIN
+    monkeypatch.undo()
+    monkeypatch.setattr(small_batches, "_SPREAD", {"xla_cpu_no_such_setting": "1"})
+    assert choose_implementation(64, tuned=True) is PLAIN
+
+
+def test_one_sample_has_plain_products():
+    assert choose_implementation(1, tuned=True).dot_general is jax.lax.dot_general
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_agents_of_small_batches_ask_for_the_option_only_when_tuned(name):
+    options = choose_implementation(64, tuned=True).compiler_options
+    assert make(SMALL[name], tuned=True).compiler_options == options
+    assert make(SMALL[name]).compiler_options == {}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_agents_of_large_batches_never_do(name):
+    assert make(LARGE[name], tuned=True).compiler_options == {}
+
+
+def test_an_unknown_number_of_agents_is_plain():
+    assert make(PPOConfig(horizon=128), samples=None, tuned=True).compiler_options == {}
+
+
+def gradient_text(how, rows=64, dtype=jnp.float32):
+    """The program of a gradient through two wide layers."""
+    mlp = MLP((80, WIDE), Layers(dtype=dtype, dot_general=how.dot_general))
+    obs = jnp.zeros((rows, 70))
+    params = jax.eval_shape(mlp.init, jax.random.key(0), obs)
+    return jax.jit(jax.grad(lambda p: mlp.apply(p, obs).sum())).lower(params).as_text()
+
+
+def test_only_wide_float32_layers_have_transposed_products():
+    tuned = choose_implementation(64, tuned=True)
+    assert "optimization_barrier" in gradient_text(tuned)
+    assert "optimization_barrier" not in gradient_text(PLAIN)
+    assert "optimization_barrier" not in gradient_text(tuned, dtype=jnp.bfloat16)
+    narrow = hidden_product(jnp.ones((4, 70)), jnp.ones((70, WIDE - 1)), (((1,), (0,)), ((), ())))
+    np.testing.assert_array_equal(narrow, 70.0)
+    x, kernel = jnp.ones((4, 70)), jnp.ones((70, WIDE - 1))
+    slope = jax.make_jaxpr(jax.grad(lambda x: hidden_product(x, kernel, (((1,), (0,)), ((), ()))).sum()))(x)
+    assert "optimization_barrier" not in str(slope)
+
+
+@pytest.mark.parametrize("rows", [1, 64, FEW_ROWS + 1])
+def test_networks_are_those_of_plain_layers(rows):
+    mlp = MLP((64, 80), Layers("tanh", dot_general=hidden_product))
+    obs = jax.random.normal(jax.random.key(1), (rows, 70))
+    params = mlp.init(jax.random.key(2), obs)
+
+    def plain(params, obs):
+        for name in ("layer_0", "layer_1"):
+            layer = {"params": params["params"][name]}
+            obs = jnp.tanh(nn.Dense(layer["params"]["bias"].size).apply(layer, obs))
+        return obs
+
+    def gradient(apply):
+        return jax.grad(lambda p: jnp.sum(jnp.square(apply(p, obs))))(params)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TIGHT), gradient(mlp.apply), gradient(plain))
+
+
+def test_options_leave_the_numbers_alone():
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = ((64, 80), (80, 96), (64, 96))
+    arguments = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+    def pull_back(x, kernel, slope):
+        value, back = jax.vjp(product, x, kernel)
+        return value, *back(slope)
+
+    lowered = jax.jit(pull_back).lower(*arguments)
+    options = choose_implementation(64, tuned=True).compiler_options
+    told, untold = lowered.compile(compiler_options=options), lowered.compile()
+    for one, other in zip(told(*arguments), untold(*arguments), strict=True):
+        np.testing.assert_allclose(one, other, **TIGHT)
+
+
+def acting(agent):
+    """`act` and `greedy` without the parts of a carry, as functions of a state, a key and observations."""
+
+    def act(state, key, obs, carry):
+        return agent.act(state, key, obs, carry, jnp.zeros(obs.shape[:-1], bool), None)[0]
+
+    def greedy(state, key, obs, carry):
+        return agent.greedy(state, obs, carry, jnp.zeros(obs.shape[:-1], bool), None)[0]
+
+    return {"act": act, "greedy": greedy}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("way", ["act", "greedy"])
+def test_tuning_leaves_the_programs_of_acting_as_they_are(name, way):
+    texts = []
+    for tuned in (False, True):
+        agent = make(SMALL[name], tuned=tuned)
+        key = jax.random.key(0)
+        state = jax.eval_shape(lambda key, agent=agent: agent.policy_state(agent.init(key)), key)
+        obs, carry = jnp.zeros((7, OBSERVATION)), agent.initial_carry((7,))
+        texts.append(jax.jit(acting(agent)[way]).lower(state, key, obs, carry).as_text())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("way", ["act", "greedy"])
+def test_acting_is_exported_for_any_number_of_observations(name, way, tuned):
+    agent = make(SMALL[name], tuned=tuned)
+    state, key = agent.policy_state(jax.jit(agent.init)(jax.random.key(0))), jax.random.key(1)
+    (size,) = jax.export.symbolic_shape("b")
+
+    def of_rows(rows):
+        carry = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), agent.initial_carry((1,))
+        )
+        return jax.ShapeDtypeStruct((rows, OBSERVATION), jnp.float32), carry
+
+    function = jax.jit(acting(agent)[way])
+    exported = jax.export.export(function)(state, key, *of_rows(size))
+    for rows in (3, FEW_ROWS + 1):
+        obs, carry = (
+            jax.random.normal(jax.random.key(rows), (rows, OBSERVATION)),
+            agent.initial_carry((rows,)),
+        )
+        expected = function(state, key, obs, carry)
+        np.testing.assert_allclose(exported.call(state, key, obs, carry), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["none", "deepset", "attention"])
+def test_masked_choices_and_encoders_are_exported_for_any_number_of_environments(kind):
+    blocks = (Block("units", 0, (3, 4), "set"), Block("map", 12, (7, 7), "map"))
+    config = PPOConfig(widths=(8,), encoder={"kind": kind, "width": 8, "heads": 2})
+    agent = config.make((61,), ActionSpec("discrete", (3, 2)), blocks=blocks)
+    state = agent.policy_state(jax.jit(agent.init)(jax.random.key(0)))
+
+    def greedy(state, obs, mask):
+        return agent.greedy(state, obs, (), jnp.zeros(obs.shape[:-1], bool), mask)[0]
+
+    lead = (*jax.export.symbolic_shape("b"), 2)
+    exported = jax.export.export(jax.jit(greedy))(
+        state, jax.ShapeDtypeStruct((*lead, 61), jnp.float32), jax.ShapeDtypeStruct((*lead, 5), bool)
+    )
+    obs = jax.random.normal(jax.random.key(1), (6, 2, 61))
+    mask = jax.random.bernoulli(jax.random.key(2), 0.5, (6, 2, 5))
+    np.testing.assert_array_equal(exported.call(state, obs, mask), greedy(state, obs, mask))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradients_are_traced_for_any_number_of_samples(dtype):
+    tuned = choose_implementation(64, tuned=True)
+    mlp = MLP((WIDE, WIDE), Layers(dtype=dtype, dot_general=tuned.dot_general))
+    params = jax.eval_shape(mlp.init, jax.random.key(0), jnp.zeros((1, 70)))
+    rows = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("b"), 70), jnp.float32)
+    jax.export.export(jax.jit(jax.grad(lambda p, x: mlp.apply(p, x).sum())))(params, rows)

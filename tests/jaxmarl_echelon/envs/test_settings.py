@@ -1,0 +1,89 @@
+"""Settings of environments: files list them all with their defaults, and bad values are named."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import pytest
+import yaml
+
+from jaxmarl_echelon.envs.echelon.settings import EchelonSettings
+from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams
+from jaxmarl_echelon.envs.f110.settings import CARS, GAINS, GaplockSettings, RaceSettings
+from jaxmarl_echelon.envs.settings import flat, from_flat
+
+FILES = {"f110": GaplockSettings, "f110_race": RaceSettings, "echelon": EchelonSettings}
+MODELS = {"car": CARS, "gains": GAINS}
+
+
+def load(repository, name):
+    values = yaml.safe_load((repository / "conf" / "env" / f"{name}.yaml").read_text())
+    return {key: value for key, value in values.items() if key not in ("_target_", "_convert_", "defaults")}
+
+
+def plain(value):
+    """Sequences as lists, and mappings without what is null."""
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items() if one is not None}
+    return (
+        [plain(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_list_every_setting_with_its_default(name, repository):
+    listed, defaults = load(repository, name), flat(FILES[name]())
+    assert set(listed) == set(defaults)
+    driver = dataclasses.asdict(FTGParams()) | dataclasses.asdict(FTGOptions())
+    for key, value in listed.items():
+        ours, theirs = plain(defaults[key]), plain(value)
+        if key == "ftg":
+            ours, theirs = driver | ours, driver | theirs
+        assert (key, ours) == (key, theirs)
+
+
+def test_the_driver_s_file_lists_every_gain_and_option(repository):
+    # `farthest` is spelt as a target mode, and the field of view is the lidar's.
+    driver = {one.name for kind in (FTGParams, FTGOptions) for one in dataclasses.fields(kind)}
+    assert set(load(repository, "f110")["ftg"]) == driver - {"farthest", "fov"}
+
+
+@pytest.mark.parametrize("name", ["f110", "f110_race"])
+@pytest.mark.parametrize("key", MODELS)
+def test_models_list_every_parameter(name, key, repository):
+    listed = load(repository, name)[key]
+    model = MODELS[key][listed.pop("model")]()
+    assert set(listed) == {one.name for one in dataclasses.fields(model)}
+
+
+def test_a_variant_changes_known_settings_only(repository):
+    assert set(load(repository, "echelon_10v10")) < set(flat(EchelonSettings()))
+
+
+@pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
+def test_flat_keys_come_back(kind):
+    given = flat(kind())
+    assert from_flat(kind, given) == kind()
+    concerns = [
+        set(one.name for one in dataclasses.fields(getattr(kind(), group.name)))
+        for group in dataclasses.fields(kind)
+    ]
+    assert sum(map(len, concerns)) == len(given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (GaplockSettings, {"lidar": 3}, "env.lidar: unknown; allowed: map, "),
+        (GaplockSettings, {"dt": 1}, "env.dt=1: must be a number in [0.0001, 0.1]"),
+        (GaplockSettings, {"integrator": "rk5"}, "env.integrator='rk5': unknown; allowed: "),
+        (RaceSettings, {"cars": 1.5}, "env.cars=1.5: must be a whole number"),
+        (RaceSettings, {"spawns": "all"}, "env.spawns: unknown"),
+        (EchelonSettings, {"telemetry": 1}, "env.telemetry=1: must be true or false"),
+        (EchelonSettings, {"size": [40, 40]}, "env.size=[40, 40]: must be 3 numbers"),
+        (EchelonSettings, {"cache": 3}, "env.cache=3: must be a folder"),
+    ],
+)
+def test_wrong_settings_say_what_is_allowed(kind, given, message):
+    with pytest.raises(ValueError) as error:
+        from_flat(kind, given)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)

@@ -1,0 +1,99 @@
+"""What an environment declares appears by name, with no code of its own anywhere."""
+
+import csv
+import io
+
+from rich.console import Console
+from tracking_runs import run_info
+
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.tracking import RunInfo, Tracker, tables
+from jaxmarl_echelon.tracking.console import ConsoleSink
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.view import RunView
+
+
+def make_console(width, height, **settings):
+    """A terminal of this size, into a string."""
+    return Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True, legacy_windows=False, **settings
+    )
+
+
+TRAIN = {"return": 1.0, "laps": 2.5, "delivered_rate": 0.25, "collisions": 3.0}
+EVALUATED = {
+    "avg_reward": 1.5, "avg_episode_length": 40.0, "num_episodes": 8.0, "quality": 0.625, "quality_low": 0.5,
+    "quality_high": 0.75, "laps": 3.5, "delivered_rate": 0.375, "collisions": 0.0,
+}  # fmt: skip
+
+
+def declared(folder):
+    """A run in an environment whose score is graded, and which reports three more results."""
+    reported = (
+        results.Result("quality"),
+        results.Result("laps"),
+        results.Result("delivered", kind="rate"),
+        results.Result("collisions", role="car", reduce="sum"),
+        *results.standard(components=("speed",)),
+    )
+    spec = EnvSpec("yard", 1, (), 0.1, 100, reported, score="quality")
+    info = run_info(folder)
+    return RunInfo(folder, spec, info.total_steps, info.config)
+
+
+def logged(sink):
+    sink.log("train", 1000, {**TRAIN, "quality": 0.5, "reward_components/speed": 9.0})
+    sink.log("eval_agg", 1000, EVALUATED)
+    sink.flush()
+
+
+def test_the_console_names_score_and_results(tmp_path):
+    stream = io.StringIO()
+    tracker = Tracker({"console": ConsoleSink(0, stream)}).open(declared(tmp_path))
+    logged(tracker)
+    tracker.close()
+    trained, evaluated = (
+        next(line for line in stream.getvalue().splitlines() if line.startswith(kind))
+        for kind in ("train", "eval")
+    )
+    for words in ("quality 50", "laps 2.5", "delivered_rate 0.25", "collisions 3"):
+        assert words in trained, words
+    assert "quality 62.5% [50.0, 75.0]" in evaluated.replace(" %", "%")
+    assert "speed" not in trained
+
+
+def test_the_dashboard_has_a_panel_of_results(tmp_path):
+    view = RunView(declared(tmp_path), now=0.0)
+    view.write("train", 1000, {**TRAIN, "quality": 0.5}, 1.0)
+    view.write("eval_agg", 1000, EVALUATED, 2.0)
+    console = make_console(160, 40, color_system=None)
+    console.print(frame(view, 160, 40, 3.0), height=40)
+    text = console.file.getvalue()
+    assert "─ results ─" in text and "quality" in text and "50–75" in text
+    for name in ("laps", "delivered_rate", "collisions"):
+        assert name in text
+    assert view.best == (1000, 0.625)
+
+
+def test_tables_of_actors_show_what_occurred(tmp_path):
+    spec = declared(tmp_path).spec
+    rows = {"policy": {f"eval_agg/{k}": v for k, v in (EVALUATED | {"reward_components/speed": 9.0}).items()}}
+    console = make_console(120, 20, color_system=None)
+    console.print(tables.actors(rows, 8, spec))
+    text = console.file.getvalue()
+    assert "quality [95 %]" in text and "0.62 [0.50, 0.75]" in text
+    assert "laps" in text and "3.50" in text and "delivered rate" in text
+    # Nobody collided, and what is paid is no result for people.
+    assert "collisions" not in text and "speed" not in text
+
+
+def test_csv_files_have_a_column_per_result(tmp_path):
+    tracker = Tracker({"csv": CsvSink()}).open(declared(tmp_path))
+    logged(tracker)
+    tracker.close()
+    for name, key, value in (("metrics.csv", "train/laps", "2.5"), ("eval.csv", "quality_low", "0.5")):
+        with (tmp_path / name).open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert row[key] == value

@@ -1,0 +1,328 @@
+"""What a program asks of its agents, and what they are handed: through whole programs on probes."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from flax import struct
+from probes import ROLE
+
+from algos.off_policy.sac import SACConfig
+from algos.on_policy import samples, segments
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.types import Agent, Asymmetric
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.memory import replay_bytes
+from jaxmarl_echelon.training.program import make_controllers, make_program
+
+
+def run_of(env, algo, updates=3, num_envs=8, **changes):
+    return RunConfig(
+        env=env,
+        algo=algo,
+        curriculum=fixed,
+        total_env_steps=updates * num_envs * algo.horizon * getattr(algo, "segments_per_agent", 1),
+        num_envs=num_envs,
+        eval_episodes=16,
+        window=8,
+        stagger=False,
+        **changes,
+    )
+
+
+def trained(config, program=None, seed=0):
+    """The last state and the reports of all updates."""
+    program = make_program(config) if program is None else program
+    step = jax.jit(lambda s: jax.lax.scan(lambda r, _: program.update(r), s, None, config.updates))
+    return step(jax.jit(program.init)(jax.random.key(seed)))
+
+
+@struct.dataclass
+class Odds:
+    """State of `reinforce`: how likely each action is, by the sign of what is seen."""
+
+    logits: jax.Array
+
+
+def reinforce(rate=0.5):
+    """Williams' REINFORCE (1992) on one-step episodes: no critic, and extras in a form of its own."""
+
+    def chances(state, obs):
+        return jax.nn.log_softmax(state.logits[(obs[..., 0] > 0).astype(int)])
+
+    def taken(state, obs, action):
+        return jnp.take_along_axis(chances(state, obs), action, -1)[..., 0]
+
+    def act(state, key, obs, carry, reset, mask):
+        action = jax.random.categorical(key, chances(state, obs))[..., None]
+        return action, carry, (taken(state, obs, action), {"seen": obs})
+
+    def greedy(state, obs, carry, reset, mask):
+        return chances(state, obs).argmax(-1)[..., None], carry
+
+    def update(state, key, rollout):
+        assert rollout.bootstrap is None and rollout.last_value is None
+        sampled, witness = rollout.extras
+
+        def loss(state):
+            ratio = jnp.exp(taken(state, rollout.obs, rollout.action) - sampled)
+            return -(ratio * rollout.reward).mean()
+
+        same = jnp.abs(taken(state, rollout.obs, rollout.action) - sampled).max()
+        away = jnp.abs(witness["seen"] - rollout.obs).max()
+        state = jax.tree.map(lambda x, g: x - rate * g, state, jax.grad(loss)(state))
+        return state, {"apart": jnp.maximum(same, away)}
+
+    return Agent(
+        init=lambda key: Odds(jnp.zeros((2, 2))),
+        initial_carry=lambda batch_shape: (),
+        act=act,
+        greedy=greedy,
+        value=None,
+        update=update,
+    )
+
+
+def test_an_agent_without_a_critic_learns_from_extras_of_its_own():
+    config = run_of(probes.ObservationActionReward(), A2CConfig(horizon=16), updates=40)
+    program = make_program(config, agents={ROLE: reinforce()})
+    run, reports = trained(config, program)
+    assert float(reports.metrics["losses/apart"].max()) < 1e-6
+    assert float(program.evaluate(run, jax.random.key(1)).episode_return[ROLE].min()) == 1.0
+    np.testing.assert_array_equal(run.policies[ROLE].logits.argmax(-1), [0, 1])
+
+
+LEARNERS = {
+    "ppo": lambda **changes: PPOConfig(
+        **{"horizon": 8, "epochs": 2, "num_minibatches": 2, "widths": (16,), "learning_rate": 0.01} | changes
+    ),
+    "ppo_rnn": lambda **changes: PPOConfig(
+        **{
+            "horizon": 8,
+            "epochs": 2,
+            "num_minibatches": 2,
+            "widths": (16,),
+            "learning_rate": 0.01,
+            "sampling": "sequential",
+            "core": {"kind": "gru", "width": 8},
+        }
+        | changes
+    ),
+    "a2c": lambda **changes: A2CConfig(
+        **{"horizon": 8, "widths": (16,), "optimizer": "adam", "learning_rate": 0.03} | changes
+    ),
+    "sac": lambda **changes: SACConfig(
+        **{"horizon": 8, "widths": (16,), "batch_size": 16, "learning_starts": 32, "learning_rate": 0.01}
+        | changes
+    ),
+}
+
+
+def learnt_blindly(learner, shown, seeds=5):
+    """Explained variance and share of right choices, per seed, after 100 updates."""
+    algo = LEARNERS[learner](normalize_reward=True)
+    config = run_of(probes.Hidden(shown), algo, updates=100, num_envs=16)
+    program = make_program(config)
+    agent = program.agents[ROLE]
+
+    def one(key):
+        run, reports = jax.lax.scan(lambda r, _: program.update(r), program.init(key), None, config.updates)
+        obs, reset = jnp.zeros((1000, 1, 1)), jnp.ones((1000, 1), bool)
+        action, *_ = agent.act(run.policies[ROLE], key, obs, agent.initial_carry((1000, 1)), reset, None)
+        return reports.metrics["losses/explained_variance"][-1], action.mean()
+
+    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), seeds))
+
+
+@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn", "a2c"])
+def test_a_critic_that_sees_the_cue_lets_blind_agents_learn(learner):
+    (known, with_it), (unknown, without) = (learnt_blindly(learner, shown) for shown in (True, False))
+    assert known.min() > 0.9 and unknown.max() < 0.5
+    assert with_it.min() > 0.95 and with_it.mean() > without.mean() + 0.2, (with_it, without)
+
+
+@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn"])
+def test_what_critics_see_is_recorded_and_never_moves_the_actor(learner):
+    config = run_of(probes.Hidden(), LEARNERS[learner]())
+    program = make_program(config)
+    run, _ = trained(config, program)
+    state, agent = run.policies[ROLE], program.agents[ROLE]
+    assert int(state.observations.critic.count) == int(state.observations.actor.count) == 3 * 8 * 8
+    assert float(state.observations.critic.var[0]) > 0.5 and float(state.observations.actor.var[0]) == 0.0
+    carry, reset = agent.initial_carry((2, 1)), jnp.zeros((2, 1), bool)
+    seen = Asymmetric(jnp.zeros((2, 1, 1)), jnp.array([-1.0, 1.0])[:, None, None])
+    action, after, extras = agent.act(state, jax.random.key(0), seen, carry, reset, None)
+    alone, after_alone, less = agent.act(state, jax.random.key(0), seen.actor, carry, reset, None)
+    jax.tree.map(np.testing.assert_array_equal, (action, after), (alone, after_alone))
+    np.testing.assert_array_equal(extras["log_prob"], less["log_prob"])
+    assert less["value"] is None and extras["value"][0, 0] != extras["value"][1, 0]
+    np.testing.assert_array_equal(agent.value(state, seen, carry, reset, None), extras["value"])
+
+
+class Steered(probes.Hidden):
+    action = probes.ContinuousTarget.action
+
+
+def test_critics_apart_are_refused_where_nobody_can_use_them():
+    with pytest.raises(ValueError, match="^algo=sac: cannot learn player, whose critics see more"):
+        run_of(Steered(), LEARNERS["sac"]())
+    config = run_of(probes.Hidden(), LEARNERS["ppo"](shared=True))
+    with pytest.raises(ValueError, match="^shared=True: must be false where critics have observations of"):
+        make_program(config)
+
+
+class Pulled(probes.Opposites):
+    """With continuous actions: what is paid falls with the distance from -.8 and from .8."""
+
+    action = probes.Box((1,), -1.0, 1.0)
+
+    def reward(self, state, action, params):
+        return 1.0 - jnp.abs(action[:, 0] - jnp.array([-0.8, 0.8]))
+
+
+PER_AGENT = {ROLE: "learner:per_agent"}
+
+
+@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn", "a2c", "sac"])
+def test_only_learners_per_agent_do_opposite_things_in_equal_places(learner):
+    env, changes = (Pulled(), {"gamma": 0.0}) if learner == "sac" else (probes.Opposites(), {})
+    returns = {}
+    for name in (None, PER_AGENT):
+        config = run_of(env, LEARNERS[learner](**changes), updates=40, controllers=name or {})
+        program = make_program(config)
+        run, reports = trained(config, program)
+        played = program.evaluate(run, jax.random.key(1))
+        returns[name is not None] = float(played.episode_return[ROLE].mean())
+        metrics = reports.metrics
+        assert all(x.shape == (40,) for x in metrics.values())
+    assert "losses/parameter_norm" in metrics
+    # Where it is paid by distance, one policy for both can do no better than .2 on average.
+    least, most = (0.75, 0.25) if learner == "sac" else (1.0, 0.5)
+    assert returns[True] >= least and returns[False] <= most, returns
+
+
+def test_a_run_of_learners_per_agent_continues_and_tells_its_learners_apart():
+    config = run_of(probes.Opposites(), LEARNERS["ppo_rnn"](), controllers=PER_AGENT)
+    program = make_program(config)
+    run, _ = trained(config, program)
+    policy = run.policies[ROLE]
+    assert all(x.shape[0] == 2 for x in jax.tree.leaves(policy))
+    jax.tree.map(np.testing.assert_array_equal, program.renewed(run).policies[ROLE], policy)
+    faster = dataclasses.replace(config, algo=LEARNERS["ppo_rnn"](learning_rate=0.5), algos={})
+    np.testing.assert_array_equal(
+        make_program(faster).renewed(run).policies[ROLE].hyper["learning_rate"], np.float32([0.5, 0.5])
+    )
+    bare = program.policy(run)
+    assert bare.policies[ROLE].optimizer is None
+    same = [program.evaluate(x, jax.random.key(3)).episode_return[ROLE] for x in (run, bare)]
+    np.testing.assert_array_equal(*same)
+
+
+def test_a_replay_per_agent_is_counted_as_often_as_there_are_agents():
+    one, each = (
+        run_of(Pulled(), LEARNERS["sac"](replay={"capacity": 1600}), controllers=name)
+        for name in ({}, PER_AGENT)
+    )
+    assert each.agents(ROLE) == 1 and each.policies(ROLE) == 2
+    rings = jax.eval_shape(make_program(each).init, jax.random.key(0)).policies[ROLE].replay
+    assert replay_bytes(each) == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(rings))
+    assert replay_bytes(each) > 1.9 * replay_bytes(one)
+
+
+def test_nobody_shares_learners_per_agent():
+    with pytest.raises(ValueError, match="^controllers.prey=shared:hunter: hunter has a learner per agent"):
+        run_of(
+            probes.Rivals(),
+            LEARNERS["sac"](),
+            controllers={"hunter": "learner:per_agent", "prey": "shared:hunter"},
+        )
+    config = run_of(
+        probes.Rivals(), LEARNERS["sac"](), controllers={"hunter": "learner", "prey": "learner:each"}
+    )
+    with pytest.raises(ValueError, match="^controllers.prey=learner:each: .*learner, learner:per_agent"):
+        make_program(config).controllers(config.env)
+
+
+class Shades(probes.Pictures):
+    """With continuous actions: what is paid falls with the distance from .8 times the cue."""
+
+    action = probes.Box((1,), -1.0, 1.0)
+
+    def reward(self, state, action, params):
+        return 1.0 - jnp.abs(action[:, 0] - 0.8 * state.cue)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn", "a2c", "sac"])
+def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner, normalize):
+    env, runs = Shades if learner == "sac" else probes.Pictures, {}
+    for dtype in (np.uint8, np.float32):
+        config = run_of(env(dtype), LEARNERS[learner](normalize_observation=normalize), updates=6)
+        run, reports = trained(config)
+        policy = run.policies[ROLE]
+        runs[dtype] = (policy.replace(replay=None) if learner == "sac" else policy), reports.metrics
+    if learner == "sac":
+        # XLA's code for what is gathered from a ring depends on its type, in the last digit.
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+        jax.tree.map(close, *runs.values())
+    else:
+        jax.tree.map(np.testing.assert_array_equal, *runs.values())
+
+
+@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn"])
+def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
+    config = run_of(probes.Pictures(), LEARNERS[learner]())
+    program = make_program(config)
+    run = jax.jit(program.init)(jax.random.key(0))
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
+    collector = rollout.Collector(program.env, program.agents, acting, config.horizon, config.segments)
+    recorded = jax.eval_shape(
+        lambda s: rollout.collect(collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum))[1],
+        run,
+    ).rollouts[ROLE]
+    assert recorded.obs.shape == (8, 8, 1, 2, 3) and recorded.obs.dtype == jnp.uint8
+    prepare = {"ppo": samples.prepare, "ppo_rnn": segments.prepare}[learner]
+    state = run.policies[ROLE]
+
+    def batch(recorded):
+        flat = recorded.replace(obs=recorded.obs.reshape(8, 8, 1, 6))
+        return prepare(config.algo, state, flat, state.hyper)
+
+    made = jax.eval_shape(batch, recorded)
+    kept = made.obs if learner == "ppo" else made.rollout.obs
+    assert kept.dtype == jnp.uint8 and kept.size == 8 * 8 * 6
+
+
+def test_a_ring_of_bytes_takes_a_quarter():
+    bytes_of = {}
+    for dtype in (np.uint8, np.float32):
+        replay = {"capacity": 80, "success_capacity": 40, "success_ratio": 0.5}
+        config = run_of(Shades(dtype), LEARNERS["sac"](replay=replay))
+        program = make_program(config)
+        state = jax.eval_shape(program.init, jax.random.key(0)).policies[ROLE].replay
+        rings = state.ring, state.successes.ring
+        assert all(ring.obs.dtype == ring.next_obs.dtype == dtype for ring in rings)
+        bytes_of[dtype] = replay_bytes(config)
+        run, _ = trained(config, program)
+        ring = run.policies[ROLE].replay.ring
+        np.testing.assert_array_equal(np.unique(np.asarray(ring.obs)[:, :3] > 110), [False, True])
+    # 120 transitions of two observations of 6 numbers each.
+    assert bytes_of[np.float32] - bytes_of[np.uint8] == 120 * 2 * 6 * 3
+
+
+def test_an_environment_that_shows_other_numbers_than_it_says_is_refused():
+    class Wrong(Shades):
+        def observe(self, state, params):
+            return super().observe(state, params) + 0.5
+
+    config = run_of(Wrong(), LEARNERS["sac"]())
+    program = make_program(config)
+    with pytest.raises(ValueError, match="^observations are float32, though their space is uint8"):
+        jax.eval_shape(lambda key: program.update(program.init(key)), jax.random.key(0))

@@ -1,0 +1,220 @@
+"""Slots that come and go, and agents that are paid while they do not act, through whole programs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from probes import ROLE
+
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.types import Transition
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.tracking import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.training import loop, rollout
+from jaxmarl_echelon.training.agents import make_controllers
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+
+def ppo(**changes):
+    return PPOConfig(epochs=2, num_minibatches=2, widths=(16,), normalize_observation=False, **changes)
+
+
+def ppo_segments(**changes):
+    return PPOConfig(
+        epochs=2,
+        num_minibatches=2,
+        widths=(16,),
+        normalize_observation=False,
+        sampling="sequential",
+        core={"kind": "gru", "width": 8},
+        **changes,
+    )
+
+
+def a2c(**changes):
+    return A2CConfig(widths=(16,), normalize_observation=False, **changes)
+
+
+def sac(**changes):
+    settings = {"batch_size": 16, "learning_starts": 32, "replay": {"capacity": 600}}
+    return SACConfig(widths=(16,), **settings | changes)
+
+
+class Walkers(probes.Comings):
+    """With continuous actions, for learners with a replay."""
+
+    action = probes.ContinuousTarget.action
+
+
+class Steered(probes.Fallen):
+    """With continuous actions: the first coordinate of the first action is what the end pays."""
+
+    action = probes.Box((1,), -1.0, 1.0)
+
+    def step(self, key, state, actions, params):
+        return super().step(key, state, {ROLE: actions[ROLE][..., 0]}, params)
+
+
+def run_of(env, algo, updates=3, num_envs=4, **changes):
+    steps = updates * num_envs * algo.horizon
+    return RunConfig(
+        env=env,
+        algo=algo,
+        curriculum=fixed,
+        total_env_steps=steps,
+        num_envs=num_envs,
+        eval_episodes=4,
+        eval_every=1,
+        checkpoint_every=1,
+        window=8,
+        stagger=False,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments, sac])
+def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
+    env = Walkers() if learner is sac else probes.Comings()
+    config = run_of(env, learner(horizon=8))
+    program = make_program(config)
+    loop.train(config, program, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
+    metrics, episodes = (read_columns(tmp_path / name) for name in ("metrics.csv", "episodes.csv"))
+    scores, played = (read_columns(tmp_path / name) for name in ("eval.csv", "eval_episodes.csv"))
+    # Two agents take part, with returns of 4 and 2, 4 and 2 steps, and scores of 1 and .5.
+    for name, value in (("return", 3.0), ("travelled", 3.0), ("pace", 2.0), ("share_rate", 0.75)):
+        np.testing.assert_allclose(metrics[f"train/{name}"][1:], value, err_msg=name)
+    for name, value in (("travelled", 3.0), ("pace", 2.0), ("share", 0.75), (f"return/{ROLE}", 3.0)):
+        np.testing.assert_allclose(episodes[name], value, err_msg=name)
+    for name, value in (("avg_reward", 3.0), ("travelled", 3.0), ("pace", 2.0), ("share_rate", 0.75)):
+        np.testing.assert_allclose(scores[name], value, err_msg=name)
+    for name, value in (("reward", 3.0), ("travelled", 3.0), ("share", 0.75)):
+        np.testing.assert_allclose(played[name], value, err_msg=name)
+    assert (scores["share_low"] <= 0.75).all() and (scores["share_high"] >= 0.75).all()
+
+
+def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
+    config = run_of(probes.Comings(), ppo_segments(horizon=8))
+    program = make_program(config)
+    run = jax.jit(program.init)(jax.random.key(0))
+    collector = rollout.Collector(
+        program.env, program.agents, program.controllers(program.env), config.horizon, 1
+    )
+    time = run.episodes.time
+    assert not time.restarts(ROLE, jnp.zeros(4, bool)).any()
+    played, collected = jax.jit(lambda s: played_by(program, config, s))(run)
+    reset = np.asarray(collected.rollouts[ROLE].reset)
+    assert reset[0].all()
+    np.testing.assert_array_equal(reset[2], [[False, True, False]] * 4)
+    np.testing.assert_array_equal(reset[[1, 3]], False)
+    assert collector.env is program.env and played.episodes.time.over.shape == (4,)
+
+
+def played_by(program, config, run):
+    """One rollout of the program's own collector, with sampled actions."""
+    acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
+    collector = rollout.Collector(program.env, program.agents, acting, config.horizon, config.segments)
+    return rollout.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))
+
+
+@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
+def test_what_is_paid_at_the_end_reaches_the_decision_of_an_agent_that_waited(learner):
+    """The second agent's only decision is paid three steps later, when it does not act any more."""
+    config = run_of(probes.Fallen(), learner(horizon=8, learning_rate=3e-2), updates=60, num_envs=16)
+    program = make_program(config)
+    run = jax.jit(program.init)(jax.random.key(0))
+    run, reports = jax.jit(lambda s: jax.lax.scan(lambda r, _: program.update(r), s, None, 60))(run)
+    returns = reports.metrics["train/return"]
+    assert float(returns[0]) < 0.85 and float(returns[-1]) > 0.97
+    result = jax.jit(program.evaluate)(run, jax.random.key(1))
+    np.testing.assert_array_equal(result.episode_return[ROLE], 1.0)
+
+
+def test_the_evaluation_counts_what_comes_late():
+    config = run_of(probes.Fallen(), ppo(horizon=8))
+    program = make_program(config)
+    run = jax.jit(program.init)(jax.random.key(0))
+    forced = lambda env: {  # noqa: E731
+        ROLE: program.controllers(env)[ROLE]._replace(
+            act=lambda key, state, memory, view, reset: (memory, jnp.ones((4, 2), jnp.int32), {})
+        )
+    }
+    result = program.evaluate_as(forced, run.policies, run, jax.random.key(1), episodes=4)
+    np.testing.assert_array_equal(result.episode_return[ROLE], 1.0)
+
+
+def test_a_replay_holds_decisions_with_all_that_came_of_them():
+    """A transition is written once it is complete, with all that came until the agent's story was over."""
+    seen = []
+    env = Steered()
+    config = run_of(env, sac(horizon=8, learning_starts=10_000))
+    program = make_program(config)
+    (agent,) = program.agents.values()
+
+    def update(state, key, batch):
+        jax.debug.callback(lambda *x: seen.append(x), batch.alive, batch.reward, batch.action, batch.discount)
+        return agent.update(state, key, batch)
+
+    watched = make_program(config, {ROLE: agent._replace(update=update)})
+    run = jax.jit(watched.init)(jax.random.key(0))
+    jax.block_until_ready(jax.jit(watched.update)(run))
+    jax.effects_barrier()
+    alive, reward, action, discount = (np.stack(x) for x in zip(*seen, strict=True))
+    # The first agent acts in each of four steps; the second's only decision is complete at the end.
+    np.testing.assert_array_equal(alive[:, :, 0], True)
+    np.testing.assert_array_equal(alive[:, 0, 1], [False, False, False, True] * 2)
+    np.testing.assert_allclose(reward[3::4, :, 1], action[3::4, :, 1, 0], atol=1e-6)
+    np.testing.assert_array_equal(discount[3::4, :, 1], 0.0)
+
+
+def test_settling_keeps_one_decision_per_agent():
+    def one(reward, alive, obs):
+        values = jnp.full((1, 1), reward, jnp.float32)
+        return Transition(
+            obs=jnp.full((1, 1, 1), obs, jnp.float32),
+            action=jnp.full((1, 1, 1), obs, jnp.float32),
+            reward=values,
+            discount=jnp.ones((1, 1)),
+            next_obs=jnp.full((1, 1, 1), obs + 1, jnp.float32),
+            boundary=jnp.zeros((1, 1), bool),
+            success=jnp.zeros((1, 1), bool),
+            alive=jnp.full((1, 1), alive),
+        )
+
+    no = jnp.zeros((1, 1), bool)
+    pending = rollout.Pending(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), no)
+    settle = rollout.settle
+    pending, first = settle(pending, one(1.0, True, 5.0), ~no)
+    assert not first.alive.any() and pending.waits.all()
+    pending, second = settle(pending, one(2.0, False, 6.0), ~no)
+    assert not second.alive.any() and pending.waits.all()
+    pending, third = settle(pending, one(4.0, False, 7.0), no)
+    assert third.alive.all() and not pending.waits.any()
+    assert [x.item() for x in (third.reward, third.obs, third.next_obs)] == [7.0, 5.0, 8.0]
+    pending, fourth = settle(pending, one(8.0, True, 9.0), no)
+    assert fourth.alive.all() and [x.item() for x in (fourth.reward, fourth.obs)] == [8.0, 9.0]
+
+
+def test_breaking_an_episode_off_truncates_those_that_wait_as_well():
+    env = probes.Fallen()
+
+    def draw(key):
+        return episodes_lib.Drawn(env.default_params())
+
+    @jax.jit
+    def two_steps(key):
+        running = episodes_lib.start(env, key, draw, 2)
+        actions = {ROLE: jnp.ones((2, 2), jnp.int32)}
+        running, _ = episodes_lib.step(env, key, running, actions, draw)
+        return episodes_lib.step(env, key, running, actions, draw, cut=jnp.array([True, False]))
+
+    running, stepped = two_steps(jax.random.key(0))
+    np.testing.assert_array_equal(stepped.time.truncated[ROLE], [[True, True], [False, False]])
+    np.testing.assert_array_equal(stepped.waited[ROLE], [[False, True], [False, True]])
+    np.testing.assert_array_equal(stepped.reset_next, [True, False])
+    np.testing.assert_array_equal(running.time.alive[ROLE], [[True, True], [True, False]])

@@ -1,0 +1,112 @@
+"""What all episodes share enters compiled programs as an argument, once, and is never saved."""
+
+import math
+import re
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.keys import run_key
+from jaxmarl_echelon.training.program import make_program, scored_assessment
+
+LARGEST = 64 * 1024
+BITS = {"bf16": 16}
+SMALL = ("num_envs=8", "total_env_steps=64", "algo.horizon=4", "algo.num_minibatches=2", "algo.widths=[16]")
+JOBS = {
+    "f110": ("env=f110", "env.lidar_beams=24", "env.map=[line2,track:0]", "curriculum=phased26"),
+    "race": ("env=f110_race", "env.lidar_beams=24", "env.map=[track:0,track:1]"),
+    "echelon": ("env=echelon", "env.maps=8"),
+}
+
+
+def program_of(*overrides):
+    config, _ = command_line.compose_config(command_line.plain([*SMALL, "algo=ppo", *overrides]))
+    return make_program(config_lib.read(config))
+
+
+def lowered(program):
+    """The texts of the three programs that a run compiles."""
+    key, world = run_key(0), program.world
+    init = jax.jit(lambda key, world: program.init(key, world=world))
+    state = jax.eval_shape(init, key, world)
+    parts = {
+        "init": init.lower(key, world),
+        "update": jax.jit(program.update).lower(state, world),
+        "assess": jax.jit(scored_assessment(program, 0)).lower(state, world),
+    }
+    return {name: part.as_text() for name, part in parts.items()}
+
+
+def constants(text):
+    """Bytes of the constants in a StableHLO text that hold more than one number over and over."""
+    pattern = r"stablehlo\.constant dense<([\[\"])[^>]*> : tensor<((?:[0-9]+x)*)([a-z]+[0-9]+)>"
+    for _, shape, kind in re.findall(pattern, text):
+        bits = BITS.get(kind) or int(re.sub(r"[a-z]", "", kind))
+        yield math.prod(int(size) for size in shape.split("x") if size) * max(bits, 8) // 8
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_no_large_constant_stands_in_a_lowered_program(job):
+    program = program_of(*JOBS[job])
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))
+    assert size > LARGEST
+    for name, text in lowered(program).items():
+        assert "stablehlo.while" in text
+        assert max(constants(text), default=0) <= LARGEST, name
+
+
+def test_a_constant_would_be_seen():
+    program = program_of(*JOBS["race"])
+    text = jax.jit(program.init).lower(run_key(0)).as_text()
+    assert max(constants(text)) > LARGEST
+
+
+def test_what_is_compiled_does_not_depend_on_the_number_of_maps():
+    def lines(maps):
+        program = program_of("env=echelon", f"env.maps={maps}")
+        key, world = run_key(0), program.world
+        state = jax.eval_shape(lambda key, world: program.init(key, world=world), key, world)
+        return jax.jit(program.update).lower(state, world).as_text().count("\n")
+
+    # Drawing one of n takes a few lines more or less, as n is.
+    assert lines(2) == pytest.approx(lines(8), rel=0.01)
+
+
+def test_a_world_as_argument_gives_the_same_results():
+    program = program_of(*JOBS["race"])
+    start = jax.jit(program.init)(run_key(3))
+    with_world, without = (jax.jit(program.update)(start, *world) for world in ((program.world,), ()))
+    for a, b in zip(jax.tree.leaves(with_world[1]), jax.tree.leaves(without[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_checkpoints_hold_no_world(tmp_path):
+    program = program_of("env=echelon", "env.maps=8")
+    state = jax.jit(lambda key, world: program.init(key, world=world))(run_key(0), program.world)
+    largest = max(leaf.size for leaf in jax.tree.leaves(program.world.env))
+    sizes = [leaf.size for leaf in jax.tree.leaves(state) if hasattr(leaf, "size")]
+    assert largest not in sizes
+    checkpoints.save(tmp_path / "checkpoints", ("latest",), state, {"step": 0})
+    written = sum(path.stat().st_size for path in (tmp_path / "checkpoints").rglob("*") if path.is_file())
+    assert 0 < written < 40e6
+
+
+def test_a_frozen_policy_and_a_teacher_are_no_constants(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wide = [part.replace("[16]", "[256,256]") for part in SMALL]
+    small = ["env.lidar_beams=24", "env.max_steps=40", "eval_episodes=2", "tracking=quiet"]
+    monkeypatch.setattr(
+        sys, "argv", ["train", *wide, *small, "run_name=both", "controllers.defender=learner"]
+    )
+    command_line.guarded(train.main)
+    folder = tmp_path / "outputs" / "f110" / "ppo" / "both"
+    for asked in (
+        (*small, f"controllers.defender=frozen:{folder}"),
+        (*small, "algo=ppo_rnn", "algo.horizon=4", f"algo.teacher={folder}"),
+    ):
+        for name, text in lowered(program_of("env=f110", *asked)).items():
+            assert max(constants(text), default=0) <= LARGEST, (asked, name)

@@ -1,0 +1,167 @@
+"""Sparse batched work: active entries compacted, computed in chunks, put back."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from physics.sparse_batch import (
+    any_in_batch,
+    compute_rows,
+    compute_where,
+    cond_any,
+    first_active,
+    fold_active,
+    update_where,
+)
+
+
+def scaled(values, factor, common):
+    return {"x": values * factor + common.sum()}
+
+
+def call(needed, values, factor, common):
+    return compute_where(scaled, needed, {"x": values}, values, factor, common, share=0.25)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.1, 0.5, 1.0])
+def test_compute_where_in_nested_batches(chance):
+    rng = np.random.default_rng(0)
+    needed = jnp.asarray(rng.random((3, 10)) < chance)
+    values = jnp.asarray(rng.random((3, 10, 4)), jnp.float32)
+    factor, common = jnp.arange(3.0), jnp.ones(5)
+    nested = jax.vmap(jax.vmap(call, (0, 0, None, None)), (0, 0, 0, None))
+    expected = jnp.where(needed[..., None], values * factor[:, None, None] + 5, values)
+    np.testing.assert_allclose(jax.jit(nested)(needed, values, factor, common)["x"], expected, rtol=1e-6)
+    alone = call(needed[0, 0], values[0, 0], factor[0], common)["x"]
+    np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_updates_start_from_each_ones_own_state(chance):
+    needed = jnp.asarray(np.random.default_rng(1).random(10) < chance)
+    state = jnp.arange(20.0).reshape(10, 2)
+    batch = jax.vmap(lambda n, s: update_where(lambda s, a: 2 * s + a, n, s, jnp.ones(2), share=0.2))
+    np.testing.assert_allclose(batch(needed, state), jnp.where(needed[:, None], 2 * state + 1, state))
+
+
+def test_only_as_many_as_there_is_room_for_are_worked_on_at_a_time():
+    seen = []
+
+    def look(values):
+        seen.append(values.shape)
+        return values
+
+    batch = jax.vmap(lambda n, v: compute_where(look, n, v, v, share=0.1))
+    text = str(jax.make_jaxpr(batch)(jnp.ones(40, bool), jnp.ones((40, 6))))
+    assert set(seen) == {(6,)} and "f32[4,6]" in text
+
+
+@pytest.mark.parametrize("size", [5, 128, 129, 1000])
+@pytest.mark.parametrize("chance", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("room", [1, 7, 200])
+def test_first_active_compacts_short_and_long_masks(size, chance, room):
+    mask = np.random.default_rng(size).random((2, size)) < chance
+    active = jax.jit(jax.vmap(lambda m: first_active(m, room)))(mask)
+    for row in range(2):
+        found, true = jax.tree.map(lambda v, row=row: v[row], active), np.flatnonzero(mask[row])
+        expected = np.concatenate([true, np.full(room, size)])[:room]
+        np.testing.assert_array_equal(found.index, expected)
+        np.testing.assert_array_equal(found.place[true], np.arange(true.size))
+        np.testing.assert_array_equal(found.live, expected < size)
+        assert found.count == true.size
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("size", [6, 150])
+def test_fold_active_visits_each_active_entry_once_in_order(lockstep, size):
+    mask = np.random.default_rng(2).random((3, size)) < np.array([[0.0], [0.4], [1.0]])
+
+    def visit(active, carry):
+        seen, clock = carry
+        now = jnp.where(active.live, clock + jnp.arange(active.index.size), -1)
+        return seen.at[active.index].set(now, mode="drop"), clock + active.live.sum()
+
+    def fold(mask):
+        return fold_active(mask, visit, (jnp.full(size, -1), jnp.int32(0)), 4, lockstep=lockstep)
+
+    seen, clock = jax.vmap(fold)(jnp.asarray(mask))
+    np.testing.assert_array_equal(seen, np.where(mask, np.cumsum(mask, 1) - 1, -1))
+    np.testing.assert_array_equal(clock, mask.sum(1))
+
+
+def test_there_must_be_room():
+    mask = jnp.ones(2, bool)
+    with pytest.raises(ValueError, match="room=0"):
+        fold_active(mask, lambda active, carry: carry, (), 0)
+    with pytest.raises(ValueError, match="room=0"):
+        compute_rows(mask, lambda rows: rows, mask, mask, 0)
+
+
+def test_a_loop_while_anywhere_selects_nothing():
+    def count(value):
+        return jax.lax.while_loop(
+            lambda v: any_in_batch(v[0] < 5), lambda v: (jnp.where(v[0] < 5, v[0] + 1, v[0]), v[1]), value
+        )
+
+    start = jnp.arange(8), jnp.ones((8, 100))
+    assert jax.vmap(count)(start)[0].tolist() == [5, 5, 5, 5, 5, 5, 6, 7]
+    body = str(jax.make_jaxpr(jax.vmap(count))(start))
+    assert "bool[8,100]" not in body
+
+
+def test_cond_any_runs_for_all_or_nobody():
+    def batch(flags):
+        return jax.vmap(lambda f, v: cond_any(f, lambda v: v + 1, lambda v: v, v))(flags, jnp.zeros(3))
+
+    assert batch(jnp.array([False, True, False])).tolist() == [1, 1, 1]
+    assert batch(jnp.zeros(3, bool)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 5, 8])
+def test_compute_rows_equals_where_for_every_pattern(room):
+    masks = (jnp.arange(32)[:, None] >> jnp.arange(5)) % 2 == 1
+    inputs = {"x": jnp.arange(5.0), "y": jnp.arange(10).reshape(5, 2)}
+    default = (-jnp.arange(5.0), -jnp.ones((5, 2), jnp.int32))
+
+    def fn(inputs):
+        return inputs["x"] ** 2 + 1, inputs["y"] * 3
+
+    got = jax.jit(jax.vmap(lambda mask: compute_rows(mask, fn, inputs, default, room)))(masks)
+    new = fn(inputs)
+    np.testing.assert_array_equal(got[0], np.where(masks, new[0], default[0]))
+    np.testing.assert_array_equal(got[1], np.where(masks[..., None], new[1], default[1]))
+
+
+@pytest.mark.parametrize(("picked", "calls"), [(0, 0), (1, 1), (4, 1), (5, 2), (12, 3)])
+def test_compute_rows_calls_as_often_as_needed(picked, calls):
+    count = []
+
+    def fn(rows):
+        jax.debug.callback(lambda: count.append(None))
+        return rows
+
+    x = jnp.arange(12)
+    jax.jit(lambda mask: compute_rows(mask, fn, x, x, 4))(jnp.arange(12) < picked).block_until_ready()
+    jax.effects_barrier()
+    assert len(count) == calls
+
+
+@pytest.mark.parametrize("room", [3, 8])
+def test_compute_rows_costs_nothing_for_an_empty_mask(room):
+    def fn(rows):
+        return jax.lax.fori_loop(0, 300, lambda i, x: jnp.tanh(x @ x), rows)
+
+    x = jnp.ones((8, 32, 32))
+    apply = jax.jit(lambda mask: compute_rows(mask, fn, x, x, room))
+
+    def seconds(mask):
+        began = time.perf_counter()
+        apply(mask).block_until_ready()
+        return time.perf_counter() - began
+
+    none, everything = (jnp.full(8, value) for value in (False, True))
+    seconds(none)
+    assert min(seconds(none) for _ in range(5)) < 0.2 * min(seconds(everything) for _ in range(3))
