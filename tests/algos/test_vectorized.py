@@ -97,7 +97,7 @@ def assert_close(x, y, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
 
 
-@pytest.mark.parametrize("make", [ppo, ppo_rnn, a2c, sac])
+@pytest.mark.parametrize("make", [ppo_rnn, a2c, sac])
 def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
     agent = per_agent(alone, A)
@@ -119,7 +119,7 @@ def test_learners_per_agent_become_what_each_would_become_alone(make):
     assert (np.max(jax.tree.leaves(moved), 0) > 1e-4).all()
 
 
-@pytest.mark.parametrize("make", [ppo, ppo_rnn])
+@pytest.mark.parametrize("make", [ppo_rnn])
 def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     alone = make()
     agent = per_agent(alone, A)
@@ -165,7 +165,7 @@ def noise(carry):
     return jax.tree.map(lambda x: jnp.float32(draws.standard_normal(x.shape)), carry)
 
 
-@pytest.mark.parametrize("make", [ppo, ppo_rnn])
+@pytest.mark.parametrize("make", [ppo_rnn])
 def test_groups_of_environments_act_as_each_state_alone(make):
     groups, part = 3, E // 3
     alone = make()

@@ -190,7 +190,7 @@ class Pulled(probes.Opposites):
 PER_AGENT = {ROLE: "learner:per_agent"}
 
 
-@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn", "a2c", "sac"])
+@pytest.mark.parametrize("learner", ["ppo", "sac"])
 def test_only_learners_per_agent_do_opposite_things_in_equal_places(learner):
     env, changes = (Pulled(), {"gamma": 0.0}) if learner == "sac" else (probes.Opposites(), {})
     returns = {}
@@ -259,8 +259,9 @@ class Shades(probes.Pictures):
         return 1.0 - jnp.abs(action[:, 0] - 0.8 * state.cue)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("learner", ["ppo", "ppo_rnn", "a2c", "sac"])
+@pytest.mark.parametrize(
+    ("learner", "normalize"), [("ppo", True), ("ppo_rnn", False), ("a2c", True), ("sac", True)]
+)
 def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner, normalize):
     env, runs = Shades if learner == "sac" else probes.Pictures, {}
     for dtype in (np.uint8, np.float32):
