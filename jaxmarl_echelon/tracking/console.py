@@ -123,6 +123,8 @@ def evaluation_line(view: RunView, step: int, values: Values) -> str:
     for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
         if key in values:
             parts.append(f"{label} {measured(values[key])}")
+    columns = [one.column for one in view.run.spec.measures if one.column in values]
+    parts += [f"{name} {measured(values[name])}" for name in columns[:3]]
     if values.get("quarantined"):
         parts.append(f"quarantined {number(values['quarantined'])}")
     prefix = "outcome/"

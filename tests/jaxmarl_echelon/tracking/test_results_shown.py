@@ -61,6 +61,7 @@ def test_the_console_names_score_and_results(tmp_path):
     for words in ("quality 50", "laps 2.5", "delivered_rate 0.25", "collisions 3"):
         assert words in trained, words
     assert "quality 62.5% [50.0, 75.0]" in evaluated.replace(" %", "%")
+    assert "laps 3.5" in evaluated and "delivered_rate 0.375" in evaluated
     assert "speed" not in trained
 
 
