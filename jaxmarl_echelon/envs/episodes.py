@@ -215,19 +215,11 @@ def step(
     before, drawn = episodes.running.tree, episodes.drawn.tree
     previous = before.time
     num_envs = previous.over.shape[0]
-    keys = jax.random.split(key_step, num_envs)
-    state, time = strong(jax.vmap(env.step)(keys, before.env, actions, drawn.params))
-    _require_same_layout((before.env, previous), (state, time))
-
-    quarantined = previous.over | ~finite(rows((state, time)))
+    (state, time, sums), sound = advance(env, key_step, before, actions, drawn.params)
+    quarantined = previous.over | ~sound
     time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
     acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
     waited = {role: flag & ~quarantined[:, None] for role, flag in waiting(env.spec, before).items()}
-    owed = {role: acted[role] | waited[role] if waited else acted[role] for role in acted}
-    time = time.replace(
-        reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
-    )
-    sums = _add(env.spec, before.sums, previous, time)
     finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
         waits = waiting(env.spec, Running(state, time, sums))
@@ -251,6 +243,38 @@ def step(
     return following, transition
 
 
+def advance(
+    env: Environment, key: jax.Array, running: Running, actions: dict[str, jax.Array], params: PyTree
+) -> tuple[Running, jax.Array]:
+    """One decision of E environments without resets: the part that training and evaluation share.
+
+    Args:
+      env: the environment.
+      key: one key for all environments.
+      running: the state before the decision.
+      actions: per role `[E, A, ...]`.
+      params: environment parameters `[E]`.
+
+    Returns:
+      the state after it, with rewards of agents that are owed none dropped and sums advanced; and bool `[E]`,
+      whether all its numbers are finite.
+
+    Raises:
+      ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
+    """
+    before = running.time
+    keys = jax.random.split(key, before.over.shape[0])
+    state, time = strong(jax.vmap(env.step)(keys, running.env, actions, params))
+    _require_same_layout((running.env, before), (state, time))
+    sound = finite(rows((state, time)))
+    waits = waiting(env.spec, running)
+    owed = {role: alive | waits[role] if waits else alive for role, alive in before.alive.items()}
+    time = time.replace(
+        reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
+    )
+    return Running(state, time, _add(env.spec, running.sums, before, time)), sound
+
+
 def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
     """New episodes of the environments with indices `numbers [N]`."""
 
@@ -265,7 +289,7 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
     state, time = select(sound, begun, finite_part(begun)).tree
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     time = time.replace(alive=alive, over=time.over | ~sound)
-    return Episodes(drawn, rows(Running(state, time, _nothing_yet(env.spec, time))))
+    return Episodes(drawn, rows(Running(state, time, initial_sums(env.spec, time))))
 
 
 def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
@@ -298,7 +322,7 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
     )
 
 
-def _nothing_yet(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
+def initial_sums(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
     """Initial accumulators of episodes `[E]` that begin with the time steps `time`."""
     return EpisodeSums(
         present={role: time.filled(role) for role in time.alive},

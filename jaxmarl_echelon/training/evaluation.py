@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_echelon.envs import results as results_lib
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec
+from jaxmarl_echelon.envs.episodes import Running, advance, initial_sums
 from jaxmarl_echelon.envs.rows import Rows, row, rows
 from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.training.controllers import Controller
@@ -117,59 +118,31 @@ def play(
     frame = jax.vmap(record) if record else lambda *_: None
 
     def step(carry, step_key):
-        running, memories, reset, result = carry
-        state, time = running.tree
+        running, memories, reset, quarantined = carry
+        now = running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
-        moved, actions, _ = decide(
-            controllers, policies, keys[1:], memories, View(state, params, time), reset
-        )
-        playing = ~time.over & ~result.quarantined
-        after = jax.vmap(env.step)(jax.random.split(keys[0], number), state, actions, params)
-        following = rows(strong(after))
-        counts = playing & finite(following)
-        result = _accumulate(env.spec, result, time, after[1], counts)
-        result = result.replace(quarantined=result.quarantined | (playing & ~counts))
-        running, memories = select(counts, (following, moved), (running, memories))
-        state, time = running.tree
-        return (running, memories, jnp.zeros_like(reset), result), frame(state, params, time)
+        view = View(now.env, params, now.time)
+        moved, actions, _ = decide(controllers, policies, keys[1:], memories, view, reset)
+        after, sound = advance(env, keys[0], now, actions, params)
+        playing = ~now.time.over & ~quarantined
+        running, memories = select(playing & sound, (rows(after), moved), (running, memories))
+        now, quarantined = running.tree, quarantined | (playing & ~sound)
+        return (running, memories, jnp.zeros_like(reset), quarantined), frame(now.env, params, now.time)
 
     state, time = begun.tree
     first = frame(state, params, time)
-    carry = (begun, memories, reset, _empty(env.spec, time, ~sound))
+    running = rows(Running(state, time, initial_sums(env.spec, time)))
+    carry = (running, memories, reset, ~sound)
     carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
-    return carry[-1].replace(frames=frames)
-
-
-def _empty(spec: EnvSpec, time: TimeStep, quarantined: jax.Array) -> Evaluation:
+    sums = carry[0].tree.sums
     return Evaluation(
-        quarantined=quarantined,
-        present={role: time.filled(role) for role in time.alive},
-        episode_return={role: jnp.zeros_like(reward) for role, reward in time.reward.items()},
-        length=jnp.zeros(time.over.shape[0], jnp.int32),
-        results=results_lib.begin(spec.results, time.info),
-        frames=None,
-    )
-
-
-def _accumulate(
-    spec: EnvSpec, result: Evaluation, before: TimeStep, after: TimeStep, counts: jax.Array
-) -> Evaluation:
-    """Adds one decision to the running episodes, those where `counts [N]`."""
-    paid = {role: alive if not spec.late else jnp.ones_like(alive) for role, alive in before.alive.items()}
-    returns = {
-        role: total + jnp.where(counts[:, None] & paid[role], after.reward[role], 0.0)
-        for role, total in result.episode_return.items()
-    }
-    length = result.length + counts
-    there = {role: before.filled(role) | after.filled(role) for role in after.alive}
-    present = {role: seen | (counts[:, None] & there[role]) for role, seen in result.present.items()}
-    values = results_lib.advance(spec.results, result.results, after.info, length, there)
-    return result.replace(
-        present=present,
-        episode_return=returns,
-        results=select(counts, values, result.results),
-        length=length,
+        quarantined=carry[-1],
+        present=sums.present,
+        episode_return=sums.episode_return,
+        length=sums.length,
+        results=sums.results,
+        frames=frames,
     )
 
 
