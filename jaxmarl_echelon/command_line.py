@@ -81,13 +81,14 @@ def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
     arguments = [as_list(argument) for argument in arguments]
-    return [f"++{argument}" if is_open(argument, sources) else argument for argument in arguments]
+    keys = sources.open_keys()
+    return [f"++{argument}" if is_open(argument, keys) else argument for argument in arguments]
 
 
-def is_open(argument: str, sources: Sources) -> bool:
+def is_open(argument: str, keys: Sequence[str]) -> bool:
     """Whether the key of `KEY=VALUE` is, or lies within, a mapping that accepts new keys."""
     key = argument.partition("=")[0]
-    return any(key == name or key.startswith(f"{name}.") for name in sources.open_keys())
+    return any(key == name or key.startswith(f"{name}.") for name in keys)
 
 
 def as_list(argument: str) -> str:
@@ -286,7 +287,7 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
     typed = f"{key}={value}" if typed is None else typed
     try:
         before = OmegaConf.select(config, key, default=config)
-        if before is config and not is_open(key, PACKAGED):
+        if before is config and not is_open(key, PACKAGED.open_keys()):
             raise UsageError(unknown(typed, key, config))
         if OmegaConf.is_dict(before) and before is not config and not isinstance(value, Mapping):
             raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from algos import compiler
 from jaxmarl_echelon import checkpoints, command_line, extras
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation, references
@@ -211,8 +212,7 @@ def interesting(program: Program, result) -> int:
     """Index of the episode to animate: the first with the highest positive score, else the highest return."""
     spec = program.env.spec
     if spec.score is not None:
-        value, weight = (np.asarray(x) for x in result.scores(spec))
-        score = np.where(weight != 0, value / np.where(weight != 0, weight, 1.0), 0.0)
+        score = np.asarray(results.ratio(*result.scores(spec), empty=0.0))
         if score.max() > 0:
             return int(np.argmax(score))
     returns = np.asarray(result.mean_return(program.role))

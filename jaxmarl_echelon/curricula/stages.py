@@ -200,7 +200,7 @@ def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """Score, return and outcome of finished episodes `[T, E]`."""
     value, weight = results_lib.sums(spec.results, finished.results, finished.present, spec.score)
     return Episode(
-        success=jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), 0.0),
+        success=results_lib.ratio(value, weight, empty=0.0),
         reward=masked_mean(finished.episode_return[role], finished.present[role]),
         outcome=finished.results.get("outcome", jnp.full(finished.mask.shape, -1, jnp.int32)),
     )

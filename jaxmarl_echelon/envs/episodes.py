@@ -343,9 +343,11 @@ def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
 
 def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> EpisodeSums:
     length = sums.length + 1
-    # A slot that empties in a step still reports that step.
-    there = {role: before.filled(role) | time.filled(role) for role in time.alive}
-    present = {role: seen | there[role] for role, seen in sums.present.items()}
+    filled = {role: before.filled(role) | time.filled(role) for role in time.alive}
+    present = {role: seen | filled[role] for role, seen in sums.present.items()}
+    # A slot that empties in a step still reports that step. Without flags of its own a role's agents stay in
+    # their slots when they die or wait.
+    there = {role: filled[role] if role in time.present else present[role] for role in present}
     ended = {
         role: jnp.where(time.begins.get(role, False), False, over | time.terminated[role])
         for role, over in sums.ended.items()

@@ -187,3 +187,8 @@ def sums(
         if weight.ndim == there.ndim:
             weight = jnp.sum(jnp.where(there, weight, 0.0), axis=-1)
     return value, weight
+
+
+def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
+    """Elementwise `value / weight`; `empty` where the weight is 0."""
+    return jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), empty)

@@ -63,8 +63,7 @@ class Evaluation:
 
 def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
     """Ratio of sums `sum(value) / sum(weight)`; NaN if the weights sum to 0."""
-    total, weight = jnp.sum(value), jnp.sum(weight)
-    return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
+    return results_lib.ratio(jnp.sum(value), jnp.sum(weight))
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:

@@ -162,9 +162,11 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 seat: _transition(collector.env, run, seat, choices[seat].action, transition)
                 for seat in collector.seats(role)
             }
-            for seat in pending.keys() & decided.keys():
+            for seat in (seat for seat in decided if seat in pending):
                 goes_on = ~transition.time.alive[seat] & ~decided[seat].boundary
-                pending[seat], decided[seat] = settle(pending[seat], decided[seat], goes_on)
+                pending[seat], complete = settle(pending[seat], decided[seat], goes_on)
+                sound = ~transition.quarantined[:, None]
+                decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
         flow = _flow(run, transition)
         run = run.replace(

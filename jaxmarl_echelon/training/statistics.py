@@ -65,7 +65,7 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
 
     def ratio(values, weights):
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
-        return jnp.where(weight != 0, total / jnp.where(weight != 0, weight, 1.0), jnp.nan)
+        return results_lib.ratio(total, weight)
 
     metrics = {"train/episode_length": mean(ring["length"])}
     for role in learners:
@@ -117,8 +117,8 @@ def shown(
     found = {}
     for result in spec.results:
         if _weighted(result):
-            value, weight = results_lib.sums(spec.results, results, present, result.name)
-            found[result.name] = jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), jnp.nan)
+            shares = results_lib.sums(spec.results, results, present, result.name)
+            found[result.name] = results_lib.ratio(*shares)
         else:
             found[result.name] = results_lib.read(spec.results, results, result.name)
     return found

@@ -1,5 +1,7 @@
 """Slots that come and go, and agents that are paid while they do not act, through whole programs."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from algos.on_policy.ppo import PPOConfig
 from algos.types import Transition
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training import loop, rollout
@@ -218,3 +221,23 @@ def test_breaking_an_episode_off_truncates_those_that_wait_as_well():
     np.testing.assert_array_equal(stepped.waited[ROLE], [[False, True], [False, True]])
     np.testing.assert_array_equal(stepped.reset_next, [True, False])
     np.testing.assert_array_equal(running.time.alive[ROLE], [[True, True], [True, False]])
+
+
+class Scored(probes.Fallen):
+    """With a result per agent that changes to the end: the step, plus the agent's number."""
+
+    @property
+    def spec(self):
+        plain = super().spec
+        return replace(plain, results=(*plain.results, results.Result("final", role=ROLE)))
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        return time.replace(info=time.info | {"final": state.clock + jnp.arange(2.0)})
+
+
+def test_agents_that_wait_report_what_the_end_shows_of_them():
+    program = make_program(run_of(Scored(), ppo(horizon=8)))
+    run = jax.jit(program.init)(jax.random.key(0))
+    result = jax.jit(program.evaluate)(run, jax.random.key(1))
+    np.testing.assert_array_equal(result.results["final"], [[4.0, 5.0]] * 4)
