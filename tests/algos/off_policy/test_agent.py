@@ -285,7 +285,7 @@ def test_importance_weights_scale_the_critics_loss_and_errors_become_priorities(
     assert changed(after.params["critic"], state.params["critic"])
 
 
-@each(TD3Config, pytest.param(TQCConfig, marks=pytest.mark.slow))
+@each(TQCConfig)
 def test_vmapped_seeds_equal_single_runs(config):
     agent, _ = make(config, replay={"prioritized": config is TQCConfig}, learning_starts=12, batch_size=8)
 

@@ -173,9 +173,8 @@ def test_tuning_leaves_the_programs_of_acting_as_they_are(name, way):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize(("way", "tuned"), [("act", True), ("greedy", False)])
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("way", ["act", "greedy"])
 def test_acting_is_exported_for_any_number_of_observations(name, way, tuned):
     agent = make(SMALL[name], tuned=tuned)
     state, key = agent.policy_state(jax.jit(agent.init)(jax.random.key(0))), jax.random.key(1)

@@ -154,9 +154,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "num_envs"), [("phased", 16), ("phased", 512), ("phased", 4096), ("spawn", 16), ("spawn", 1024)]
-)
+@pytest.mark.parametrize(("name", "num_envs"), [("phased", 16), ("phased", 4096), ("spawn", 1024)])
 def test_neither_lengths_nor_the_number_of_environments_decide_how_far_a_learner_gets(name, num_envs):
     cases = [jnp.array(column) for column in zip(*CASES.values(), strict=True)]
     keys = jax.random.split(jax.random.key(num_envs), len(CASES))

@@ -128,8 +128,9 @@ def test_smoke_and_sight_of_batches_are_those_of_single_battles():
         mechs=batch.mechs.replace(position=jnp.asarray(position, jnp.float32)),
         smoke=batch.smoke.replace(position=jnp.asarray(clouds, jnp.float32), left=jnp.asarray(left)),
     )
-    together = np.asarray(jax.jit(jax.vmap(lambda b: sight(arena(), b)))(batch))
-    one = jax.jit(lambda b: sight(arena(), b))
+    place = arena()
+    together = np.asarray(jax.jit(jax.vmap(lambda b: sight(place, b)))(batch))
+    one = jax.jit(lambda b: sight(place, b))
     apart = [np.asarray(one(jax.tree.map(lambda v, e=e: v[e], batch))) for e in range(count)]
     np.testing.assert_array_equal(together, np.stack(apart))
     assert together.any() and not together.all()

@@ -59,10 +59,8 @@ def value_of(program, run, obs):
 @pytest.mark.parametrize(
     ("env", "obs", "expected"),
     [
-        (probes.ConstantReward(), [[0.0]], [1.0]),
         (probes.ObservationReward(), [[-1.0], [1.0]], [-1.0, 1.0]),
         (probes.DelayedReward(), [[0.0], [1.0]], [0.9, 1.0]),
-        (probes.ActionReward(), [[0.0]], [1.0]),
         (probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
         (probes.TimeLimit(), [[0.0]], [10.0]),
     ],

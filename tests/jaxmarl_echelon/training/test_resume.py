@@ -5,8 +5,6 @@ import numpy as np
 import probes
 import pytest
 
-from algos.off_policy.sac import SACConfig
-from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
@@ -31,7 +29,6 @@ REPLAY = {
     },
 }
 ALGOS = {
-    "ppo": PPOConfig(**SMALL, epochs=2, num_minibatches=2, normalize_reward=True),
     "ppo_lstm": PPOConfig(
         **SMALL,
         epochs=2,
@@ -42,9 +39,7 @@ ALGOS = {
         priority_alpha=0.5,
         reward_centering=0.01,
     ),
-    "a2c": A2CConfig(**SMALL),
-    "sac": SACConfig(**SMALL, **REPLAY),
-    "td3": TD3Config(**SMALL, **REPLAY),
+    "a2c": A2CConfig(**SMALL, normalize_reward=True),
     "tqc": TQCConfig(**SMALL, **REPLAY, n_critics=2, n_quantiles=5, drop_per_critic=1),
 }
 
