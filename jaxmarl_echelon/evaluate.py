@@ -203,8 +203,7 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
         episode = interesting(program, recorded)
     viewer.picture(output / "trajectories.png", recorded)
     viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
-    if hasattr(viewer, "replay"):
-        viewer.replay(output / "replay.html", recorded, episode)
+    viewer.replay(output / "replay.html", recorded, episode)
     console.print(f"pictures: {output}")
 
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -195,6 +196,27 @@ class ScriptedPolicy(NamedTuple):
     act: Callable
 
 
+class Viewer:
+    """Renders recorded evaluations of an environment.
+
+    Attributes:
+      snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
+    """
+
+    snapshot: Callable
+
+    def picture(self, path: Path, evaluation) -> None:
+        """Draws all recorded episodes as one picture."""
+        raise NotImplementedError
+
+    def animation(self, path: Path, evaluation, episode: int) -> None:
+        """Draws one recorded episode as a GIF."""
+        raise NotImplementedError
+
+    def replay(self, path: Path, evaluation, episode: int) -> None:
+        """Writes one recorded episode as an interactive page; writes nothing by default."""
+
+
 class Environment:
     """A pure environment: static choices are attributes of the object, everything else is an argument.
 
@@ -210,9 +232,7 @@ class Environment:
       controllers: default controllers by role; a learner for omitted roles.
       blocks: per role the structure of its observations.
       goals: per role the location of goals in observations, for hindsight relabelling.
-      viewer: renders evaluations, or None. `snapshot(env_state, params, time)` is recorded, `picture(path,
-        evaluation)` and `animation(path, evaluation, episode)` draw; an optional `replay(path, evaluation,
-        episode)` writes an interactive page.
+      viewer: renders evaluations, or None.
       ladder: name of the curriculum whose stages grade policies trained without one, or None.
     """
 
@@ -223,7 +243,7 @@ class Environment:
     controllers: Mapping[str, str] = MappingProxyType({})
     blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
     goals: Mapping[str, Goal] = MappingProxyType({})
-    viewer: Any = None
+    viewer: Viewer | None = None
     ladder: str | None = None
 
     def default_params(self) -> PyTree:

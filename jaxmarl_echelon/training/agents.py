@@ -37,7 +37,7 @@ def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
     Raises:
       ValueError: as `frozen_policy`, and for a teacher without action probabilities.
     """
-    path = getattr(config.algos[role], "teacher", None)
+    path = config.algos[role].teacher
     if path is None:
         return {}
     policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.echelon.animation import save_gif
 from jaxmarl_echelon.envs.echelon.episode import Episode
 from jaxmarl_echelon.envs.echelon.frames import snapshot
@@ -17,7 +18,7 @@ from jaxmarl_echelon.envs.echelon.types import TEAMS
 _PANELS = 6
 
 
-class Viewer:
+class Viewer(base.Viewer):
     """Draws evaluations of one environment; see `jaxmarl_echelon.training.evaluation`.
 
     What of the terrain is destroyed is not recorded: pictures show it as it was at the start, and

@@ -167,7 +167,7 @@ class F110(Environment):
         state = F110State(
             cars=cars,
             map_index=spawn.map_index,
-            task=spawn.task,
+            spawn=spawn.point,
             spawn_speed=spawn.speed,
             step=jnp.int32(0),
             idle=jnp.int32(0),
@@ -309,7 +309,7 @@ class F110(Environment):
             "attacker": sum(paid.values(), jnp.float32(0.0))[None],
             "defender": -paid.get("terminal", jnp.float32(0.0))[None],
         }
-        info = {"outcome": state.outcome, "task": state.task, "map": state.map_index, "reverted": reverted}
+        info = {"outcome": state.outcome, "task": state.spawn, "map": state.map_index, "reverted": reverted}
         return TimeStep(
             obs=self._observe(state, params),
             reward=reward,

@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 from PIL import Image, ImageDraw, ImageFont
 
+from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.f110.simulation import STEER, poses_of
 from physics.gridmap import OccupancyMap
 
@@ -67,7 +68,7 @@ def snapshot(state, params, time=None) -> Frame:
     )
 
 
-class Viewer:
+class Viewer(base.Viewer):
     """Draws evaluations of one environment; see `jaxmarl_echelon.training.evaluation`.
 
     Attributes:

@@ -71,14 +71,14 @@ class Spawn:
 
     Attributes:
       map_index: int32.
-      task: int32, spawn point.
+      point: int32, spawn point.
       poses: `[2, 3]`.
       shift: `[2, 3]` by which the poses are to differ from it where there is room.
       speed: m/s.
     """
 
     map_index: jax.Array
-    task: jax.Array
+    point: jax.Array
     poses: jax.Array
     shift: jax.Array
     speed: jax.Array
@@ -163,16 +163,16 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
         widths of a uniform shift of the attacker along x and y, m, and of its heading, rad),
         `pose_jitter [3]` (the same for each car, as a `shift`) and `speed_range [2]` (m/s).
     """
-    map_key, base_key, task_key, jitter_key, speed_key, shift_key = jax.random.split(key, 6)
+    map_key, base_key, point_key, jitter_key, speed_key, shift_key = jax.random.split(key, 6)
     map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
-    task = jax.random.categorical(task_key, jnp.log(params.spawn_weights)).astype(jnp.int32)
+    point = jax.random.categorical(point_key, jnp.log(params.spawn_weights)).astype(jnp.int32)
     base = jax.random.randint(base_key, (), 0, table.count[map_index])
     shift = params.spawn_jitter * jax.random.uniform(jitter_key, (3,), minval=-1.0, maxval=1.0)
     low, high = params.speed_range[0], params.speed_range[1]
     return Spawn(
         map_index=map_index,
-        task=task,
-        poses=table.poses[map_index, base, task].at[0].add(shift),
+        point=point,
+        poses=table.poses[map_index, base, point].at[0].add(shift),
         shift=params.pose_jitter * jax.random.uniform(shift_key, (2, 3), minval=-1.0, maxval=1.0),
         speed=low + (high - low) * jax.random.uniform(speed_key),
     )

@@ -65,7 +65,7 @@ class F110State:
     Attributes:
       cars: attacker (0) and defender (1).
       map_index: int32.
-      task: int32, spawn point.
+      spawn: int32, spawn point.
       spawn_speed: m/s.
       step: int32, physics steps since the start.
       idle: int32, decisions in a row that the attacker stood idle.
@@ -76,7 +76,7 @@ class F110State:
 
     cars: Cars
     map_index: jax.Array
-    task: jax.Array
+    spawn: jax.Array
     spawn_speed: jax.Array
     step: jax.Array
     idle: jax.Array

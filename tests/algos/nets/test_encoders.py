@@ -147,8 +147,10 @@ def experience(agent, state, obs):
     )
 
 
-@pytest.mark.parametrize("kind", ["deepset", "attention"])
-@pytest.mark.parametrize("learner", ["apart", "recurrent", "sac", "td3"])
+@pytest.mark.parametrize(
+    ("learner", "kind"),
+    [("apart", "deepset"), ("recurrent", "attention"), ("sac", "attention"), ("td3", "deepset")],
+)
 def test_the_order_of_entities_matters_to_no_agent_whose_normaliser_runs(learner, kind):
     agent = agent_of(learner, kind)
     heads = {"policy", "value", "head"}

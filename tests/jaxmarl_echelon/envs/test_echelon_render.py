@@ -15,6 +15,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from jaxmarl_echelon import evaluate
+from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.echelon import frames as frames_lib
 from jaxmarl_echelon.envs.echelon import palette, replay
 from jaxmarl_echelon.envs.echelon.animation import HEADER
@@ -432,10 +433,8 @@ def test_boxes_and_bars_are_placed(page):
 @pytest.mark.parametrize("methods", [("picture", "animation"), ("picture", "animation", "replay")])
 def test_evaluate_asks_for_every_picture_that_a_viewer_has(methods, tmp_path):
     written = []
-    viewer = SimpleNamespace(
-        snapshot=None,
-        **{name: lambda path, *_, name=name: written.append((name, path.name)) for name in methods},
-    )
+    draw = {name: lambda self, path, *_, name=name: written.append((name, path.name)) for name in methods}
+    viewer = type("Drawing", (base.Viewer,), draw | {"snapshot": None})()
     program = SimpleNamespace(evaluate=lambda run, key, record, episodes, world: run, world=())
     console = SimpleNamespace(print=lambda *_: None)
     evaluate.show(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)

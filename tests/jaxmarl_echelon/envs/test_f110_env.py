@@ -426,7 +426,7 @@ def test_training_starts_apart_only_if_asked_to(env, jitter):
     params = env.task_params({"pose_jitter": jitter, "evaluation_jitter": 0})
     state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), BATCH), params)
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
-    points = np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)]
+    points = np.asarray(env.spawns.poses)[0, 0, np.asarray(state.spawn)]
     if jitter == 0:
         np.testing.assert_array_equal(poses, points)
     largest = np.abs(poses - points).max(axis=(0, 1))
@@ -438,7 +438,7 @@ def test_by_default_training_starts_at_the_points_themselves(env):
     keys = jax.random.split(jax.random.key(0), BATCH)
     state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(keys, env.default_params())
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
-    np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.task)])
+    np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.spawn)])
 
 
 @pytest.mark.parametrize(
