@@ -86,10 +86,10 @@ def effect_size(found: Estimate, target: jax.Array) -> jax.Array:
 
 
 def significantly_above(found: Estimate, target: jax.Array, effect: jax.Array) -> jax.Array:
-    """Whether the whole interval lies above `target` and the effect size is at least `effect`, bool `[...]`."""
+    """Bool `[...]`: the whole interval lies above `target`, and the effect size is at least `effect`."""
     return (found.low > target) & (effect_size(found, target) >= effect)
 
 
 def significantly_below(found: Estimate, target: jax.Array) -> jax.Array:
-    """Whether the whole interval lies below `target`, bool `[...]`."""
+    """Bool `[...]`: the whole interval lies below `target`."""
     return found.high < target

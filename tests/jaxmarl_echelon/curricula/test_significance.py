@@ -28,7 +28,9 @@ def test_quantiles_are_those_of_students_t():
     np.testing.assert_allclose(significance.t_quantiles(9, 0.8)[2:], stats.t.ppf(0.9, np.arange(1, 9)), 1e-6)
 
 
-@pytest.mark.parametrize(("target", "by_interval", "by_both"), [(0.6, 322, 324), (0.7, 370, 372), (0.8, 417, 419)])
+@pytest.mark.parametrize(
+    ("target", "by_interval", "by_both"), [(0.6, 322, 324), (0.7, 370, 372), (0.8, 417, 419)]
+)
 def test_the_first_counts_of_successes_that_advance(target, by_interval, by_both):
     interval = np.asarray(significance.significantly_above(EVERY, target, -np.inf))
     both = np.asarray(significance.significantly_above(EVERY, target, 0.1))
@@ -42,9 +44,7 @@ def test_the_last_counts_of_successes_that_regress(target, most):
     assert np.all(below[: most + 1]) and not np.any(below[most + 1 :])
 
 
-@pytest.mark.parametrize(
-    ("successes", "low", "high"), [(310, 0.5773, 0.6627), (325, 0.6080, 0.6920)]
-)
+@pytest.mark.parametrize(("successes", "low", "high"), [(310, 0.5773, 0.6627), (325, 0.6080, 0.6920)])
 def test_the_specs_intervals(successes, low, high):
     assert EVERY.low[successes] == pytest.approx(low, abs=5e-5)
     assert EVERY.high[successes] == pytest.approx(high, abs=5e-5)
