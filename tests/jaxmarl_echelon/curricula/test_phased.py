@@ -201,7 +201,7 @@ def test_the_gate_wants_good_evaluations_in_a_row_and_of_this_phase():
 
     def evaluate(state, *shares):
         for share in shares:
-            state = curriculum.evaluated(state, jnp.float32(share))
+            state = curriculum.evaluated(state, jnp.float32(share), None)
         return state
 
     def stage_after_a_win(state):
