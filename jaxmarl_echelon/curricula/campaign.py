@@ -26,7 +26,7 @@ class Marks(NamedTuple):
     """What an episode is judged by, or a batch with leading axes.
 
     Attributes:
-      metrics: by name, float32 in [0, 1].
+      metrics: by name, float32 in [0, 1]; arrays over metrics are in alphabetical order.
       counts: by name, bool; the episode counts for the metric.
       score: float32 in [0, 1].
       verb: int32; -1 for none.
@@ -234,7 +234,7 @@ def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) ->
 
 def _columns(plan: Plan, marks: Marks) -> jax.Array:
     """Summands of all statistics, `[N, 3 M + 2 V]`: counts, values, squares; counts and scores by verb."""
-    names = list(marks.metrics)
+    names = sorted(marks.metrics)
     counts = jnp.stack([marks.counts[name] for name in names], axis=-1)
     values = jnp.where(counts, jnp.stack([marks.metrics[name] for name in names], axis=-1), 0.0)
     verbs = marks.verb[:, None] == jnp.arange(plan.verbs.shape[0])

@@ -144,8 +144,8 @@ def read_plan(
 
 
 def metrics(table: Sequence[Phase]) -> tuple[str, ...]:
-    """Names of the results that phases ask for, in order of appearance."""
-    return tuple(dict.fromkeys(name for phase in table for name in phase.at_least))
+    """Names of the results that phases ask for, in alphabetical order."""
+    return tuple(sorted({name for phase in table for name in phase.at_least}))
 
 
 def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:

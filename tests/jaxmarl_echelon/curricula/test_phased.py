@@ -122,7 +122,7 @@ def follow(curriculum, update, evaluated, seed, rollouts=120):
         runs.judge(reference, rollout)
         if index % 3 == 0:
             success = rng.random(4) < 0.6
-            state = evaluated(state, jnp.float32(success.mean()))
+            state = evaluated(state, jnp.float32(success.mean()), None)
             reference.evaluations.append(success.mean())
         yield reference, state, rollout
 

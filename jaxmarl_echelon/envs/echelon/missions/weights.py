@@ -147,7 +147,7 @@ def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
 
 
 def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
-    """Weights `[..., C]` under verbs with gates `[..., C]`: shaping keeps its sum, the objective is not gated."""
+    """Weights `[..., C]` under verbs with gates `[..., C]`: shaping keeps its sum, the rest is not gated."""
     shaping = _members(SHAPING)
     opened = gated(jnp.where(shaping, weights, 0.0), gates)
     return jnp.where(shaping, opened, weights)
