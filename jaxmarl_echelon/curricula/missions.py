@@ -232,21 +232,25 @@ def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
         "criteria_min_episodes": plan.dwell,
         "advances": course.advances,
         "regressions": course.regressions,
-        "criteria/window/value": found.size,
+        "criteria/window/count": found.size,
         "criteria/window/at_least": jnp.int32(judge.window),
     }
-    target = plan.at_least[course.phase] + plan.advance_margin
+    target = jnp.where(asked[:-1], plan.at_least[course.phase] + plan.advance_margin, jnp.nan)
+    some, effect = found.metrics.count > 1, significance.effect_size(found.metrics, target)
+    columns = {
+        "rate": found.metrics.mean,
+        "low": jnp.where(some, found.metrics.low, jnp.nan),
+        "high": jnp.where(some, found.metrics.high, jnp.nan),
+        "above": target,
+        "effect": jnp.where(some, effect, jnp.nan),
+        "least_effect": jnp.where(asked[:-1], plan.effect, jnp.nan),
+        "met": jnp.where(asked, met, jnp.nan),
+    }
     for index, name in enumerate(judge.names):
-        one = jax.tree.map(lambda x, index=index: x[index], found.metrics)
-        values |= {
-            f"criteria/{name}/value": one.mean,
-            f"criteria/{name}/low": jnp.where(one.count > 1, one.low, jnp.nan),
-            f"criteria/{name}/high": jnp.where(one.count > 1, one.high, jnp.nan),
-            f"criteria/{name}/above": jnp.where(asked[index], target[index], jnp.nan),
-            f"criteria/{name}/met": jnp.where(asked[index], met[index], jnp.nan),
-        }
+        short = name.removeprefix("mission_").removesuffix("_rate")
+        values |= {f"criteria/{short}/{field}": column[index] for field, column in columns.items()}
     values |= {
-        f"criteria/{VARIANCE}/value": found.variance,
+        f"criteria/{VARIANCE}/number": found.variance,
         f"criteria/{VARIANCE}/at_most": jnp.where(asked[-1], plan.variance[course.phase], jnp.nan),
         "worst_decile": campaign.worst_decile(course),
     }

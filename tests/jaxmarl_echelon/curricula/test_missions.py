@@ -142,13 +142,14 @@ def compare(reference, found):
     for name in METRICS:
         number, mean, _, low, high = reference.bounds(name)
         if number > 1:
-            values = [found[f"curriculum/criteria/{name}/{end}"] for end in ("value", "low", "high")]
+            short = name.removeprefix("mission_").removesuffix("_rate")
+            values = [found[f"curriculum/criteria/{short}/{end}"] for end in ("rate", "low", "high")]
             np.testing.assert_allclose(values, [mean, low, high], atol=1e-4)
-    np.testing.assert_allclose(found["curriculum/criteria/variance/value"], reference.variance(), atol=1e-5)
+    np.testing.assert_allclose(found["curriculum/criteria/variance/number"], reference.variance(), atol=1e-5)
     scores = sorted(row["mission_score"] for row in reference.rows)
     worst = np.mean(scores[: -(-len(scores) // 10)])
     np.testing.assert_allclose(found["curriculum/worst_decile"], worst, atol=1e-5)
-    assert found["curriculum/criteria/window/value"] == len(reference.rows)
+    assert found["curriculum/criteria/window/count"] == len(reference.rows)
 
 
 def test_a_phase_is_never_left_before_its_dwell():
@@ -173,7 +174,7 @@ def test_only_episodes_at_full_fire_count_for_a_win():
         state = update(state, runs.rollout(mask, tags, results))
     assert int(state.course.phase) == 2
     found = metrics(state)
-    assert found["curriculum/criteria/win/value"] == 0.0 and found["curriculum/criteria/win/met"] == 0.0
+    assert found["curriculum/criteria/win/rate"] == 0.0 and found["curriculum/criteria/win/met"] == 0.0
 
 
 def test_verbs_that_differ_too_much_keep_the_phase():
@@ -186,7 +187,7 @@ def test_verbs_that_differ_too_much_keep_the_phase():
         results["mission_score"] = score.astype(np.float32)
         after = state
         for _ in range(2):
-            found = metrics(after)["curriculum/criteria/variance/value"]
+            found = metrics(after)["curriculum/criteria/variance/number"]
             after = update(after, runs.rollout(mask, tags, results))
         assert int(after.course.phase) == phase
         assert found == pytest.approx(np.var([1, 1, 1, 1, 0, 0, 0]) if phase == 2 else 0.0, abs=1e-6)
@@ -279,7 +280,7 @@ def test_evaluations_judge_where_they_are_the_gate():
         state, counted = judge(state, jnp.float32(0.5), batch), counted + number
         assert int(state.course.judged) == counted, "quarantined episodes do not count"
         assert int(state.course.phase) == 0, "a transition waits for the update"
-    assert metrics(state)["curriculum/criteria/survival_rate/met"] == 1.0
+    assert metrics(state)["curriculum/criteria/survival/met"] == 1.0
     state = update(state, runs.rollout(*runs.episodes(rng, SHAPE, 0, 0.0)))
     assert int(state.course.phase) == 1 and int(state.course.judged) == 0
     training = made()[0]
