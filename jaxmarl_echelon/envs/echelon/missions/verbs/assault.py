@@ -3,7 +3,7 @@
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
-from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
@@ -23,4 +23,5 @@ ASSAULT = Verb(
     timed=True,
     complete=0.7,
     ends_with_enemies=True,
+    begins=CONTACT,
 )

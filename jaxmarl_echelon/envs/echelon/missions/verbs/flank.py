@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
-from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CIRCLE, Template, Verb
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CIRCLE, CONTACT, Template, Verb
 
 # Share of the enemies' hit points that is all the effect asked for.
 EFFECT = 0.5
@@ -29,4 +29,5 @@ FLANK = Verb(
     ),
     timed=True,
     drive=CIRCLE,
+    begins=CONTACT,
 )

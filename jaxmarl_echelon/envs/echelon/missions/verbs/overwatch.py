@@ -27,4 +27,5 @@ OVERWATCH = Verb(
         disposition={"patrol": 2.0, "defensive": 1.0},
     ),
     drive=WATCH,
+    watches=True,
 )

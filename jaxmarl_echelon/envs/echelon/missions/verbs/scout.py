@@ -3,7 +3,7 @@
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
-from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ROAM, Template, Verb
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import COVERAGE, ROAM, Template, Verb
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
@@ -25,4 +25,5 @@ SCOUT = Verb(
     timed=True,
     complete=0.99,
     drive=ROAM,
+    begins=COVERAGE,
 )

@@ -25,5 +25,4 @@ STAGE = Verb(
         follow_on=("assault", "scout", "hold", "overwatch", "flank", "suppress"),
     ),
     timed=True,
-    complete=0.99,
 )

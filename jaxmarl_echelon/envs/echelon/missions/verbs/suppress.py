@@ -3,7 +3,7 @@
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
-from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 # Weighted seconds of suppression per enemy that are all that is asked for.
 TARGET_TIME = 5.0
@@ -30,4 +30,5 @@ SUPPRESS = Verb(
         disposition={"patrol": 1.0, "defensive": 1.0},
         awareness={"warm": 1.0, "hot": 1.0},
     ),
+    begins=CONTACT,
 )

@@ -16,6 +16,10 @@ from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
 # from place to place.
 ADVANCE, WATCH, CIRCLE, ROAM = "advance", "watch", "circle", "roam"
 DRIVES = (ADVANCE, WATCH, CIRCLE, ROAM)
+# What counts as the beginning of an order that follows at GO: an enemy found or hit, terrain of the area entered,
+# the squad at the objective.
+CONTACT, COVERAGE, PLACE = "contact", "coverage", "place"
+ACTS = (CONTACT, COVERAGE, PLACE)
 DISPOSITIONS = ("defensive", "ambush", "patrol")
 AWARENESS = ("cold", "warm", "hot")
 
@@ -61,6 +65,8 @@ class Verb:
       complete: success at which the episode ends; None for never.
       ends_with_enemies: the episode ends when no enemy is left.
       drive: where a script goes, one of `DRIVES`.
+      begins: its first act, one of `ACTS`.
+      watches: whether samples of the objective are looked at; costs a ray per mech and decision.
     """
 
     name: str
@@ -71,3 +77,5 @@ class Verb:
     complete: float | None = None
     ends_with_enemies: bool = False
     drive: str = ADVANCE
+    begins: str = PLACE
+    watches: bool = False
