@@ -74,7 +74,7 @@ def damage_dealt(it: Situation) -> jax.Array:
 
 
 def heat_management(it: Situation) -> jax.Array:
-    """Full up to three quarters of the heat capacity, so that idleness is not paid; nothing beyond all of it."""
+    """Full up to three quarters of the heat capacity, so that idleness is not paid; then less, down to 0."""
     heat = it.now.mechs.heat / it.now.chassis.heat_capacity
     return _living(it, jnp.clip((1.0 - heat) / (1.0 - COOL), 0.0, 1.0)) / it.limit
 

@@ -13,7 +13,6 @@ from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.missions import squads, weights
 from jaxmarl_echelon.envs.echelon.missions.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
-from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, CONTACT, COVERAGE
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 from jaxmarl_echelon.envs.echelon.tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
 from jaxmarl_echelon.envs.echelon.types import Mechs
@@ -94,7 +93,7 @@ def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams:
     """`[K]` bool; the present order's first act is done.
 
     Args:
-      act: `[K]` int32 index into `ACTS`.
+      act: `[K]` int32 index into `verbs.verb.ACTS`.
       mechs: the mechs.
       order: the present one.
       by_team: facts of the stage.
@@ -103,9 +102,7 @@ def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams:
     middle = squads.centre(mechs.position, mechs.alive, teams)
     there = vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + ARRIVAL
     there &= squads.any_of(mechs.alive, teams)
-    return jnp.select(
-        [act == ACTS.index(CONTACT), act == ACTS.index(COVERAGE)], [by_team.met, by_team.entered], there
-    )
+    return jnp.stack([by_team.met, by_team.entered, there])[act, np.arange(2)]
 
 
 def advance(
@@ -126,7 +123,7 @@ def advance(
       orders: of the episode.
       order: what the teams were told as the decision began.
       decision: decisions taken.
-      act: `[K]` index into `ACTS` of the present verbs.
+      act: `[K]` index into `verbs.verb.ACTS` of the present verbs.
       mechs: after the decision.
       chassis: rows per mech.
       classes: `[M]`.
@@ -173,7 +170,5 @@ def speed(by_team: TeamFacts) -> jax.Array:
 
 def _anew(facts, names, where: jax.Array):
     """Facts of which those called `names` are 0 where `where` holds."""
-    changed = {
-        name: jnp.where(where, jnp.zeros_like(getattr(facts, name)), getattr(facts, name)) for name in names
-    }
-    return facts.replace(**changed)
+    old = {name: getattr(facts, name) for name in names}
+    return facts.replace(**{name: jnp.where(where, jnp.zeros_like(v), v) for name, v in old.items()})

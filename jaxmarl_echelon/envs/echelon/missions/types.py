@@ -145,7 +145,8 @@ class MechFacts:
     """Hardened facts by mech, of the present stage where not said otherwise.
 
     Attributes:
-      timer: `[M, M]` int8 decisions for which a viewer has seen a target without a break, at most CONFIRMATION.
+      timer: `[M, M]` int8 decisions for which a viewer has seen a target without a break, up to
+        CONFIRMATION.
       confirmed: `[M, M]` bool; a viewer has ever had a confirmed track of a target (whole episode).
       visited: `[M, W]` uint32 bits of the coverage cells that the mech has entered (whole episode).
       cell: `[M]` int32 coverage cell in which it stands.
@@ -205,7 +206,7 @@ class TeamFacts:
       latched: int32 decision at which the mission first counted as done; NEVER before (whole episode).
       best: largest potential so far (whole episode).
       stalled: int32 decisions since the potential last grew (whole episode).
-      attempted: bool; the potential reached ATTEMPT, or the squad's centre came into the area (whole episode).
+      attempted: bool; the potential was ever large, or the squad's centre in the area (whole episode).
     """
 
     elapsed: jax.Array

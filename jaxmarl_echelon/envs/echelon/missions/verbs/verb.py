@@ -12,12 +12,12 @@ import jax
 
 from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
 
-# Where a script goes: to the objective; to a place from which it can be seen; around it, to the enemies' rear;
-# from place to place.
+# Where a script goes: to the objective; to a place from which it is in sight; around it, to the enemies'
+# rear; from place to place.
 ADVANCE, WATCH, CIRCLE, ROAM = "advance", "watch", "circle", "roam"
 DRIVES = (ADVANCE, WATCH, CIRCLE, ROAM)
-# What counts as the beginning of an order that follows at GO: an enemy found or hit, terrain of the area entered,
-# the squad at the objective.
+# What counts as the beginning of an order that follows at GO: an enemy found or hit, terrain of the area
+# entered, the squad at the objective.
 CONTACT, COVERAGE, PLACE = "contact", "coverage", "place"
 ACTS = (CONTACT, COVERAGE, PLACE)
 DISPOSITIONS = ("defensive", "ambush", "patrol")
@@ -61,7 +61,7 @@ class Verb:
       template: scenarios to practise it in.
       gates: factor of each shaping component; of those that are not named 0, but for components that
         are never gated. None takes the row of the design's table that has the verb's name.
-      timed: it is over when it succeeds first; otherwise it lasts until the end of the episode and is never late.
+      timed: it is done when it succeeds first; otherwise it lasts to the end of the episode and is never late.
       complete: success at which the episode ends; None for never.
       ends_with_enemies: the episode ends when no enemy is left.
       drive: where a script goes, one of `DRIVES`.
