@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon import vectors
-from jaxmarl_echelon.envs.echelon.missions import squads
+from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, Order
 
 # Distance that is shown as 1, voxels.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon.types import EchelonState
+from jaxmarl_echelon.envs.echelon.types import EchelonParams, EchelonState
 
 # Shaping components, in the order of every array over them.
 COMPONENTS = (
@@ -205,8 +205,9 @@ class TeamFacts:
       reference: seconds that this should take.
       latched: int32 decision at which the mission first counted as done; NEVER before (whole episode).
       best: largest potential so far (whole episode).
+      opening: the potential at the start of the episode.
       stalled: int32 decisions since the potential last grew (whole episode).
-      attempted: bool; the potential was ever large, or the squad's centre in the area (whole episode).
+      attempted: bool; the potential ever grew clearly, or the squad's centre in the area (whole episode).
     """
 
     elapsed: jax.Array
@@ -229,8 +230,32 @@ class TeamFacts:
     reference: jax.Array
     latched: jax.Array
     best: jax.Array
+    opening: jax.Array
     stalled: jax.Array
     attempted: jax.Array
+
+
+@struct.dataclass
+class MissionParams:
+    """What may change between episodes without recompiling.
+
+    Attributes:
+      echelon: of the battle; classes, and who fires how often, are the scenario's.
+      weights: what a curriculum sets.
+      gates: `[V, len(COMPONENTS)]` factors of the shaping components, by verb.
+      levers: of scenarios (`scenarios.levers.Levers`).
+      sensor_range: voxels at which a medium mech detects others.
+      cover_target: share of the reachable coverage cells that a scout is asked to enter.
+      gamma: discount of a decision, in differences of potentials.
+    """
+
+    echelon: EchelonParams
+    weights: MissionWeights
+    gates: jax.Array
+    levers: Any
+    sensor_range: jax.Array
+    cover_target: jax.Array
+    gamma: jax.Array
 
 
 @struct.dataclass

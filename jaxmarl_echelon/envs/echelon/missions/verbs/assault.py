@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 
@@ -18,7 +18,7 @@ ASSAULT = Verb(
         friendly=(0.6, 1.0),
         enemy=(0.5, 1.5),
         opposed=("hold",),
-        disposition={"defensive": 2.0, "ambush": 1.0},
+        disposition={"defensive": 2.0, "ambush": 1.0, "patrol": 1.0},
     ),
     timed=True,
     complete=0.7,

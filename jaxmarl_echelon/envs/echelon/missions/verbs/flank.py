@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CIRCLE, CONTACT, Template, Verb
 
 # Share of the enemies' hit points that is all the effect asked for.
@@ -24,7 +24,7 @@ FLANK = Verb(
         friendly=(0.4, 0.8),
         enemy=(0.8, 1.5),
         opposed=("hold",),
-        disposition={"defensive": 2.0, "ambush": 1.0},
+        disposition={"defensive": 2.0, "ambush": 1.0, "patrol": 1.0},
         awareness={"cold": 1.0, "warm": 1.0},
     ),
     timed=True,

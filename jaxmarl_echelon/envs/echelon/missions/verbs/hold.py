@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
@@ -21,7 +21,6 @@ HOLD = Verb(
         opposed=("assault", "flank"),
         friendly_distance=(0.0, 0.0),
         enemy_distance=(10.0, 60.0),
-        disposition={"patrol": 1.0, "defensive": 1.0},
         awareness={"hot": 1.0},
     ),
     ends_with_enemies=True,

@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import WATCH, Template, Verb
 
 
@@ -24,7 +24,6 @@ OVERWATCH = Verb(
         opposed=("assault",),
         friendly_distance=(10.0, 20.0),
         enemy_distance=(15.0, 60.0),
-        disposition={"patrol": 2.0, "defensive": 1.0},
     ),
     drive=WATCH,
     watches=True,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.assault import ASSAULT
 from jaxmarl_echelon.envs.echelon.missions.verbs.flank import FLANK

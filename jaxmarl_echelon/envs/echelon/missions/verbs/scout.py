@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import COVERAGE, ROAM, Template, Verb
 
 

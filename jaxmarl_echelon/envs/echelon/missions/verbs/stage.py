@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
@@ -20,7 +20,6 @@ STAGE = Verb(
         opposed=("scout",),
         friendly_distance=(8.0, 20.0),
         enemy_distance=(20.0, 60.0),
-        disposition={"patrol": 1.0},
         awareness={"cold": 1.0, "warm": 1.0},
         follow_on=("assault", "scout", "hold", "overwatch", "flank", "suppress"),
     ),

@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 # Weighted seconds of suppression per enemy that are all that is asked for.
@@ -27,7 +27,6 @@ SUPPRESS = Verb(
         opposed=("assault",),
         friendly_distance=(0.0, 10.0),
         enemy_distance=(10.0, 40.0),
-        disposition={"patrol": 1.0, "defensive": 1.0},
         awareness={"warm": 1.0, "hot": 1.0},
     ),
     begins=CONTACT,

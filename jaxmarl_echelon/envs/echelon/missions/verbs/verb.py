@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 
 # Where a script goes: to the objective; to a place from which it is in sight; around it, to the enemies'
 # rear; from place to place.
@@ -61,7 +61,7 @@ class Verb:
       template: scenarios to practise it in.
       gates: factor of each shaping component; of those that are not named 0, but for components that
         are never gated. None takes the row of the design's table that has the verb's name.
-      timed: it is done when it succeeds first; otherwise it lasts to the end of the episode and is never late.
+      timed: it is done when it succeeds first; otherwise it lasts to the end and is never late.
       complete: success at which the episode ends; None for never.
       ends_with_enemies: the episode ends when no enemy is left.
       drive: where a script goes, one of `DRIVES`.

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon import vectors
-from jaxmarl_echelon.envs.echelon.missions import squads, weights
-from jaxmarl_echelon.envs.echelon.missions.facts import Moment, News, within_area
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.measures import squads
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import Moment, News, within_area
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
 from jaxmarl_echelon.envs.echelon.tables import MAX_STABILITY

@@ -14,7 +14,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.condition import is_shut_down
-from jaxmarl_echelon.envs.echelon.missions import squads
+from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, MAX_STABILITY, ChassisTable
@@ -114,7 +114,7 @@ def no_team_facts() -> TeamFacts:
     """Facts of two teams that have done nothing."""
     whole, never, zeros = jnp.zeros(2, jnp.int32), jnp.zeros(2, bool), jnp.zeros(2)
     flags = dict.fromkeys(("captured", "engaged", "met", "entered", "attempted"), never)
-    shares = dict.fromkeys(("arrived", "ready", "form", "reference", "best"), zeros)
+    shares = dict.fromkeys(("arrived", "ready", "form", "reference", "best", "opening"), zeros)
     names = ("elapsed", "capture", "alone", "contested", "covered", "exposure", "supported", "waited")
     counts = dict.fromkeys((*names, "tracked", "stalled"), whole)
     late = dict.fromkeys(("transit", "latched"), jnp.full(2, NEVER, jnp.int32))

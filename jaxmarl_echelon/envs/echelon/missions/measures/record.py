@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxmarl_echelon.envs.echelon.missions import squads, staging
-from jaxmarl_echelon.envs.echelon.missions.facts import CAPTURE
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.types import MechFacts, Scenario, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon import vectors
-from jaxmarl_echelon.envs.echelon.missions import squads, weights
-from jaxmarl_echelon.envs.echelon.missions.facts import AREA
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.measures import squads
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 from jaxmarl_echelon.envs.echelon.tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
@@ -60,9 +61,9 @@ def current(orders: Orders, decision: jax.Array) -> Order:
     return Order(pick(orders.verb), orders.parameters, zone, pick(orders.complexity), went)
 
 
-def spacing(order: Order) -> jax.Array:
-    """Spacing `[K]` that the orders ask for, voxels."""
-    values = dict(zip(PARAMETERS, order.parameters.T, strict=True))
+def spacing(parameters: jax.Array) -> jax.Array:
+    """Spacing `[K]` that orders with parameters `[K, 4]` ask for, voxels."""
+    values = dict(zip(PARAMETERS, parameters.T, strict=True))
     none = jnp.zeros_like(values["risk"])
     return weights.orders(none, none, values["grouping"], jnp.float32(1)).spacing
 
@@ -85,7 +86,9 @@ def readiness(
     return Readiness(
         arrived=jnp.where(some, jnp.clip(1.0 - (gap - near) / near, 0.0, 1.0), 0.0),
         ready=squads.add(own, teams) / jnp.maximum(living, 1),
-        form=jnp.where(some, jnp.clip(1.0 - jnp.maximum(mean / spacing(order) - 1.0, 0.0), 0.0, 1.0), 0.0),
+        form=jnp.where(
+            some, jnp.clip(1.0 - jnp.maximum(mean / spacing(order.parameters) - 1.0, 0.0), 0.0, 1.0), 0.0
+        ),
     )
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.missions import record, squads
-from jaxmarl_echelon.envs.echelon.missions.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures import record, squads
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, Orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
