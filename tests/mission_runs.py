@@ -11,19 +11,24 @@ from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 
-METRICS = ("survival_rate", "mission_attempt", "mission_completion", "efficiency", "win")
+METRICS = ("survival", "attempt", "completed", "efficiency", "win")
 PHASES = [
-    {"name": "one", "difficulty": [0.0, 0.4], "criteria": {"survival_rate": 0.6, "mission_attempt": 0.7}},
-    {"name": "two", "difficulty": [0.2, 0.6], "criteria": {"mission_completion": 0.5, "efficiency": 0.4}},
+    {"name": "one", "difficulty": [0.0, 0.4], "criteria": {"survival": 0.6, "attempt": 0.7}},
+    {"name": "two", "difficulty": [0.2, 0.6], "criteria": {"completed": 0.5, "efficiency": 0.4}},
     {"name": "three", "difficulty": [0.4, 0.8], "exams": 0.5, "criteria": {"win": 0.6, "variance": 0.2}},
     {"name": "four", "difficulty": [0.5, 1.0], "exams": 0.5},
 ]
 
 
 @struct.dataclass
+class Levers:
+    mission: jax.Array
+
+
+@struct.dataclass
 class Params:
     weights: MissionWeights
-    verb_weights: jax.Array
+    levers: Levers
     level: jax.Array
 
 
@@ -32,15 +37,16 @@ class Missions(Environment):
 
     def __init__(self, without=()):
         box = Box((1,), -1.0, 1.0)
-        shown = [Result(name) for name in (*METRICS, "mission_score")]
+        shown = [Result(name) for name in (*METRICS[:-1], "mission", "full_fire")]
+        shown.append(Result("win", over="full_fire"))
         shown.append(Result("task", kind="code", labels=VERBS, groups=True))
         results = tuple(result for result in shown if result.name not in without)
-        self.spec = EnvSpec("missions", 1, (Role("blue", 1, box, box),), 0.25, 240, results, "mission_score")
+        self.spec = EnvSpec("missions", 1, (Role("blue", 1, box, box),), 0.25, 240, results, "mission")
 
     def default_params(self):
         zero = np.float32(0)
         weights = MissionWeights(np.zeros(len(COMPONENTS), np.float32), *[zero] * 4, np.int32(0), *[zero] * 4)
-        return Params(weights, np.ones(len(VERBS), np.float32), np.float32(1))
+        return Params(weights, Levers(np.ones(len(VERBS), np.float32)), np.float32(1))
 
     def task_params(self, given):
         for key in given:
@@ -53,10 +59,12 @@ def episodes(rng, shape, phase, skill, verb=None, share=1.0):
     """Random results `[T, E]`: Bernoulli metrics that succeed with probability `skill`, or one per metric."""
     skill = dict.fromkeys(METRICS, skill) if np.isscalar(skill) else skill
     results = {name: (rng.random(shape) < skill[name]).astype(np.float32) for name in METRICS}
-    results["mission_score"] = results["mission_completion"] * rng.random(shape).astype(np.float32)
+    results["mission"] = results["completed"] * rng.random(shape).astype(np.float32)
     results["task"] = rng.integers(0, len(VERBS), shape) if verb is None else np.full(shape, verb)
     mask = rng.random(shape) < share
-    tags = {"stage": np.broadcast_to(phase, shape), "exam": rng.integers(0, 2, shape)}
+    results["full_fire"] = rng.integers(0, 2, shape).astype(np.float32)
+    results["win"] *= results["full_fire"]
+    tags = {"stage": np.broadcast_to(phase, shape)}
     return mask, tags, results
 
 

@@ -12,12 +12,13 @@ from flax import struct
 
 from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.echelon.missions import calibration, weights
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 
-SCORE, TASK, VARIANCE = "mission_score", "task", "variance"
-# Counts only where scripted enemies fire at every chance: spec section 7.10.
-EXAMINED = "win"
+TASK, VARIANCE = "task", "variance"
+# What results count in that count only where scripted enemies fire at every chance: spec section 7.10.
+FULL_FIRE = "full_fire"
 PHASE_KEYS = ("name", "difficulty", "exams", "criteria")
 CREDIT_AS_TERMINAL = "terminal"
 LEAST_CREDIT = 0.25
@@ -81,6 +82,7 @@ class Plan:
 def read_plan(
     spec: EnvSpec,
     table: Sequence[Phase],
+    own_verbs: np.ndarray,
     schedule: str = "continuous",
     verbs: Mapping[str, float] | None = None,
     fire: Sequence[float] = (0.2, 1.0),
@@ -93,7 +95,7 @@ def read_plan(
     floor: float = weights.FLOOR,
     totals: Sequence[float] = weights.TOTALS,
     base: Mapping[str, float] | None = None,
-    status_bonus: float = calibration.WEIGHT,
+    calibration: float = WEIGHT,
     credit: float | str = 1.0,
 ) -> Plan:
     """The numbers of a curriculum, on the host.
@@ -101,8 +103,9 @@ def read_plan(
     Args:
       spec: the environment's; the labels of its code `task` are the verbs.
       table: from `read_phases`.
+      own_verbs: `[V]`, how often the environment draws each verb by itself.
       schedule: one of `weights.SCHEDULES`.
-      verbs: how often each verb is drawn; those left out never. None: all equally.
+      verbs: how often each verb is drawn; those left out never. None: as the environment does.
       fire: probability that a scripted enemy fires, at difficulty 0 and 1.
       dwell: least episodes in a phase.
       effect: least Cohen's d for advancing.
@@ -110,7 +113,7 @@ def read_plan(
       nominal_episodes: episodes that a phase takes as progress counts.
       blend_episodes: over which weights go over from one phase to the next.
       floor, totals, base: see `weights`; `base` replaces single weights.
-      status_bonus: weight of honest status reports.
+      calibration: weight of honest status reports.
       credit: weight of the difference reward, or "terminal": the terminal reward's, but at least 0.25.
 
     Raises:
@@ -118,14 +121,14 @@ def read_plan(
     """
     names = metrics(table)
     margin = _between("advance_margin", advance_margin)
-    _check_reachable(table, float(margin))
+    _check_reachable(spec, table, float(margin))
     asked = [[phase.at_least.get(name, -np.inf) for name in names] for phase in table]
     return Plan(
         schedule=np.int32(_schedule(schedule)),
         totals=_totals(totals),
         floor=_between("floor", floor),
         base=_base(base),
-        calibration=_between("status_bonus", status_bonus, 0.0, 100.0),
+        calibration=_between("calibration", calibration, 0.0, 100.0),
         credit=_credit(credit),
         least_credit=np.float32(LEAST_CREDIT),
         at_least=np.array(asked, np.float32).reshape(len(table), len(names)),
@@ -139,7 +142,7 @@ def read_plan(
         difficulty=np.array([phase.difficulty for phase in table], np.float32),
         fire=_pair("fire", fire),
         exams=np.array([phase.exams for phase in table], np.float32),
-        verbs=_verbs(verbs, spec.tasks),
+        verbs=_verbs(verbs, spec.tasks, own_verbs),
     )
 
 
@@ -154,8 +157,9 @@ def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:
     Raises:
       ValueError: one line with the phase, for what is unknown, out of range or not reported.
     """
-    for name in (SCORE, TASK):
-        reported("curriculum", name, spec)
+    reported("curriculum", TASK, spec)
+    if spec.score is None:
+        raise ValueError(f"curriculum: {spec.name} reports no score")
     if isinstance(phases, str | Mapping) or not isinstance(phases, Sequence) or not phases:
         raise ValueError(f"curriculum.phases={phases!r}: must be a list of at least one phase")
     table = [_read_phase(f"phases.{index}", given, spec) for index, given in enumerate(phases)]
@@ -187,15 +191,15 @@ def _read_phase(key: str, given, spec: EnvSpec) -> Phase:
     return Phase(name, difficulty, _between(f"{key}.exams", given.get("exams", 0.0)), at_least, variance)
 
 
-def _check_reachable(table: Sequence[Phase], margin: float) -> None:
+def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> None:
     """Raises ValueError for criteria that no run could meet."""
     for index, phase in enumerate(table):
         where = f"curriculum.phases.{index} ({phase.name}): criteria"
         for name, value in phase.at_least.items():
             if value + margin >= 1.0:
                 raise ValueError(f"{where}.{name}={value:g}: with advance_margin={margin:g} must be below 1")
-        if EXAMINED in phase.at_least and phase.exams == 0.0:
-            raise ValueError(f"{where}.{EXAMINED}: counts at full fire only; exams must be above 0")
+            if spec.result(name).over == FULL_FIRE and phase.exams == 0.0:
+                raise ValueError(f"{where}.{name}: counts at full fire only; exams must be above 0")
 
 
 def reported(where: str, name: str, spec: EnvSpec) -> None:
@@ -226,8 +230,10 @@ def _pair(key: str, value) -> np.ndarray:
     return np.array([low, high], np.float32)
 
 
-def _verbs(given, known: tuple[str, ...]) -> np.ndarray:
-    chosen = stages.mapping("curriculum.verbs", given) or dict.fromkeys(known, 1.0)
+def _verbs(given, known: tuple[str, ...], own: np.ndarray) -> np.ndarray:
+    if given is None:
+        return own.astype(np.float32)
+    chosen = stages.mapping("curriculum.verbs", given)
     stages.known("curriculum.verbs.", chosen, known)
     shares = [_between(f"verbs.{name}", chosen.get(name, 0.0), 0.0, 1e6) for name in known]
     if sum(shares) <= 0:

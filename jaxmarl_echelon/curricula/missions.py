@@ -16,7 +16,7 @@ from jaxmarl_echelon.curricula import campaign, mission_plan, significance, stag
 from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
 from jaxmarl_echelon.curricula.campaign import Course, Marks
-from jaxmarl_echelon.curricula.mission_plan import EXAMINED, SCORE, TASK, VARIANCE, Plan
+from jaxmarl_echelon.curricula.mission_plan import TASK, VARIANCE, Plan
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
@@ -24,7 +24,6 @@ from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
 from jaxmarl_echelon.envs.episodes import Drawn, Finished
 
 GATES = ("training", "evaluation")
-EXAM = ("no", "yes")
 
 
 @struct.dataclass
@@ -64,8 +63,8 @@ class Judge(NamedTuple):
         """Episodes that are judged together."""
         return self.quantiles.size - 1
 
-    def marks(self, finished: Finished, exam: jax.Array) -> Marks:
-        """Marks of finished episodes; bool `exam` says which were played at full fire."""
+    def marks(self, finished: Finished) -> Marks:
+        """Marks of finished episodes; one counts for a metric unless its weight in the average is 0."""
         results = self.spec.results
 
         def read(name):
@@ -75,8 +74,8 @@ class Judge(NamedTuple):
         found = {name: read(name) for name in self.names}
         return Marks(
             metrics={name: value for name, (value, _) in found.items()},
-            counts={n: known & exam if n == EXAMINED else known for n, (_, known) in found.items()},
-            score=read(SCORE)[0],
+            counts={name: known for name, (_, known) in found.items()},
+            score=read(self.spec.score)[0],
             verb=results_lib.read(results, finished.results, TASK),
         )
 
@@ -93,15 +92,15 @@ def missions(
     """A curriculum of missions: weights of the reward, difficulty, and phases entered by significance.
 
     A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
-    full fire, and thresholds by result of the environment, of which `win` counts at full fire only;
-    `variance` is the largest variance of `mission_score` between verbs. How phases change: see
-    `campaign.advance`. Only episodes of the present phase are judged, in the order in which they began.
+    full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
+    between verbs. How phases change: see `campaign.advance`. Only episodes of the present phase are judged,
+    in the order in which they began.
 
-    Writes `weights` (a `MissionWeights`) and `verb_weights [V]` (1 for the drawn verb) of the environment's
-    parameters. Tags are `stage`, `mission` and `exam`.
+    Writes `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
+    parameters.
 
     Args:
-      env: the environment; reports `mission_score`, the criteria's results, and the verb as the code `task`.
+      env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
       phases: in order; the last asks for nothing.
       gate: "training" to judge training episodes, "evaluation" to judge evaluations of the present phase.
       window: episodes that are judged together.
@@ -116,11 +115,12 @@ def missions(
     if gate not in GATES:
         raise ValueError(f"curriculum.gate={gate!r}: unknown; allowed: {', '.join(GATES)}")
     table = mission_plan.read_phases(phases, env.spec)
-    plan = mission_plan.read_plan(env.spec, table, **numbers)
+    params = env.default_params()
+    plan = mission_plan.read_plan(env.spec, table, np.asarray(params.levers.mission), **numbers)
     window = stages.whole("curriculum.window", window, 2, stages.LONGEST_WINDOW)
     confidence = stages.number("curriculum.confidence", confidence, 0.5, 0.9999)
     quantiles = significance.t_quantiles(window, confidence)
-    tasks = env.default_params(), task(env, dict(evaluation or {}), "curriculum.evaluation")
+    tasks = params, task(env, dict(evaluation or {}), "curriculum.evaluation")
     judge = Judge(env.spec, mission_plan.metrics(table), quantiles, gate == "training")
     return _curriculum(tuple(phase.name for phase in table), judge, plan, tasks)
 
@@ -128,28 +128,26 @@ def missions(
 def _curriculum(
     phases: tuple[str, ...], judge: Judge, plan: Plan, tasks: tuple[PyTree, PyTree]
 ) -> Curriculum:
-    size, verbs = max(stages.LINE, 2 * judge.window), judge.spec.tasks
+    size = max(stages.LINE, 2 * judge.window)
 
     def init():
         params, scored, numbers = jax.tree.map(jnp.asarray, (*tasks, plan))
         return Missions(params, scored, numbers, campaign.begin(judge.names, judge.window))
 
     def draw(key, state):
-        key_verb, key_exam = jax.random.split(key)
         plan, course = state.plan, state.course
-        verb = jax.random.categorical(key_verb, jnp.log(plan.verbs)).astype(jnp.int32)
-        exam = jax.random.uniform(key_exam) < plan.exams[course.phase]
-        now = campaign.progress(plan, course.phase, course.episodes)
-        paid, chosen = campaign.payment(plan, course), jax.nn.one_hot(verb, len(verbs))
-        posed = _posed(state.params, plan, course.phase, now, paid, chosen, exam)
-        return Drawn(posed, {"stage": course.phase, "mission": verb, "exam": exam.astype(jnp.int32)})
+        exam = jax.random.uniform(key) < plan.exams[course.phase]
+        now, paid = campaign.progress(plan, course.phase, course.episodes), campaign.payment(plan, course)
+        posed = _posed(state.params, plan, course.phase, now, paid, exam)
+        return Drawn(posed, {"stage": course.phase})
 
     def stage_params(state, index):
-        now = campaign.progress(state.plan, index, 0)
-        return _fixed(state.params, state.plan, index, now, state.plan.exams[index] > 0)
+        plan, now = state.plan, campaign.progress(state.plan, index, 0)
+        return _posed(state.params, plan, index, now, campaign.scheduled(plan, now), plan.exams[index] > 0)
 
     def evaluation(state):
-        return _fixed(state.scored, state.plan, jnp.int32(len(phases) - 1), jnp.float32(1.0), jnp.bool_(True))
+        plan, last, end = state.plan, jnp.int32(len(phases) - 1), jnp.float32(1.0)
+        return _posed(state.scored, plan, last, end, campaign.scheduled(plan, end), jnp.bool_(True))
 
     return Curriculum(
         init=init,
@@ -159,7 +157,7 @@ def _curriculum(
         evaluation=evaluation,
         retasked=lambda state, fresh: fresh.replace(course=state.course),
         tickets=lambda num_envs: tickets_lib.empty(num_envs, size, campaign.no_marks(judge.names)),
-        tags={"stage": phases, "mission": verbs, "exam": EXAM},
+        tags={"stage": phases},
         stages=phases,
         stage=lambda state: state.course.phase,
         stage_params=stage_params,
@@ -169,8 +167,8 @@ def _curriculum(
 
 def _update(judge: Judge, state: Missions, tickets, flow) -> tuple[Missions, PyTree]:
     plan, course = state.plan, state.course
-    marks = judge.marks(flow.finished, flow.finished.tags["exam"] > 0)
-    tickets = tickets_lib.follow(tickets, flow, flow.tags["stage"] == course.phase, marks)
+    own = flow.tags["stage"] == course.phase
+    tickets = tickets_lib.follow(tickets, flow, own, judge.marks(flow.finished))
     marks, number, places = tickets_lib.settled(tickets)
     size = marks.score.size
     if judge.training:
@@ -189,20 +187,22 @@ def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
     """
     if judge.training:
         return state
-    exam = jnp.broadcast_to(state.plan.exams[state.course.phase] > 0, finished.mask.shape)
     order = jnp.nonzero(finished.mask, size=finished.mask.size, fill_value=0)[0]
-    marks = jax.tree.map(lambda x: x[order], judge.marks(finished, exam))
+    marks = jax.tree.map(lambda x: x[order], judge.marks(finished))
     number = jnp.sum(finished.mask, dtype=jnp.int32)
     return state.replace(course=campaign.judged(state.course, marks, number))
 
 
-def _fixed(params, plan: Plan, phase: jax.Array, progress: jax.Array, exam: jax.Array) -> PyTree:
-    """Parameters for evaluating a phase at a progress, under any verb that is ever drawn."""
-    return _posed(params, plan, phase, progress, campaign.scheduled(plan, progress), plan.verbs, exam)
+def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:
+    """The environment's parameters in a phase (int32), at a progress.
 
-
-def _posed(params, plan: Plan, phase, progress, paid, verbs, exam) -> PyTree:
-    """The environment's parameters of an episode: weights, difficulty and enemies of a phase, and verbs."""
+    Args:
+      params: as configured.
+      plan: the numbers.
+      phase, progress: scalars.
+      paid: `[4]`, as `campaign.scheduled`.
+      exam: bool; enemies fire at every chance.
+    """
     fire = jnp.where(exam, 1.0, plan.fire)
     least = jnp.maximum(paid[2], plan.least_credit)
     chosen = MissionWeights(
@@ -217,7 +217,7 @@ def _posed(params, plan: Plan, phase, progress, paid, verbs, exam) -> PyTree:
         fire_low=fire[0],
         fire_high=fire[1],
     )
-    return params.replace(weights=chosen, verb_weights=verbs)
+    return params.replace(weights=chosen, levers=params.levers.replace(mission=plan.verbs))
 
 
 def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
@@ -247,8 +247,7 @@ def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
         "met": jnp.where(asked, met, jnp.nan),
     }
     for index, name in enumerate(judge.names):
-        short = name.removeprefix("mission_").removesuffix("_rate")
-        values |= {f"criteria/{short}/{field}": column[index] for field, column in columns.items()}
+        values |= {f"criteria/{name}/{field}": column[index] for field, column in columns.items()}
     values |= {
         f"criteria/{VARIANCE}/number": found.variance,
         f"criteria/{VARIANCE}/at_most": jnp.where(asked[-1], plan.variance[course.phase], jnp.nan),

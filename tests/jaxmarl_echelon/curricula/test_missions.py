@@ -38,7 +38,7 @@ class Reference:
         self.episodes, self.rows = 0, deque(maxlen=self.window)
 
     def bounds(self, name):
-        values = [row[name] for row in self.rows if name != "win" or row["exam"]]
+        values = [row[name] for row in self.rows if name != "win" or row["full_fire"]]
         if len(values) < 2:
             return np.nan, np.nan, np.nan, -np.inf, np.inf
         mean, std = np.mean(values), np.std(values, ddof=1)
@@ -46,7 +46,7 @@ class Reference:
         return len(values), mean, std, mean - margin, mean + margin
 
     def variance(self):
-        by_verb = [[row["mission_score"] for row in self.rows if row["task"] == v] for v in range(len(VERBS))]
+        by_verb = [[row["mission"] for row in self.rows if row["task"] == v] for v in range(len(VERBS))]
         return np.var([np.mean(values) for values in by_verb if values])
 
     def asked(self, phase):
@@ -142,11 +142,10 @@ def compare(reference, found):
     for name in METRICS:
         number, mean, _, low, high = reference.bounds(name)
         if number > 1:
-            short = name.removeprefix("mission_").removesuffix("_rate")
-            values = [found[f"curriculum/criteria/{short}/{end}"] for end in ("rate", "low", "high")]
+            values = [found[f"curriculum/criteria/{name}/{end}"] for end in ("rate", "low", "high")]
             np.testing.assert_allclose(values, [mean, low, high], atol=1e-4)
     np.testing.assert_allclose(found["curriculum/criteria/variance/number"], reference.variance(), atol=1e-5)
-    scores = sorted(row["mission_score"] for row in reference.rows)
+    scores = sorted(row["mission"] for row in reference.rows)
     worst = np.mean(scores[: -(-len(scores) // 10)])
     np.testing.assert_allclose(found["curriculum/worst_decile"], worst, atol=1e-5)
     assert found["curriculum/criteria/window/count"] == len(reference.rows)
@@ -169,8 +168,9 @@ def test_only_episodes_at_full_fire_count_for_a_win():
     state = state.replace(course=state.course.replace(phase=jnp.int32(2)))
     for _ in range(6):
         mask, tags, results = runs.episodes(np.random.default_rng(1), SHAPE, 2, 0.9)
-        # Victories over enemies that hold their fire, and none over those that do not.
-        results["win"] = 1.0 - tags["exam"]
+        # Success against enemies that hold their fire, and none against those that do not.
+        results["win"] = np.zeros(SHAPE)
+        results["completed"] = 1.0 - results["full_fire"]
         state = update(state, runs.rollout(mask, tags, results))
     assert int(state.course.phase) == 2
     found = metrics(state)
@@ -184,7 +184,7 @@ def test_verbs_that_differ_too_much_keep_the_phase():
     mask, tags, results = runs.episodes(np.random.default_rng(1), SHAPE, 2, 1.0)
     results["task"] = np.arange(60).reshape(SHAPE) % len(VERBS)
     for score, phase in (((results["task"] < 4), 2), (np.ones(SHAPE), 3)):
-        results["mission_score"] = score.astype(np.float32)
+        results["mission"] = score.astype(np.float32)
         after = state
         for _ in range(2):
             found = metrics(after)["curriculum/criteria/variance/number"]
@@ -295,13 +295,12 @@ def test_what_an_episode_is_drawn_with():
         state = curriculum.init()
         state = state.replace(course=state.course.replace(phase=jnp.int32(phase), episodes=jnp.int32(77)))
         drawn = draw(KEYS, state)
-        tags, given = jax.device_get((drawn.tags, drawn.params.weights))
-        assert np.all(tags["stage"] == phase) and np.all(given.phase == phase + 1)
-        np.testing.assert_array_equal(np.argmax(drawn.params.verb_weights, axis=1), tags["mission"])
-        assert set(tags["mission"]) == {VERBS.index("scout"), VERBS.index("hold")}
-        assert np.mean(tags["mission"] == VERBS.index("scout")) == pytest.approx(0.75, abs=0.05)
-        assert np.mean(tags["exam"]) == pytest.approx(0.5 if phase > 1 else 0.0, abs=0.05)
-        np.testing.assert_allclose(given.fire_low, np.where(tags["exam"], 1.0, 0.2), atol=1e-6)
+        given, levers = jax.device_get((drawn.params.weights, drawn.params.levers))
+        assert np.all(drawn.tags["stage"] == phase) and np.all(given.phase == phase + 1)
+        expected = {"scout": 3.0, "hold": 1.0}
+        np.testing.assert_array_equal(levers.mission[0], [expected.get(verb, 0.0) for verb in VERBS])
+        assert np.mean(given.fire_low == 1.0) == pytest.approx(0.5 if phase > 1 else 0.0, abs=0.05)
+        assert set(np.unique(given.fire_low)) <= {np.float32(0.2), np.float32(1.0)}
         np.testing.assert_array_equal(given.fire_high, 1.0)
         np.testing.assert_allclose(
             [given.difficulty_low[0], given.difficulty_high[0]], [low, high], atol=1e-6
@@ -315,7 +314,7 @@ def test_what_an_episode_is_drawn_with():
 
 
 def test_tasks_of_evaluations():
-    curriculum = missions(runs.Missions(), **SMALL, evaluation={"level": 7.0}, verbs={"scout": 1.0})
+    curriculum = missions(runs.Missions(), **SMALL, evaluation={"level": 7.0})
     state = curriculum.init()
     scored = curriculum.evaluation(state)
     assert scored.level == 7.0 and scored.weights.progress == 1.0
@@ -329,7 +328,7 @@ def test_tasks_of_evaluations():
         own = curriculum.stage_params(state, jnp.int32(index))
         assert own.level == 1.0
         assert own.weights.fire_low == pytest.approx(1.0 if index else 0.2)
-        np.testing.assert_array_equal(own.verb_weights, np.arange(len(VERBS)) == VERBS.index("scout"))
+        np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
 
 
 def test_arms_of_an_experiment_differ_in_numbers_only():
@@ -364,8 +363,8 @@ def test_the_configuration_is_the_specs():
     assert curriculum.stages == ("mechanics", "objective", "execution", "terminal")
     asked = [dict(phase.criteria) for phase in config.phases]
     assert asked == [
-        {"survival_rate": 0.6, "mission_attempt": 0.7},
-        {"mission_completion": 0.5, "efficiency": 0.4},
+        {"survival": 0.6, "attempt": 0.7},
+        {"completed": 0.5, "efficiency": 0.4},
         {"win": 0.6, "variance": 0.2},
         {},
     ]
@@ -379,7 +378,7 @@ def test_the_configuration_is_the_specs():
 
 @pytest.mark.parametrize(
     ("phase", "changed", "first"),
-    [(0, "mission_attempt", 419), (1, "mission_completion", 324), (2, "win", 372)],
+    [(0, "attempt", 419), (1, "completed", 324), (2, "win", 372)],
 )
 def test_successes_that_advance_at_full_size(phase, changed, first):
     moved = at_full_size(phase, changed)
@@ -389,9 +388,9 @@ def test_successes_that_advance_at_full_size(phase, changed, first):
 @pytest.mark.parametrize(
     ("phase", "changed", "last"),
     [
-        (1, "survival_rate", 130),
-        (1, "mission_attempt", 178),
-        (2, "mission_completion", 83),
+        (1, "survival", 130),
+        (1, "attempt", 178),
+        (2, "completed", 83),
         (2, "efficiency", 38),
     ],
 )
@@ -469,7 +468,7 @@ def test_mistakes_are_one_line(changes, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["task", "mission_score", "survival_rate"])
+@pytest.mark.parametrize("name", ["task", "survival"])
 def test_environments_that_do_not_report_enough_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: no result of missions"):
         missions(runs.Missions(without=(name,)), **SMALL)
