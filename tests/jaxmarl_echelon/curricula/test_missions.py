@@ -14,10 +14,13 @@ from mission_runs import METRICS, PHASES
 from omegaconf import OmegaConf
 from scipy import stats
 
+from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula import campaign, significance
 from jaxmarl_echelon.curricula.missions import missions
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.trees import layout_difference, strong
+from jaxmarl_echelon.training import config as config_lib
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "curriculum" / "missions4.yaml"
 WINDOW, DWELL = 60, 80
@@ -472,3 +475,15 @@ def test_mistakes_are_one_line(changes, message):
 def test_environments_that_do_not_report_enough_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: no result of missions"):
         missions(runs.Missions(without=(name,)), **SMALL)
+
+
+def test_parameters_are_those_of_the_environment():
+    """What is drawn and evaluated has the layout of the environment's own parameters, in one composed run."""
+    given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
+    run = config_lib.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
+    curriculum, own = run.curriculum(run.env), strong(run.env.default_params())
+    state = curriculum.init()
+    posed = curriculum.evaluation(state), curriculum.stage_params(state, jnp.int32(2))
+    for params in (curriculum.draw(KEYS[0], state).params, *posed):
+        assert layout_difference(jax.tree.map(jnp.asarray, own), strong(params)) is None
+        np.testing.assert_array_equal(params.levers.mission, np.array(VERBS) == "scout")
