@@ -102,7 +102,7 @@ def missions(
     Args:
       env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
       phases: in order; the last asks for nothing.
-      gate: "training" to judge training episodes, "evaluation" to judge evaluations of the present phase.
+      gate: "training" to judge training episodes, "evaluation" to judge each evaluation of the present phase.
       window: episodes that are judged together.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
@@ -183,14 +183,22 @@ def _update(judge: Judge, state: Missions, tickets, flow) -> tuple[Missions, PyT
 def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
     """The state after an evaluation of the present phase; the transition, if any, waits for the next update.
 
-    Only there can running episodes of the phase that is left be told from those of the next.
+    Only there can running episodes of the phase that is left be told from those of the next. Evaluations play
+    the same episodes each time, which together would count as more than they say: each is judged alone.
+
+    Raises:
+      ValueError: one line, for evaluations shorter than the window, which could never be judged.
     """
     if judge.training:
         return state
+    if finished.mask.size < judge.window:
+        least = f"curriculum.gate=evaluation needs at least curriculum.window={judge.window}"
+        raise ValueError(f"eval_episodes={finished.mask.size}: {least}")
     order = jnp.nonzero(finished.mask, size=finished.mask.size, fill_value=0)[0]
     marks = jax.tree.map(lambda x: x[order], judge.marks(finished))
     number = jnp.sum(finished.mask, dtype=jnp.int32)
-    return state.replace(course=campaign.judged(state.course, marks, number))
+    course = state.course.replace(judged=jnp.int32(0))
+    return state.replace(course=campaign.judged(course, marks, number))
 
 
 def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:

@@ -270,25 +270,26 @@ def test_evaluations_judge_where_they_are_the_gate():
     judge = jax.jit(curriculum.evaluated)
     rng, state = np.random.default_rng(2), curriculum.init()
 
-    def evaluation(skill):
-        mask, _, results = runs.episodes(rng, (40,), 0, skill, share=0.8)
-        return runs.finished(mask, {}, results), int(mask.sum())
+    def evaluation(skill, counted):
+        _, _, results = runs.episodes(rng, (80,), 0, skill)
+        return runs.finished(rng.permutation(80) < counted, {}, results)
 
     for _ in range(2):
         state = update(state, runs.rollout(*runs.episodes(rng, SHAPE, 0, 1.0)))
     assert int(state.course.episodes) == 120 and int(state.course.judged) == 0, "training is not judged"
-    counted = 0
-    while counted < WINDOW:
-        batch, number = evaluation(0.98)
-        state, counted = judge(state, jnp.float32(0.5), batch), counted + number
-        assert int(state.course.judged) == counted, "quarantined episodes do not count"
+    for counted in (WINDOW - 1, WINDOW - 1, 70):
+        state = judge(state, jnp.float32(0.5), evaluation(0.99, counted))
+        assert int(state.course.judged) == counted, "each evaluation is judged alone, without the quarantined"
         assert int(state.course.phase) == 0, "a transition waits for the update"
-    assert metrics(state)["curriculum/criteria/survival/met"] == 1.0
-    state = update(state, runs.rollout(*runs.episodes(rng, SHAPE, 0, 0.0)))
-    assert int(state.course.phase) == 1 and int(state.course.judged) == 0
+        found = metrics(state)["curriculum/criteria/survival/met"]
+        state = update(state, runs.rollout(*runs.episodes(rng, SHAPE, 0, 0.0)))
+        assert int(state.course.phase) == (counted >= WINDOW)
+    assert found == 1.0 and int(state.course.judged) == 0
+    with pytest.raises(ValueError, match="eval_episodes=59: curriculum.gate=evaluation needs at least"):
+        curriculum.evaluated(state, 0.5, runs.finished(*runs.episodes(rng, (59,), 0, 1.0)))
     training = made()[0]
     before = training.init()
-    same(before, training.evaluated(before, jnp.float32(1.0), evaluation(1.0)[0]))
+    same(before, training.evaluated(before, jnp.float32(1.0), evaluation(1.0, 80)))
 
 
 def test_what_an_episode_is_drawn_with():
