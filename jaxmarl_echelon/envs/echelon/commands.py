@@ -19,13 +19,15 @@ SORT = slice(TARGET.stop, TARGET.stop + len(SORTS))
 HOSTILE_ONLY = SORT.stop
 SAY = slice(HOSTILE_ONLY + 1, HOSTILE_ONLY + 1 + MESSAGE)
 SIZE = SAY.stop
+# Missions add a report of the own status, from -1 (red) to 1 (green).
+STATUS = SIZE
 
 
 class Orders(NamedTuple):
     """Actions of M mechs, read.
 
     Attributes:
-      commands: `[M, 26]` finite and within [-1, 1]; 0 for mechs that do not act.
+      commands: as the actions, finite and within [-1, 1]; 0 for mechs that do not act.
       focus: `[M]` int32 mech to aim at, or NOBODY.
       sort: `[M]` int32 index into `layout.SORTS`.
       hostile_only: `[M]` bool.
@@ -46,7 +48,7 @@ def read(actions: jax.Array, contacts: jax.Array, alive: jax.Array, team: jax.Ar
     and it is a living enemy.
 
     Args:
-      actions: `[M, 26]`.
+      actions: `[M, 26 or more]`.
       contacts: `[M, K]` int32 of the observation that was acted on.
       alive: `[M]` bool.
       team: `[M]` int32.

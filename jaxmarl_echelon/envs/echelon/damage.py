@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.scene import Scene
 from jaxmarl_echelon.envs.echelon.tables import PAINT, SUPPRESSION, WEAPONS
-from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Tally
+from jaxmarl_echelon.envs.echelon.types import NOBODY, HitLog, Mechs, Tally
 
 REAR, REAR_FACTOR = 0.707, 1.5
 PAINT_BONUS = 0.1
@@ -26,7 +26,7 @@ class Effects(NamedTuple):
       legs: `[M]` hit points of legs.
       stability: `[M]`.
       heat: `[M]` added to targets.
-      suppressed: `[M]` bool.
+      suppressor: `[M]` int32 mech whose autocannon hit it (of several the last in order), or NOBODY.
       painter: `[M]` int32 who paints the mech, or NOBODY.
       assists: `[M]` int32 hits by others on what this mech has painted.
       hits: `[M, 7]` int32 enemies that a shooter hit, per weapon.
@@ -36,7 +36,7 @@ class Effects(NamedTuple):
     legs: jax.Array
     stability: jax.Array
     heat: jax.Array
-    suppressed: jax.Array
+    suppressor: jax.Array
     painter: jax.Array
     assists: jax.Array
     hits: jax.Array
@@ -50,15 +50,15 @@ def no_effects(mechs: int) -> Effects:
         legs=zeros,
         stability=zeros,
         heat=zeros,
-        suppressed=jnp.zeros(mechs, bool),
+        suppressor=jnp.full(mechs, NOBODY, jnp.int32),
         painter=jnp.full(mechs, NOBODY, jnp.int32),
         assists=whole,
         hits=jnp.zeros((mechs, len(WEAPONS)), jnp.int32),
     )
 
 
-def no_tally(mechs: int) -> Tally:
-    """A tally of zeros for `mechs` mechs."""
+def no_tally(mechs: int, logged: bool = False) -> Tally:
+    """A tally of zeros for `mechs` mechs, with a log if it is wanted."""
     zeros, whole, never = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32), jnp.zeros(mechs, bool)
     weapons = jnp.zeros((mechs, len(WEAPONS)), jnp.int32)
     return Tally(
@@ -73,6 +73,7 @@ def no_tally(mechs: int) -> Tally:
         shots=weapons,
         hits=weapons,
         intercepted=whole,
+        log=HitLog(zeros, never, jnp.full(mechs, NOBODY, jnp.int32)) if logged else None,
     )
 
 
@@ -80,7 +81,7 @@ def together(first: Effects, second: Effects) -> Effects:
     """Sums effects; of two painters of one mech the one with the higher index has painted it last."""
     return Effects(
         *(a + b for a, b in zip(first[:4], second[:4], strict=True)),
-        suppressed=first.suppressed | second.suppressed,
+        suppressor=jnp.maximum(first.suppressor, second.suppressor),
         painter=jnp.maximum(first.painter, second.painter),
         assists=first.assists + second.assists,
         hits=first.hits + second.hits,
@@ -101,7 +102,7 @@ def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[M
         leg_hp=mechs.leg_hp - jnp.where(alive, effects.legs, 0.0),
         heat=mechs.heat + jnp.where(alive, effects.heat, 0.0),
         stability=jnp.maximum(mechs.stability - jnp.where(alive, effects.stability, 0.0), 0.0),
-        suppressed=jnp.where(alive & effects.suppressed, SUPPRESSION, mechs.suppressed),
+        suppressed=jnp.where(alive & (effects.suppressor != NOBODY), SUPPRESSION, mechs.suppressed),
         painted=jnp.where(painted, PAINT, mechs.painted),
         painter=jnp.where(painted, effects.painter, mechs.painter),
     )
@@ -162,4 +163,17 @@ def _count(tally, mechs, damage, taken, effects, scene):
         hit=tally.hit | hit,
         hit_direction=jnp.where(hit[:, None], vectors.unit(towards), tally.hit_direction),
         hits=tally.hits + effects.hits,
+        log=None if tally.log is None else _logged(tally.log, mechs, by_enemies, effects),
+    )
+
+
+def _logged(log: HitLog, mechs: Mechs, by_enemies: jax.Array, effects: Effects) -> HitLog:
+    """The log with the damage `[M, M]` that enemies did to each other now."""
+    towards = vectors.unit((mechs.position - mechs.position[:, None])[..., :2])
+    enfilade = 0.5 * (1.0 + vectors.dot(towards, heading(mechs)[None]))
+    hit = mechs.alive & (effects.suppressor != NOBODY)
+    return HitLog(
+        rear=log.rear + vectors.total(by_enemies * enfilade, 1),
+        struck=log.struck | (by_enemies > 0).any(0),
+        suppressor=jnp.where(hit, effects.suppressor, log.suppressor),
     )

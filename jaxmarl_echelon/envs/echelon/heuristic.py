@@ -71,6 +71,23 @@ class Memory:
     side: jax.Array
 
 
+class Brief(NamedTuple):
+    """What the A mechs of a team are after.
+
+    Attributes:
+      zone: `[3]` x, y and radius of the place to go to, or `[A, 3]` of each mech's own.
+      fire: chance per decision that a mech fires at all, scalar or `[A]`.
+      known: `[A, F]` bool; which of the enemies, in the order of their indices, a mech knows about. None
+        for all.
+      still: `[A]` bool; stays where it is and only turns. None for nobody.
+    """
+
+    zone: jax.Array
+    fire: jax.Array
+    known: jax.Array | None = None
+    still: jax.Array | None = None
+
+
 class Aim(NamedTuple):
     """Each mech's nearest living enemy.
 
@@ -97,52 +114,84 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
       side: 0 for blue, 1 for red.
       moves: False for mechs that stay where they are, turn and shoot.
     """
-    first, size = env.teams[0] * side, env.teams[side]
-    own = np.arange(first, first + size)
-
-    def init():
-        return Memory(
-            position=jnp.full((size, 3), 1e6, jnp.float32),
-            still=jnp.zeros(size, jnp.int32),
-            escape=jnp.zeros(size, jnp.int32),
-            side=jnp.ones(size, jnp.float32),
-        )
+    own = members(env.teams, side)
 
     def act(key, memory, state, params):
-        key_side, key_fire = jax.random.split(key)
-        sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
-        classes = sides.classes[own]
-        zone = env.bank.zone[state.battle.map_index]
-        aim = take_aim(env, state, sides, own)
-        heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
-        memory = _notice(key_side, memory, mechs.position)
-        base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
-        if moves:
-            throttle, error = _walk(mechs, classes, aim, zone)
-            base = base.at[:, [FORWARD, STRAFE]].set(throttle)
-            aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
-        willing = jax.random.bernoulli(key_fire, params.fire_probability[side], (size,))
-        fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
-        base = base + fire
-        base = base.at[:, YAW_RATE].set(jnp.clip(aim.error / FULL_TURN, -1.0, 1.0))
-        base = base.at[:, VENT].set(heat > VENT_HEAT)
-        warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
-        base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
-        if moves:
-            base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
-        return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
+        brief = Brief(env.bank.zone[state.battle.map_index], params.fire_probability[side])
+        return follow(env, own, brief, key, memory, state, params, moves=moves)
 
-    return ScriptedPolicy(init, act)
+    return ScriptedPolicy(lambda: unmoved(own.size), act)
 
 
-def take_aim(env, state, sides, own: np.ndarray) -> Aim:
-    """Looks for the nearest living enemy of each of the mechs `own`."""
+def members(teams: tuple[int, int], side: int) -> np.ndarray:
+    """Indices of the mechs of a team."""
+    return np.arange(teams[0] * side, teams[0] * side + teams[side])
+
+
+def unmoved(size: int) -> Memory:
+    """The memory of `size` mechs at the start of an episode."""
+    return Memory(
+        position=jnp.full((size, 3), 1e6, jnp.float32),
+        still=jnp.zeros(size, jnp.int32),
+        escape=jnp.zeros(size, jnp.int32),
+        side=jnp.ones(size, jnp.float32),
+    )
+
+
+def follow(
+    env, own: np.ndarray, brief: Brief, key, memory: Memory, state, params, *, moves: bool = True
+) -> tuple[Memory, jax.Array]:
+    """Plays a team for one decision.
+
+    Args:
+      env: the environment, for its terrains and teams.
+      own: `[A]` mechs of the team.
+      brief: what they are after.
+      key: random key.
+      memory: of the team.
+      state: the episode (`types.EchelonState`).
+      params: its parameters (`types.EchelonParams`).
+      moves: False for mechs that all stay where they are, turn and shoot.
+
+    Returns:
+      the memory, and actions `[A, 26]`.
+    """
+    size = own.size
+    key_side, key_fire = jax.random.split(key)
+    sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
+    classes = sides.classes[own]
+    aim = take_aim(env, state, sides, own, brief.known)
+    heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
+    memory = _notice(key_side, memory, mechs.position)
+    base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
+    if moves:
+        throttle, error = _walk(mechs, classes, aim, brief.zone)
+        base = base.at[:, [FORWARD, STRAFE]].set(throttle)
+        aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
+    willing = jax.random.bernoulli(key_fire, brief.fire, (size,))
+    fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
+    base = base + fire
+    base = base.at[:, YAW_RATE].set(jnp.clip(aim.error / FULL_TURN, -1.0, 1.0))
+    base = base.at[:, VENT].set(heat > VENT_HEAT)
+    warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
+    base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
+    if moves:
+        base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
+    if brief.still is not None:
+        throttle = jnp.where(brief.still[:, None], 0.0, base[:, [FORWARD, STRAFE]])
+        base = base.at[:, [FORWARD, STRAFE]].set(throttle)
+    return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
+
+
+def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> Aim:
+    """Looks for the nearest living enemy of each of the mechs `own`, among those known `[A, F]`."""
     battle = state.battle
     mechs = battle.mechs
     foes = np.setdiff1d(np.arange(sum(env.teams)), own)
     position = mechs.position[own]
     offset = mechs.position[foes][None] - position[:, None]
-    apart = jnp.where(mechs.alive[foes], jnp.sqrt(jnp.sum(offset**2, axis=-1)), jnp.inf)
+    there = mechs.alive[foes] if known is None else mechs.alive[foes] & known
+    apart = jnp.where(there, jnp.sqrt(jnp.sum(offset**2, axis=-1)), jnp.inf)
     nearest = jnp.argmin(apart, axis=1)
     target = jnp.asarray(foes)[nearest]
     there = mechs.position[target]
@@ -190,10 +239,10 @@ def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
     position = mechs.position[:, :2]
     living = mechs.alive[:, None]
     centroid = jnp.sum(jnp.where(living, position, 0.0), axis=0) / jnp.maximum(jnp.sum(living), 1)
-    lonely = zone_lib.distance(mechs.position, zone) < 2.0 * zone[2]
+    lonely = zone_lib.distance(mechs.position, zone) < 2.0 * zone[..., 2]
     lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
     lonely &= aim.distance > COHESION_PEACE
-    goal = jnp.where(lonely[:, None], 0.5 * (zone[:2] + centroid), zone[:2])
+    goal = jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
     bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
     inside = zone_lib.within(mechs.position, zone)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)

@@ -95,12 +95,13 @@ class Layout:
         return self.names.index(name)
 
 
-def make_layout(pack: int, telemetry: bool = True) -> Layout:
+def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> Layout:
     """Describes observations of mechs whose packs have at most `pack` members.
 
     Args:
       pack: rows of the board of messages.
       telemetry: whether the coarse map, the same for all mechs, is part of it.
+      mission: fields of the block `mission`, which comes last; without any there is none.
     """
     shapes = {
         "contacts": ((CONTACTS, len(CONTACT_FIELDS)), "set", CONTACT_FIELDS),
@@ -112,6 +113,8 @@ def make_layout(pack: int, telemetry: bool = True) -> Layout:
     }
     if not telemetry:
         del shapes["telemetry"]
+    if mission:
+        shapes["mission"] = ((len(mission),), "vector", mission)
     blocks, start = [], 0
     for name, (shape, kind, fields) in shapes.items():
         blocks.append(Block(name, start, shape, kind, fields))

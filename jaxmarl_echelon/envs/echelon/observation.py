@@ -5,6 +5,8 @@ contacts and to the zone are in the world's axes; the local map and the directio
 with the mech. Source: spec sections 2.2, 2.3 and 5.1, with the own heading added (5.3).
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -61,6 +63,24 @@ class Senses(NamedTuple):
     acoustic: jax.Array
 
 
+class Standing(NamedTuple):
+    """How the fight for the zone stands, as each mech is told.
+
+    Attributes:
+      zone: `[3]` x, y and radius, or `[M, 3]` of each mech's own zone.
+      inside: `[M]` bool.
+      control: `[M]` lead of the own side in the zone, in [-1, 1].
+      score: `[M]` share of what wins.
+      enemy_score: `[M]` the enemies' share.
+    """
+
+    zone: jax.Array
+    inside: jax.Array
+    control: jax.Array
+    score: jax.Array
+    enemy_score: jax.Array
+
+
 class Place(NamedTuple):
     """The map of an episode.
 
@@ -87,6 +107,8 @@ def observe(
     chassis,
     senses: Senses,
     place: Place,
+    standing: Standing | None = None,
+    further: Mapping[str, jax.Array] = MappingProxyType({}),
 ) -> tuple[jax.Array, jax.Array]:
     """Writes the observations of all mechs; those of dead ones are 0.
 
@@ -98,6 +120,8 @@ def observe(
       chassis: rows of the chassis table per mech.
       senses: what the sensors report.
       place: the map.
+      standing: of the fight for the zone; by default that of the map's zone and of the scores.
+      further: blocks `[M, ...]` of the layout besides those of every battle.
 
     Returns:
       flat observations `[M, layout.size]` and the contacts `[M, K]` that they show.
@@ -116,9 +140,9 @@ def observe(
         "local_map": local_map(mechs.position, mechs.yaw, place),
         "telemetry": jnp.broadcast_to(place.telemetry, (size, *place.telemetry.shape)),
         "acoustic": senses.acoustic,
-        "self": own_state(state, params, sides, chassis, senses, offset, place),
+        "self": own_state(state, params, sides, chassis, senses, offset, place, standing),
     }
-    return jnp.where(mechs.alive[:, None], layout.join(blocks), 0.0), contacts
+    return jnp.where(mechs.alive[:, None], layout.join({**blocks, **further}), 0.0), contacts
 
 
 def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:
@@ -150,7 +174,16 @@ def local_map(position: jax.Array, yaw: jax.Array, place: Place) -> jax.Array:
     return (found | ~inside).astype(jnp.float32)
 
 
-def own_state(state, params, sides: Sides, chassis, senses: Senses, offset, place: Place) -> jax.Array:
+def own_state(
+    state,
+    params,
+    sides: Sides,
+    chassis,
+    senses: Senses,
+    offset,
+    place: Place,
+    standing: Standing | None = None,
+) -> jax.Array:
     """Returns what each mech knows of itself, of the zone and of the game, `[M, F]`."""
     mechs, tally = state.battle.mechs, state.battle.tally
     foes = ~sides.friends & mechs.alive[None]
@@ -193,28 +226,34 @@ def own_state(state, params, sides: Sides, chassis, senses: Senses, offset, plac
         ),
     )
     columns = jnp.stack([jnp.asarray(column, jnp.float32) for column in condition], axis=-1)
-    game = _game(state, params, sides, chassis, place)
+    standing = _standing(state, params, sides, chassis, place) if standing is None else standing
+    game = _game(state, params, standing, float(max(place.size[:2])))
     heading = jnp.stack([jnp.sin(mechs.yaw), jnp.cos(mechs.yaw)], axis=-1)
     parts = (jax.nn.one_hot(sides.classes, len(CLASSES)), columns, game, heading)
     return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
 
 
-def _game(state, params, sides: Sides, chassis, place: Place) -> jax.Array:
-    """The zone, the scores, the time and the chosen order of contacts, `[M, 9 + 4]`."""
+def _standing(state, params, sides: Sides, chassis, place: Place) -> Standing:
     mechs = state.battle.mechs
     hold = zone_lib.hold(mechs.position, mechs.alive, chassis.tonnage, sides.team, place.zone)
-    span = float(max(place.size[:2]))
     score = jnp.clip(state.score / params.zone_seconds, 0.0, 1.0)
-    size = sides.team.shape[0]
+    control = jnp.where(sides.team == 0, hold.margin, -hold.margin)
+    return Standing(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
+
+
+def _game(state, params, standing: Standing, span: float) -> jax.Array:
+    """The zone, the scores, the time and the chosen order of contacts, `[M, 9 + 4]`."""
+    position, zone = state.battle.mechs.position, standing.zone
+    size = position.shape[0]
     columns = (
-        hold.inside,
-        (place.zone[0] - mechs.position[:, 0]) / span,
-        (place.zone[1] - mechs.position[:, 1]) / span,
-        -mechs.position[:, 2] / span,
-        jnp.full(size, place.zone[2] / span),
-        jnp.where(sides.team == 0, hold.margin, -hold.margin),
-        score[sides.team],
-        score[1 - sides.team],
+        standing.inside,
+        (zone[..., 0] - position[:, 0]) / span,
+        (zone[..., 1] - position[:, 1]) / span,
+        -position[:, 2] / span,
+        jnp.broadcast_to(zone[..., 2] / span, size),
+        standing.control,
+        standing.score,
+        standing.enemy_score,
         jnp.full(size, state.decision / params.max_decisions),
         *jax.nn.one_hot(state.sort, len(SORTS), axis=0),
         state.hostile_only,

@@ -351,7 +351,9 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
         damage=by_shooter[:, :size],
         legs=vectors.total(jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0), 0),
         stability=vectors.total(shaken, 0),
-        suppressed=(victims & (shots.kind == AUTOCANNON)[:, None]).any(0),
+        suppressor=jnp.where(
+            victims & (shots.kind == AUTOCANNON)[:, None], shots.shooter[:, None], NOBODY
+        ).max(0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
         hits=by_shooter[:, size:].astype(jnp.int32),
     )

@@ -1,5 +1,7 @@
 """Scripted policies of the mech battles, by name and team."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -10,8 +12,8 @@ from jaxmarl_echelon.envs.echelon.types import TEAMS
 BASELINES = ("random", "standing", "heuristic")
 
 
-def scripts(env) -> dict[str, ScriptedPolicy]:
-    """Returns the scripts as `NAME_blue` and `NAME_red`.
+def scripts(env, play: Callable[..., ScriptedPolicy] = heuristic) -> dict[str, ScriptedPolicy]:
+    """Returns the scripts as `NAME_blue` and `NAME_red`; `play(env, side, moves=...)` makes the first two.
 
     `heuristic` goes for the zone and shoots, `standing` stays where it starts and shoots, `random`
     draws uniform actions, `none` does nothing.
@@ -20,8 +22,8 @@ def scripts(env) -> dict[str, ScriptedPolicy]:
     for side, team in enumerate(TEAMS):
         role = env.spec.role(team)
         found |= {
-            f"heuristic_{team}": heuristic(env, side),
-            f"standing_{team}": heuristic(env, side, moves=False),
+            f"heuristic_{team}": play(env, side),
+            f"standing_{team}": play(env, side, moves=False),
             f"random_{team}": random(role),
             f"none_{team}": nothing(role),
         }

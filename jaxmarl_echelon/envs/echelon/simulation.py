@@ -53,6 +53,7 @@ class Simulation:
       pages: tiles of 4 x 4 columns that may change during a battle; 0 for static terrain without
         wrecks.
       damaged: voxels whose damage is remembered while they stand; a missile's explosion reaches up to 81.
+      logged: whether tallies have a log.
     """
 
     bank: TerrainBank
@@ -61,6 +62,7 @@ class Simulation:
     original: bool = False
     pages: int = 64
     damaged: int = 96
+    logged: bool = False
 
     @cached_property
     def team(self) -> np.ndarray:
@@ -101,17 +103,22 @@ class Simulation:
         planar = jnp.where(far, jnp.asarray(self.size[:2], jnp.float32) - inset, inset)
         towards = self.bank.zone[map_index, :2] - planar
         turn = jax.random.uniform(turn_key, number.shape, minval=-1.0) * params.yaw_jitter
-        mechs = self._fresh(chassis).replace(
+        mechs = self.fresh(chassis).replace(
             position=jnp.concatenate([planar, chassis.size[:, 2:] / 2], -1).astype(jnp.float32),
             yaw=jnp.arctan2(towards[:, 1], towards[:, 0]) + turn,
         )
+        return self.opened(map_index, mechs)
+
+    def opened(self, map_index: jax.Array, mechs: Mechs) -> Battle:
+        """A battle before its first decision, on terrain `map_index`."""
+        size = len(self.team)
         return Battle(
             mechs=mechs,
-            projectiles=projectiles.no_projectiles(number.size),
-            smoke=no_smoke(number.size),
+            projectiles=projectiles.no_projectiles(size),
+            smoke=no_smoke(size),
             overlay=no_overlay(self.bank.voxels.material.shape[1:], self.pages, self.damaged),
             map_index=jnp.asarray(map_index, jnp.int32),
-            tally=damage.no_tally(number.size),
+            tally=damage.no_tally(size, self.logged),
         )
 
     def decide(self, key: jax.Array, battle: Battle, commands: jax.Array, params: EchelonParams) -> Battle:
@@ -138,7 +145,7 @@ class Simulation:
             mechs=mechs,
             projectiles=battle.projectiles,
             smoke=battle.smoke,
-            tally=damage.no_tally(size),
+            tally=damage.no_tally(size, self.logged),
             overlay=battle.overlay,
             ground=movement.ground_around(scene.terrain, mechs.position, self.substeps),
         )
@@ -177,7 +184,8 @@ class Simulation:
         mechs = mechs.replace(noise=movement.noise(mechs, scene.chassis))
         return _Step(mechs, flying, smoke, tally, overlay, ground)
 
-    def _fresh(self, chassis) -> Mechs:
+    def fresh(self, chassis) -> Mechs:
+        """Sound mechs, all at the origin."""
         size = len(self.team)
         nothing, timer, never = jnp.zeros(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)
         return Mechs(

@@ -93,6 +93,22 @@ class Smoke:
 
 
 @struct.dataclass
+class HitLog:
+    """Who did what to whom during one decision, for missions; enemies only.
+
+    Attributes:
+      rear: `[M]` damage done, times the enfilade index of each hit: 0 into the target's face, 1 from dead
+        astern (spec section 7.5).
+      struck: `[M]` bool, damaged by an enemy.
+      suppressor: `[M]` int32 mech whose autocannon hit this one last, or NOBODY.
+    """
+
+    rear: jax.Array
+    struck: jax.Array
+    suppressor: jax.Array
+
+
+@struct.dataclass
 class Tally:
     """Counts of one decision; cleared before the next.
 
@@ -108,6 +124,7 @@ class Tally:
       shots: `[M, 7]` int32 shots per weapon.
       hits: `[M, 7]` int32 enemies hit per weapon, explosions not counted.
       intercepted: `[M]` int32 missiles shot down.
+      log: what missions want to know besides; None where nobody asks.
     """
 
     dealt: jax.Array
@@ -121,6 +138,7 @@ class Tally:
     shots: jax.Array
     hits: jax.Array
     intercepted: jax.Array
+    log: HitLog | None = None
 
 
 @struct.dataclass

@@ -29,13 +29,13 @@ class Hold(NamedTuple):
 
 
 def within(position: jax.Array, zone: jax.Array) -> jax.Array:
-    """Whether positions `[..., 3]` lie in the zone `[3]` of x, y and radius, as bool `[...]`."""
-    return distance(position, zone) < zone[2]
+    """Whether positions `[..., 3]` lie in the zone `[3]`, or each in its own `[..., 3]`, as bool `[...]`."""
+    return distance(position, zone) < zone[..., 2]
 
 
 def distance(position: jax.Array, zone: jax.Array) -> jax.Array:
     """Returns the planar distances of positions `[..., 3]` to the zone's centre."""
-    return jnp.hypot(position[..., 0] - zone[0], position[..., 1] - zone[1])
+    return jnp.hypot(position[..., 0] - zone[..., 0], position[..., 1] - zone[..., 1])
 
 
 def hold(

@@ -22,7 +22,7 @@ from flax import struct
 from rich.console import Console
 from rich.progress import track
 
-from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes
+from jaxmarl_echelon.envs.echelon.terrain.biomes import groups_of
 from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size, generate
 from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, nav_graph, ways
 from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
@@ -47,6 +47,7 @@ class TerrainBank:
       telemetry: `[N, 16, 16]` float32, 1 where any column of a block holds solid rock or solid debris.
       reachable: `[N, Y, X]` bool, columns where feet that start in one of the corners can come to stand.
       seeds: of the maps, -1 for maps made by hand (static).
+      biomes: of each map, in the order of its corners; empty for maps made by hand (static).
       ways: `[N, Y, X, Z]` int8 of `navigation.ways` to the zone; None unless `with_ways` added them.
     """
 
@@ -57,6 +58,7 @@ class TerrainBank:
     telemetry: jax.Array
     reachable: jax.Array
     seeds: tuple[int, ...] = struct.field(pytree_node=False)
+    biomes: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
     ways: jax.Array | None = None
 
     @property
@@ -81,6 +83,7 @@ def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
         telemetry=jnp.asarray(_blocks(rock.any(1)), jnp.float32),
         reachable=jnp.asarray(np.stack([layout.reachable for layout in layouts])),
         seeds=tuple(layout.seed for layout in layouts),
+        biomes=tuple(layout.biomes for layout in layouts),
     )
 
 
@@ -97,7 +100,7 @@ def terrain_bank(
     seeds: Sequence[int],
     size: Sequence[int],
     *,
-    biomes: Sequence[str] | None = None,
+    biomes: Sequence[str] | Sequence[Sequence[str]] | None = None,
     team_size: int = 10,
     cache: str | Path | None = "auto",
     workers: int | None = None,
@@ -110,7 +113,7 @@ def terrain_bank(
     Args:
       seeds: of the maps, not negative.
       size: voxels along x, y and z.
-      biomes: names to draw from; all sixteen if None.
+      biomes: names to draw from; all sixteen if None; or such a list for each map.
       team_size: mechs of a team.
       cache: folder that keeps banks; "auto" is `cache_folder()`, None keeps nothing.
       workers: processes; None takes as many as there are processors and enough maps for.
@@ -120,14 +123,13 @@ def terrain_bank(
       ValueError: no seeds or a negative one, an impossible size, an unknown biome, too few workers.
     """
     size = check_size(size, team_size)
-    biomes = BIOMES if biomes is None else tuple(biomes)
-    check_biomes(biomes)
     seeds = tuple(int(seed) for seed in seeds)
+    choices = groups_of(biomes, len(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds={list(seeds[:4])}: at least one, none negative")
     if workers is not None and workers < 1:
         raise ValueError(f"workers={workers}: at least 1 is needed")
-    jobs = [(seed, size, biomes, team_size) for seed in seeds]
+    jobs = [(seed, size, names, team_size) for seed, names in zip(seeds, choices, strict=True)]
     if cache is None:
         return bank_of(_generate_all(jobs, workers, progress))
     folder = cache_folder() if cache == "auto" else Path(cache).expanduser()

@@ -40,6 +40,25 @@ def check_biomes(names: Sequence[str]) -> None:
         raise ValueError(f"env.biomes={given}: some of {', '.join(BIOMES)}")
 
 
+def groups_of(names, maps: int) -> list[tuple[str, ...]]:
+    """The biomes that each of some maps draws from.
+
+    Args:
+      names: for all of them, or a list of lists, one per map; all biomes if None.
+      maps: how many.
+
+    Raises:
+      ValueError: one line, for an unknown biome, a list without any, or too few or many lists.
+    """
+    single = names is None or all(isinstance(name, str) for name in names)
+    groups = [tuple(BIOMES if names is None else names)] * maps if single else [tuple(g) for g in names]
+    if len(groups) != maps:
+        raise ValueError(f"env.biomes: {len(groups)} lists for {maps} maps")
+    for group in set(groups):
+        check_biomes(group)
+    return groups
+
+
 def paint(biome: str, voxels: np.ndarray, rng: np.random.Generator) -> None:
     """Paints one biome on an empty window `[Z, Y, X]` of a map, in place."""
     BRUSHES[biome](Patch(voxels, rng))

@@ -86,7 +86,8 @@ def generate(
     Args:
       seed: not negative.
       size: voxels along x, y and z.
-      biomes: names to draw from; all sixteen if None. Quadrants differ if there are enough names.
+      biomes: names to draw from; all sixteen if None. From four names or more each is
+        drawn at most as often as it is given, so that quadrants differ if all names do.
       team_size: mechs of a team, for which the corners are cleared.
 
     Raises:
@@ -183,7 +184,7 @@ def _paint_quadrants(
     voxels = np.zeros((height, depth, width), np.uint8)
     jitter = [int(0.1 * span) for span in (width, depth)]
     x, y = (span // 2 + int(rng.integers(-j, j + 1)) for span, j in zip((width, depth), jitter, strict=True))
-    chosen = tuple(str(b) for b in rng.choice(biomes, 4, replace=len(set(biomes)) < 4))
+    chosen = tuple(str(b) for b in rng.choice(biomes, 4, replace=len(biomes) < 4))
     for quadrant, biome in enumerate(chosen):
         rows = slice(y, None) if quadrant // 2 else slice(y)
         columns = slice(x, None) if quadrant % 2 else slice(x)

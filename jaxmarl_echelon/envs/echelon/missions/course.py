@@ -1,0 +1,180 @@
+"""The course of the missions of an episode: from what happens in a battle to facts, verdicts and pay."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.missions import calibration
+from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, staging
+from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, judge
+from jaxmarl_echelon.envs.echelon.missions.measures.watch import watching
+from jaxmarl_echelon.envs.echelon.missions.pay.components import Situation
+from jaxmarl_echelon.envs.echelon.missions.pay.decision import Decision, of_orders, pay
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
+from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Order, Scenario
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS
+from jaxmarl_echelon.envs.echelon.observation import Senses
+from jaxmarl_echelon.envs.echelon.scene import chassis_of
+from jaxmarl_echelon.envs.echelon.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.types import EchelonParams, EchelonState, Mechs
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """Static choices of the missions.
+
+    Attributes:
+      registry: the verbs.
+      simulation: the battle.
+      ground: what scenarios need to know of the terrains.
+    """
+
+    registry: Registry
+    simulation: Simulation
+    ground: Ground
+
+    def opening(
+        self, echelon: EchelonState, scenario: Scenario, battle: EchelonParams, params: MissionParams
+    ) -> tuple[MissionState, Verdict]:
+        """An episode before its first decision, and its verdict.
+
+        Args:
+          echelon: the battle.
+          scenario: the problem.
+          battle: parameters of the battle.
+          params: parameters.
+        """
+        mechs, teams = echelon.battle.mechs, self.simulation.teams
+        size = mechs.hp.shape[0]
+        order = staging.current(scenario.orders, echelon.decision)
+        gap = vectors.length(mechs.position[:, :2] - order.zone[self.simulation.team, :2])
+        words = self.ground.open_cells.shape[-1]
+        ready = staging.readiness(mechs, chassis_of(battle), scenario.classes, order, teams)
+        state = MissionState(
+            echelon=echelon,
+            scenario=scenario,
+            by_mech=facts.no_facts(size, words, self.ground.cell_of(mechs.position), gap),
+            by_team=facts.no_team_facts().replace(**ready._asdict()),
+            potential=jnp.zeros(2),
+            success=jnp.zeros(2),
+            report=calibration.begin(size),
+        )
+        verdict = self._judged(state, order, params)
+        verdict = verdict._replace(
+            over=jnp.bool_(False),
+            by_team=verdict.by_team.replace(
+                opening=verdict.potential, latched=state.by_team.latched, stalled=state.by_team.stalled
+            ),
+        )
+        return self._with(state, verdict), verdict
+
+    def advance(
+        self,
+        state: MissionState,
+        after: EchelonState,
+        status: jax.Array,
+        senses: Senses,
+        battle: EchelonParams,
+        params: MissionParams,
+    ) -> tuple[MissionState, Verdict, dict[str, jax.Array]]:
+        """The missions after one more decision, their verdict, and what it pays every mech, `[M]` each.
+
+        Args:
+          state: before the decision.
+          after: the battle after it.
+          status: `[M]` what mechs reported of themselves, in [-1, 1].
+          senses: what the sensors report after it.
+          battle: parameters of the battle.
+          params: parameters.
+        """
+        orders, teams = state.scenario.orders, self.simulation.teams
+        told = staging.current(orders, state.echelon.decision)
+        later = staging.current(orders, after.decision)
+        now = self._moment(state, after, senses, told, battle, params)
+        by_mech, by_team, news = facts.advance(now, state.by_mech, state.by_team)
+        gap = by_mech.gap
+        act = jnp.asarray([ACTS.index(verb.begins) for verb in self.registry.verbs])[told.verb]
+        by_mech, by_team = staging.advance(
+            orders, told, after.decision, act, now.mechs, now.chassis, now.classes, by_mech, by_team, teams
+        )
+        report, bonus = self._calibrated(state, status, now, params)
+        moved = state.replace(echelon=after, by_mech=by_mech, by_team=by_team, report=report)
+        verdict = self._judged(moved, later, params)
+        moved = self._with(moved, verdict)
+        limit = params.echelon.max_decisions.astype(jnp.float32)
+        shaping = Situation(
+            now=now,
+            before=state.echelon.battle.mechs,
+            news=news,
+            scenario=state.scenario,
+            gap=gap,
+            potential=jnp.stack([state.potential, jnp.where(verdict.over, 0.0, verdict.potential)]),
+            stalled=verdict.by_team.stalled,
+            orders=of_orders(told, limit),
+            limit=limit,
+            gamma=params.gamma,
+        )
+        evidence = self._evidence(moved, params)
+        it = Decision(shaping, verdict, evidence, told, later, bonus, after.decision)
+        return moved, verdict, pay(self.registry, params, it)
+
+    def _with(self, state: MissionState, verdict: Verdict) -> MissionState:
+        return state.replace(by_team=verdict.by_team, potential=verdict.potential, success=verdict.success)
+
+    def _moment(
+        self, state: MissionState, after: EchelonState, senses: Senses, told: Order, battle, params
+    ) -> facts.Moment:
+        scene = self.simulation.scene(after.battle, battle)
+        needed = jnp.asarray(self.registry.flags("watches"))[told.verb]
+        teams = self.simulation.teams
+        return facts.Moment(
+            teams=teams,
+            mechs=after.battle.mechs,
+            tally=after.battle.tally,
+            chassis=scene.chassis,
+            classes=battle.classes,
+            order=told,
+            sight=senses.sight,
+            quality=senses.quality,
+            sensor_range=params.sensor_range,
+            stealth=state.scenario.stealth,
+            cell=self.ground.cell_of(after.battle.mechs.position),
+            open_cells=self.ground.open_cells[after.battle.map_index],
+            watching=watching(scene.terrain, after.battle, told, needed, after.decision, teams),
+        )
+
+    def _evidence(self, state: MissionState, params: MissionParams) -> record.Evidence:
+        battle = state.echelon.battle
+        return record.Evidence(
+            teams=self.simulation.teams,
+            scenario=state.scenario,
+            alive=battle.mechs.alive,
+            by_mech=state.by_mech,
+            by_team=state.by_team,
+            open_cells=self.ground.open_cells[battle.map_index],
+            cover_target=params.cover_target,
+        )
+
+    def _judged(self, state: MissionState, order: Order, params: MissionParams) -> Verdict:
+        echelon, limit = state.echelon, params.echelon.max_decisions
+        evidence = self._evidence(state, params)
+        return judge(self.registry, evidence, order, echelon.battle.mechs, echelon.decision, limit)
+
+    def _calibrated(self, state: MissionState, status: jax.Array, now: facts.Moment, params: MissionParams):
+        """The memory of status reports, and the bonus `[M]`."""
+        mechs: Mechs = now.mechs
+        fails = (mechs.suppressed > 0) | (mechs.fallen > 0) | is_shut_down(mechs, now.chassis)
+        condition = calibration.Condition(
+            reported=(status + 1.0) / 2.0,
+            acted=state.echelon.battle.mechs.alive,
+            alive=mechs.alive,
+            trouble=now.tally.hit | fails,
+            distance=vectors.length(mechs.position[:, :2] - facts.own_zone(now)[:, :2]),
+            inside=facts.within_area(now),
+        )
+        weight, limit = params.weights.calibration, params.echelon.max_decisions
+        return calibration.advance(state.report, condition, weight, limit)

@@ -1,0 +1,260 @@
+"""Squads of mechs that carry out mission orders in voxel terrain."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.echelon import assistance
+from jaxmarl_echelon.envs.echelon import commands as commands_lib
+from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
+from jaxmarl_echelon.envs.echelon.env import Echelon
+from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout
+from jaxmarl_echelon.envs.echelon.missions import embedding, results
+from jaxmarl_echelon.envs.echelon.missions.course import Course
+from jaxmarl_echelon.envs.echelon.missions.measures import staging
+from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
+from jaxmarl_echelon.envs.echelon.missions.measures.success import time_taken
+from jaxmarl_echelon.envs.echelon.missions.parameters import Frame
+from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
+from jaxmarl_echelon.envs.echelon.missions.script import mission_script
+from jaxmarl_echelon.envs.echelon.missions.standing import standing_of
+from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
+from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
+from jaxmarl_echelon.envs.echelon.scene import chassis_of
+from jaxmarl_echelon.envs.echelon.settings import PERIOD
+from jaxmarl_echelon.envs.echelon.settings import Limits as BattleLimits
+from jaxmarl_echelon.envs.echelon.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from jaxmarl_echelon.envs.echelon.types import (
+    BLUE,
+    MESSAGE,
+    NOBODY,
+    TEAMS,
+    Battle,
+    EchelonParams,
+    EchelonState,
+)
+from jaxmarl_echelon.envs.results import COMPONENT
+from jaxmarl_echelon.envs.spaces import Box
+
+
+class EchelonMissions(Echelon):
+    """Blue carries out a mission order, red an opposing one; both can succeed. See `make` for the settings.
+
+    The battle, its observations and actions are those of `Echelon`. Observations also have the block
+    `mission`, actions a 27th number, the report of the own status. Mechs see what their sensors show them.
+    A dead mech waits for the end and is paid for the mission with the others.
+
+    Attributes:
+      registry: the verbs.
+      ground: what scenarios need to know of the terrains.
+    """
+
+    endings = results.ENDINGS
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        layout: Layout,
+        ground: Ground,
+        frame: Frame,
+        params: MissionParams,
+        task,
+    ):
+        """Puts the environment together.
+
+        Args:
+          simulation: the battle, with a log.
+          layout: what an observation consists of.
+          ground: what scenarios need to know of the terrains.
+          frame: what settings are checked against.
+          params: default parameters.
+          task: `(settings) -> params`, for curricula.
+        """
+        limits = BattleLimits(simulation.bank.zone.shape[0], simulation.teams, layout["pack"].shape[0])
+        super().__init__(simulation, frame.reward, layout, limits, params.echelon)
+        self.registry, self.ground = frame.registry, ground
+        self._params, self._task = params, task
+        self.spec = _spec(self.teams, layout, frame, int(params.echelon.max_decisions))
+
+    @property
+    def scripts(self) -> dict[str, ScriptedPolicy]:
+        """Scripted policies, `NAME_blue` and `NAME_red`."""
+        return scripts_lib.scripts(self, mission_script)
+
+    @property
+    def world(self) -> tuple[TerrainBank, Ground]:
+        """The terrains, and what scenarios need to know of them."""
+        return self.bank, self.ground
+
+    def _place_world(self, world: tuple[TerrainBank, Ground]) -> None:
+        bank, self.ground = world
+        self.simulation = dataclasses.replace(self.simulation, bank=bank)
+
+    def task_params(self, given: Mapping) -> MissionParams:
+        """Returns the default parameters with some of `make`'s settings changed.
+
+        Raises:
+          ValueError: one line, for a setting that is unknown, needs another program or has a value that
+            `make` would refuse.
+        """
+        return self._task(given)
+
+    def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
+        """Returns the parameters of evaluation episode `index`: verbs and terrains take turns."""
+        battle = super().evaluation_params(params.echelon, index)
+        mission = params.levers.mission
+        used = mission > 0
+        chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
+        return params.replace(
+            echelon=battle, levers=params.levers.replace(mission=chosen.astype(mission.dtype))
+        )
+
+    def battle_params(self, scenario: Scenario, params: MissionParams) -> EchelonParams:
+        """Returns the parameters of the battle that a scenario asks for."""
+        return params.echelon.replace(classes=scenario.classes, fire_probability=scenario.fire)
+
+    @property
+    def course(self) -> Course:
+        """The course of the missions."""
+        return Course(self.registry, self.simulation, self.ground)
+
+    def reset(self, key: jax.Array, params: MissionParams) -> tuple[MissionState, TimeStep]:
+        """Starts an episode with a drawn scenario on a drawn terrain."""
+        key_map, key_scenario, key_start = jax.random.split(key, 3)
+        rules = params.echelon
+        index = jax.random.categorical(key_map, jnp.log(rules.map_weights)).astype(jnp.int32)
+        limits = Limits(self.teams, self.bank.size, rules.max_decisions, rules.fire_probability)
+        drawn = draw(key_scenario, self.registry, self.ground, index, params.levers, params.weights, limits)
+        battle_params = self.battle_params(drawn.scenario, params)
+        battle = self.simulation.opened(index, deploy(key_start, drawn, self.simulation, battle_params))
+        size = sum(self.teams)
+        opening = _opening(battle, size)
+        state, verdict = self.course.opening(opening, drawn.scenario, battle_params, params)
+        unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
+        return self._report(state, params, self.senses(battle, battle_params), verdict, unpaid)
+
+    def step(
+        self, key: jax.Array, state: MissionState, actions: dict[str, jax.Array], params: MissionParams
+    ) -> tuple[MissionState, TimeStep]:
+        """Advances one decision of 0.25 s; both teams act at once."""
+        before, battle_params = state.echelon.battle.mechs, self.battle_params(state.scenario, params)
+        given = jnp.concatenate([actions[team] for team in TEAMS])
+        read = commands_lib.read(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
+        battle = state.echelon.battle.replace(mechs=before.replace(focus=read.focus))
+        battle = self.simulation.decide(key, battle, read.commands, battle_params)
+        after = state.echelon.replace(
+            battle=battle,
+            decision=state.echelon.decision + 1,
+            messages=read.messages,
+            sort=read.sort,
+            hostile_only=read.hostile_only,
+        )
+        senses, status = self.senses(battle, battle_params), read.commands[:, commands_lib.STATUS]
+        state, verdict, due = self.course.advance(state, after, status, senses, battle_params, params)
+        paid, _ = self.reward(params.echelon.reward, due, self.reward.init())
+        return self._report(state, params, senses, verdict, paid)
+
+    def _report(
+        self, state: MissionState, params: MissionParams, senses: Senses, verdict: Verdict, paid
+    ) -> tuple[MissionState, TimeStep]:
+        """Observes a state and reports it."""
+        battle_params = self.battle_params(state.scenario, params)
+        battle, over = state.echelon.battle, verdict.over
+        chassis = chassis_of(battle_params)
+        order = staging.current(state.scenario.orders, state.echelon.decision)
+        tons = chassis.tonnage
+        told = standing_of(order, state.by_team, battle.mechs, tons, senses.visible, self.teams)
+        mission = embedding.embed(order, battle.mechs.position, len(self.registry.verbs), self.teams)
+        observations, contacts = observe(
+            self.layout,
+            state.echelon,
+            battle_params,
+            self.sides(battle_params),
+            chassis,
+            senses,
+            place_of(self.bank, battle.map_index),
+            told,
+            {"mission": mission},
+        )
+        echelon = state.echelon.replace(
+            contacts=contacts,
+            score=verdict.success,
+            outcome=results.outcome_code(verdict.success, over),
+            ending=jnp.where(over, verdict.ending, results.RUNNING),
+        )
+        state, present = state.replace(echelon=echelon), state.scenario.present
+        info = self._info(state, params, verdict) | self._paid_to_blue(paid, present)
+        return state, TimeStep(
+            obs=self._by_role(observations),
+            reward=self._by_role(sum(paid.values(), jnp.zeros(present.shape, jnp.float32))),
+            terminated=self._by_role(present & over),
+            truncated=self._by_role(jnp.zeros_like(present)),
+            alive=self._by_role(battle.mechs.alive & ~over),
+            action_mask={},
+            over=over,
+            info=info,
+            present=self._by_role(present),
+        )
+
+    def _info(self, state: MissionState, params: MissionParams, verdict: Verdict) -> dict[str, jax.Array]:
+        scenario, echelon = state.scenario, state.echelon
+        limit = params.echelon.max_decisions * PERIOD
+        taken = time_taken(verdict.by_team.latched, echelon.decision)
+        attempted, fire = verdict.by_team.attempted, scenario.fire[1]
+        return {
+            "outcome": echelon.outcome,
+            "ending": echelon.ending,
+            "task": scenario.orders.verb[BLUE, 0],
+            "map": echelon.battle.map_index,
+            "decision": echelon.decision,
+            "difficulty": scenario.difficulty,
+            **results.of_blue(verdict.outcome, verdict.success, attempted, taken, limit, fire),
+        }
+
+    def _paid_to_blue(self, paid: dict[str, jax.Array], present: jax.Array) -> dict[str, jax.Array]:
+        """Means over blue's mechs."""
+        blue = self.teams[BLUE]
+        count = jnp.maximum(jnp.sum(present[:blue]), 1)
+        return {f"{COMPONENT}{name}": jnp.sum(value[:blue]) / count for name, value in paid.items()}
+
+
+def _opening(battle: Battle, size: int) -> EchelonState:
+    return EchelonState(
+        battle=battle,
+        decision=jnp.int32(0),
+        score=jnp.zeros(len(TEAMS), jnp.float32),
+        messages=jnp.zeros((size, MESSAGE), jnp.float32),
+        contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
+        sort=jnp.zeros(size, jnp.int32),
+        hostile_only=jnp.zeros(size, bool),
+        waypoint=jnp.full((size, 2), assistance.NOWHERE),
+        outcome=jnp.int32(results.RUNNING),
+        ending=jnp.int32(results.RUNNING),
+    )
+
+
+def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
+    observation = Box((layout.size,), -np.inf, np.inf)
+    action = Box((commands_lib.SIZE + 1,), -1.0, 1.0)
+    scores = results.SCORE, results.RED_SCORE
+    roles = (
+        Role(team, count, observation, action, score)
+        for team, count, score in zip(TEAMS, teams, scores, strict=True)
+    )
+    return EnvSpec(
+        name="echelon_missions",
+        version=1,
+        roles=tuple(roles),
+        decision_period=PERIOD,
+        episode_limit=limit,
+        results=results.declared(frame.registry.names, frame.reward.names),
+        score=results.SCORE,
+        late=True,
+    )

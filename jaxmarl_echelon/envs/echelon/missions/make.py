@@ -1,0 +1,69 @@
+"""Builds the missions from settings."""
+
+from collections.abc import Mapping
+
+from jaxmarl_echelon.envs import settings as readers
+from jaxmarl_echelon.envs.echelon.layout import make_layout
+from jaxmarl_echelon.envs.echelon.missions import embedding
+from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
+from jaxmarl_echelon.envs.echelon.missions.parameters import Frame, parameters
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import biomes_of, ground_of
+from jaxmarl_echelon.envs.echelon.missions.scenarios.presets import with_preset
+from jaxmarl_echelon.envs.echelon.missions.settings import FIXED, MissionGround, MissionSettings
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import read_verbs
+from jaxmarl_echelon.envs.echelon.rosters import read_roster
+from jaxmarl_echelon.envs.echelon.settings import SUBSTEPS
+from jaxmarl_echelon.envs.echelon.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
+from jaxmarl_echelon.envs.rewards import Reward
+
+
+def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> EchelonMissions:
+    """Builds the environment; `given` are keys of `conf/env/echelon_missions.yaml`, which explains each.
+
+    Args:
+      reward: factors on what is paid.
+      bank: terrains to use instead of generated ones.
+      given: settings that differ from the defaults.
+
+    Raises:
+      ValueError: a setting has a value that is not allowed; one line says which.
+    """
+    defaults = readers.flat(MissionSettings())
+    settings = with_preset(given.get("scenario"), given, defaults)
+    chosen = readers.from_flat(MissionSettings, settings)
+    rosters = read_roster("blue", chosen.teams.blue), read_roster("red", chosen.teams.red)
+    teams = tuple(len(roster.classes) for roster in rosters)
+    registry = read_verbs(chosen.order.verbs)
+    if bank is None:
+        bank = _terrain(chosen.ground, max(teams))
+    frame = Frame(registry, rosters, bank, reward)
+    params = parameters(chosen, frame)
+    limited = frame._replace(limit=int(params.echelon.max_decisions))
+
+    def task(changed: Mapping):
+        readers.refuse_fixed(changed, [key for key in defaults if key not in FIXED])
+        return parameters(readers.from_flat(MissionSettings, {**settings, **changed}), limited)
+
+    pack = max(roster.largest_pack for roster in rosters)
+    layout = make_layout(pack, chosen.rules.telemetry, embedding.fields(registry.names))
+    simulation = Simulation(
+        bank=bank,
+        teams=teams,
+        substeps=SUBSTEPS,
+        pages=chosen.ground.pages,
+        damaged=chosen.ground.damaged,
+        logged=True,
+    )
+    ground = ground_of(bank, chosen.ground.coverage_cell)
+    return EchelonMissions(simulation, layout, ground, frame, params, task)
+
+
+def _terrain(ground: MissionGround, team_size: int) -> TerrainBank:
+    types = [name for name, weight in ground.terrain.items() if weight > 0]
+    biomes = ground.biomes or biomes_of(ground.maps, ground.map_seed, types, ground.los_complexity)
+    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
+    try:
+        return terrain_bank(seeds, ground.size, biomes=biomes, team_size=team_size, cache=ground.cache)
+    except ValueError as error:
+        raise ValueError(f"env.{str(error).removeprefix('env.')}") from None

@@ -1,0 +1,96 @@
+"""Whether an episode is over, and what the missions have come to. Source: spec sections 7.5 and 8.20."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.missions import results
+from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+from jaxmarl_echelon.envs.echelon.types import Mechs
+
+ATTEMPT = 0.2
+_GROWTH = 1e-6
+
+
+class Verdict(NamedTuple):
+    """What the missions have come to.
+
+    Attributes:
+      by_team: facts, with those of success added.
+      outcome: records `[K]`.
+      potential: `[K]` progress in [0, 1], of running records.
+      success: `[K]` after constraints.
+      over: bool.
+      ending: int32 index into `results.ENDINGS`, or RUNNING.
+    """
+
+    by_team: TeamFacts
+    outcome: Outcome
+    potential: jax.Array
+    success: jax.Array
+    over: jax.Array
+    ending: jax.Array
+
+
+def judge(
+    registry: Registry,
+    evidence: record.Evidence,
+    order: Order,
+    mechs: Mechs,
+    decision: jax.Array,
+    limit: jax.Array,
+) -> Verdict:
+    """Judges both missions as they stand.
+
+    An episode ends when a team's mission is such that nothing is left to do; when a team has no mech
+    left and the other one's order has nothing more to do without enemies, or nobody is left at all;
+    when time is up.
+
+    Args:
+      registry: the verbs.
+      evidence: what records are made of, after the decision.
+      order: `[K]` what the teams are told now.
+      mechs: the mechs.
+      decision: decisions taken.
+      limit: decisions of the time limit.
+    """
+    orders, ours = evidence.scenario.orders, evidence.by_team
+    outcome = record.of_teams(evidence)
+    value = success.base(registry, orders.verb, order.went, outcome)
+    potential = success.base(registry, orders.verb, order.went, record.running(outcome, ours))
+    here = evidence.scenario.strength > 0
+    done = (value >= success.COMPLETED) & (ours.latched == NEVER) & here
+    grown = potential > ours.best + _GROWTH
+    ours = ours.replace(
+        latched=jnp.where(done, decision, ours.latched),
+        best=jnp.maximum(ours.best, potential),
+        stalled=jnp.where(grown, 0, ours.stalled + 1),
+        attempted=ours.attempted | _attempts(evidence, order, mechs, potential),
+    )
+    living = squads.add(mechs.alive, evidence.teams)
+    gone, idle = here & (living == 0), jnp.asarray(registry.flags("ends_with_enemies"))[order.verb]
+    complete = success.completes(registry, orders.verb, order.went, outcome) & (living > 0)
+    ends = jnp.stack([complete.any(), (gone & (idle | (living == 0))[::-1]).any(), decision >= limit])
+    over = ends.any()
+    return Verdict(
+        by_team=ours,
+        outcome=outcome,
+        potential=potential,
+        success=success.of_teams(registry, orders, value, ours.latched, decision, outcome),
+        over=over,
+        ending=jnp.where(over, jnp.argmax(ends), results.RUNNING).astype(jnp.int32),
+    )
+
+
+def _attempts(evidence: record.Evidence, order: Order, mechs: Mechs, potential: jax.Array) -> jax.Array:
+    """`[K]` bool; the potential has grown clearly, or the squad's centre is in the area of operations."""
+    teams = evidence.teams
+    middle = squads.centre(mechs.position, mechs.alive, teams)
+    near = vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + AREA
+    return (near & squads.any_of(mechs.alive, teams)) | (potential >= evidence.by_team.opening + ATTEMPT)

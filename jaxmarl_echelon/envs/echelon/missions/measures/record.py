@@ -1,0 +1,148 @@
+"""Outcome records of both teams, and of each team without one of its mechs.
+
+What a squad would have come to without a mech follows exactly where the facts allow it: detections and
+coverage by union over the others, casualties, autocannon shots, samples that only it covered, the mean
+angle of hits. Damage, suppression and time in the objective are reduced by the mech's share.
+Source: spec sections 7.4 and 7.8.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.types import MechFacts, Scenario, TeamFacts
+from jaxmarl_echelon.envs.echelon.settings import PERIOD
+
+
+class Evidence(NamedTuple):
+    """What records are made of.
+
+    Attributes:
+      teams: mechs of blue and of red; static.
+      scenario: the problem.
+      alive: `[M]` bool.
+      by_mech: facts.
+      by_team: facts.
+      open_cells: `[W]` uint32 coverage cells that can be reached on this map.
+      cover_target: share of them that is all that is asked for.
+    """
+
+    teams: squads.Teams
+    scenario: Scenario
+    alive: jax.Array
+    by_mech: MechFacts
+    by_team: TeamFacts
+    open_cells: jax.Array
+    cover_target: jax.Array
+
+
+def of_teams(evidence: Evidence) -> Outcome:
+    """The outcome records `[K]` as they stand."""
+    scenario, mine, ours = evidence.scenario, evidence.by_mech, evidence.by_team
+    teams, add = evidence.teams, squads.add
+    strength = scenario.strength.astype(jnp.float32)
+    lost = strength - add(evidence.alive, teams)
+    seen, _ = squads.unite(mine.visited, teams)
+    dealt = add(mine.dealt, teams)
+    return Outcome(
+        strength=strength,
+        casualties=lost,
+        enemies=strength[::-1],
+        enemies_lost=lost[::-1],
+        detected=add(mine.confirmed.any(0), teams)[::-1].astype(jnp.float32),
+        covered=_covered(evidence, _count(seen)),
+        captured=ours.captured.astype(jnp.float32),
+        elapsed=ours.elapsed * PERIOD,
+        alone=ours.alone * PERIOD,
+        contested=ours.contested * PERIOD,
+        watched=share(ours.covered.astype(jnp.float32), ours.elapsed.astype(jnp.float32), 0.0),
+        exposure=ours.exposure * PERIOD,
+        supported=ours.supported * PERIOD,
+        protected=share(strength - lost, strength, 0.0),
+        engaged=ours.engaged.astype(jnp.float32),
+        enfilade=share(add(mine.rear, teams), dealt, 0.0),
+        waited=ours.waited * PERIOD,
+        tracked=ours.tracked * PERIOD,
+        removed=share(dealt, scenario.hp[::-1], 0.0),
+        suppression=add(mine.pinned, teams)[::-1],
+        shots=add(mine.shots, teams).astype(jnp.float32),
+        hits=add(mine.hits, teams).astype(jnp.float32),
+        arrived=ours.arrived,
+        ready=ours.ready,
+        form=ours.form,
+        speed=staging.speed(ours),
+    )
+
+
+def running(outcome: Outcome, by_team: TeamFacts) -> Outcome:
+    """The records with the share of a capture that is under way, for potentials."""
+    under_way = jnp.clip(by_team.capture / CAPTURE, 0.0, 1.0)
+    return outcome._replace(captured=jnp.maximum(outcome.captured, under_way))
+
+
+def without(evidence: Evidence, outcome: Outcome) -> Outcome:
+    """The records `[M]` of each mech's team without it.
+
+    Args:
+      evidence: what the records are made of.
+      outcome: the teams' records `[K]`.
+    """
+    mine, teams = evidence.by_mech, evidence.teams
+    team = squads.team_of(teams)
+    whole = Outcome(*(field[team] for field in outcome))
+    here = evidence.scenario.present.astype(jnp.float32)
+    strength = whole.strength - here
+    casualties = whole.casualties - (here - evidence.alive)
+
+    def rest(part: jax.Array) -> jax.Array:
+        """Share of the team's sum that is not this mech's; 1 where there is nothing to share."""
+        total = squads.add(part, teams)[team]
+        return 1.0 - share(part, total, 0.0)
+
+    sole = jnp.sum(mine.confirmed & (mine.confirmed.sum(0) == 1), axis=1)
+    seen, once = squads.unite(mine.visited, teams)
+    cells = _count(seen)[team] - _count(mine.visited & once[team])
+    fire, zone, pins = rest(mine.dealt), rest(mine.held), rest(mine.pinning)
+    others = squads.add(mine.dealt, teams)[team] - mine.dealt
+    samples = jnp.maximum(evidence.by_team.elapsed, 1)[team]
+    return whole._replace(
+        strength=strength,
+        casualties=casualties,
+        enemies_lost=whole.enemies_lost * fire,
+        detected=whole.detected - sole,
+        covered=_covered(evidence, cells),
+        captured=whole.captured * jnp.minimum(_raw_capture(evidence)[team] * zone, 1.0),
+        alone=whole.alone * zone,
+        contested=whole.contested * zone,
+        watched=jnp.maximum(whole.watched - mine.lone_cover / samples, 0.0),
+        supported=whole.supported * fire,
+        protected=share(strength - casualties, strength, 0.0),
+        engaged=(others > 0).astype(jnp.float32),
+        enfilade=share(squads.add(mine.rear, teams)[team] - mine.rear, others, 0.0),
+        removed=whole.removed * fire,
+        suppression=whole.suppression * pins,
+        shots=whole.shots - mine.shots,
+        hits=whole.hits - mine.hits,
+    )
+
+
+def _raw_capture(evidence: Evidence) -> jax.Array:
+    """`[K]` captures in units of a full one, beyond 1 for what was held longer; at least 1 once captured."""
+    raw = evidence.by_team.capture / CAPTURE
+    return jnp.where(evidence.by_team.captured, jnp.maximum(raw, 1.0), raw)
+
+
+def _covered(evidence: Evidence, cells: jax.Array) -> jax.Array:
+    """Share of the asked-for cells, of numbers of cells entered."""
+    asked = _count(evidence.open_cells) * evidence.cover_target
+    return share(cells.astype(jnp.float32), jnp.broadcast_to(asked, cells.shape), 1.0)
+
+
+def _count(words: jax.Array) -> jax.Array:
+    """Number of bits set in `[..., W]` words."""
+    return jnp.sum(lax.population_count(words), axis=-1).astype(jnp.int32)

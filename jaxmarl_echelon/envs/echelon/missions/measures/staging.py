@@ -1,0 +1,177 @@
+"""Orders over time: what a team is told now, readiness for what follows, and the change at GO.
+
+GO comes at a decision that nobody is told beforehand. Source: spec section 7.5, Stage.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.measures import squads
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
+from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
+from jaxmarl_echelon.envs.echelon.settings import PERIOD
+from jaxmarl_echelon.envs.echelon.tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
+from jaxmarl_echelon.envs.echelon.types import Mechs
+
+# Voxels around the new objective within which the squad's centre has arrived; the time that a follow-on
+# takes at the slowest mech's speed is multiplied, and some seconds are added.
+ARRIVAL, SLACK, REACTION = 6.0, 1.5, 2.0
+# Which cooldowns a class has, `[4, 5]`: those of its weapons.
+_USED = np.zeros((len(CLASSES), len(COOLDOWNS)), bool)
+for _class, _weapon in np.argwhere(TRIGGERS >= 0):
+    _USED[_class, WEAPON.slot[_weapon]] = True
+
+# Facts of a stage, which begin anew at GO; the others are those of a whole episode.
+_OF_STAGE = ("dealt", "rear", "pinning", "held", "shots", "hits", "lone_cover")
+_OF_TEAM_STAGE = (
+    "elapsed", "capture", "captured", "alone", "contested", "covered", "exposure", "supported", "engaged",
+    "waited", "tracked", "met", "entered",
+)  # fmt: skip
+
+
+class Readiness(NamedTuple):
+    """How ready a squad would be if GO came now, `[K]` each, in [0, 1].
+
+    Attributes:
+      arrived: how near its centre is to the objective.
+      ready: mean over the living of heat headroom, hit points and share of weapons that could fire.
+      form: formation, at the spacing that the order asks for.
+    """
+
+    arrived: jax.Array
+    ready: jax.Array
+    form: jax.Array
+
+
+def current(orders: Orders, decision: jax.Array) -> Order:
+    """What both teams are told after `decision` decisions."""
+    went = decision >= orders.go
+    stage = went.astype(jnp.int32)[:, None]
+
+    def pick(values):
+        index = stage.reshape(stage.shape + (1,) * (values.ndim - 2))
+        return jnp.take_along_axis(values, index, axis=1)[:, 0]
+
+    zone = jnp.concatenate([pick(orders.objective), pick(orders.radius)[:, None]], axis=-1)
+    return Order(pick(orders.verb), orders.parameters, zone, pick(orders.complexity), went)
+
+
+def spacing(parameters: jax.Array) -> jax.Array:
+    """Spacing `[K]` that orders with parameters `[K, 4]` ask for, voxels."""
+    values = dict(zip(PARAMETERS, parameters.T, strict=True))
+    none = jnp.zeros_like(values["risk"])
+    return weights.orders(none, none, values["grouping"], jnp.float32(1)).spacing
+
+
+def readiness(
+    mechs: Mechs, chassis: ChassisTable, classes: jax.Array, order: Order, teams: squads.Teams
+) -> Readiness:
+    """Readiness of both squads."""
+    middle = squads.centre(mechs.position, mechs.alive, teams)
+    near = jnp.maximum(order.zone[:, 2], AREA)
+    gap = vectors.length(middle - order.zone[:, :2])
+    used = jnp.asarray(_USED)[classes]
+    cool = jnp.sum(used & (mechs.cooldown <= 0), axis=1) / jnp.maximum(jnp.sum(used, axis=1), 1)
+    headroom = jnp.clip(1.0 - mechs.heat / chassis.heat_capacity, 0.0, 1.0)
+    body = jnp.clip(mechs.hp / chassis.hp, 0.0, 1.0)
+    own = jnp.where(mechs.alive, (headroom + body + cool) / 3.0, 0.0)
+    living = squads.add(mechs.alive, teams)
+    _, mean = squads.spread(mechs.position, mechs.alive, teams)
+    some = living > 0
+    return Readiness(
+        arrived=jnp.where(some, jnp.clip(1.0 - (gap - near) / near, 0.0, 1.0), 0.0),
+        ready=squads.add(own, teams) / jnp.maximum(living, 1),
+        form=jnp.where(
+            some, jnp.clip(1.0 - jnp.maximum(mean / spacing(order.parameters) - 1.0, 0.0), 0.0, 1.0), 0.0
+        ),
+    )
+
+
+def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams: squads.Teams) -> jax.Array:
+    """`[K]` bool; the present order's first act is done.
+
+    Args:
+      act: `[K]` int32 index into `verbs.verb.ACTS`.
+      mechs: the mechs.
+      order: the present one.
+      by_team: facts of the stage.
+      teams: mechs of both teams.
+    """
+    middle = squads.centre(mechs.position, mechs.alive, teams)
+    there = vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + ARRIVAL
+    there &= squads.any_of(mechs.alive, teams)
+    return jnp.stack([by_team.met, by_team.entered, there])[act, np.arange(2)]
+
+
+def advance(
+    orders: Orders,
+    order: Order,
+    decision: jax.Array,
+    act: jax.Array,
+    mechs: Mechs,
+    chassis: ChassisTable,
+    classes: jax.Array,
+    by_mech: MechFacts,
+    by_team: TeamFacts,
+    teams: squads.Teams,
+) -> tuple[MechFacts, TeamFacts]:
+    """Records readiness until GO, begins the facts of the follow-on at GO, and times its first act.
+
+    Args:
+      orders: of the episode.
+      order: what the teams were told as the decision began.
+      decision: decisions taken.
+      act: `[K]` index into `verbs.verb.ACTS` of the present verbs.
+      mechs: after the decision.
+      chassis: rows per mech.
+      classes: `[M]`.
+      by_mech: facts after the decision.
+      by_team: facts after the decision.
+      teams: mechs of both teams.
+    """
+    now = readiness(mechs, chassis, classes, order, teams)
+    goes = (decision >= orders.go) & ~order.went
+    begins = order.went & (by_team.transit == NEVER) & began(act, mechs, order, by_team, teams)
+    later = current(orders, decision)
+    by_team = by_team.replace(
+        arrived=jnp.where(order.went, by_team.arrived, now.arrived),
+        ready=jnp.where(order.went, by_team.ready, now.ready),
+        form=jnp.where(order.went, by_team.form, now.form),
+        transit=jnp.where(begins, by_team.elapsed, by_team.transit),
+        reference=jnp.where(goes, _reference(mechs, chassis, later, teams), by_team.reference),
+    )
+    mine = goes[squads.team_of(teams)]
+    gap = vectors.length(mechs.position[:, :2] - later.zone[squads.team_of(teams), :2])
+    by_mech = _anew(by_mech, _OF_STAGE, mine)
+    by_mech = by_mech.replace(
+        # What the enemies suffered belongs to the other side's record.
+        pinned=jnp.where(goes[::-1][squads.team_of(teams)], 0.0, by_mech.pinned),
+        gap=jnp.where(mine, gap, by_mech.gap),
+    )
+    return by_mech, _anew(by_team, _OF_TEAM_STAGE, goes)
+
+
+def _reference(mechs: Mechs, chassis: ChassisTable, order: Order, teams: squads.Teams) -> jax.Array:
+    """Seconds `[K]` that a squad may take to begin the follow-on."""
+    middle = squads.centre(mechs.position, mechs.alive, teams)
+    speed = jnp.where(mechs.alive, chassis.max_speed, jnp.inf)
+    slowest = jnp.stack([speed[: teams[0]].min(), speed[teams[0] :].min()])
+    slowest = jnp.where(jnp.isfinite(slowest), slowest, 1.0)
+    return SLACK * vectors.length(middle - order.zone[:, :2]) / slowest + REACTION
+
+
+def speed(by_team: TeamFacts) -> jax.Array:
+    """How quickly the follow-ons began, `[K]` in [0, 1]; 0 before that."""
+    taken = by_team.transit * PERIOD / jnp.maximum(by_team.reference, PERIOD)
+    return jnp.where(by_team.transit == NEVER, 0.0, jnp.clip(1.0 - taken, 0.0, 1.0))
+
+
+def _anew(facts, names, where: jax.Array):
+    """Facts of which those called `names` are 0 where `where` holds."""
+    old = {name: getattr(facts, name) for name in names}
+    return facts.replace(**{name: jnp.where(where, jnp.zeros_like(v), v) for name, v in old.items()})

@@ -1,0 +1,217 @@
+"""Parameters of missions from settings, and what settings are checked against."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.missions import weights as schedules
+from jaxmarl_echelon.envs.echelon.missions.calibration import fade
+from jaxmarl_echelon.envs.echelon.missions.scenarios import forces
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import BLOCK, default_target
+from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers, of_templates, weights_of
+from jaxmarl_echelon.envs.echelon.missions.scenarios.placement import COHESION, FORMATIONS, PLACEMENTS
+from jaxmarl_echelon.envs.echelon.missions.settings import MIXED, MissionSettings, Order, Problem, named
+from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, MissionParams, MissionWeights
+from jaxmarl_echelon.envs.echelon.missions.verbs.levels import missions
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
+from jaxmarl_echelon.envs.echelon.rosters import Roster
+from jaxmarl_echelon.envs.echelon.settings import decisions, roster_fields, share_per_team
+from jaxmarl_echelon.envs.echelon.tables import MEDIUM
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from jaxmarl_echelon.envs.echelon.types import EchelonParams
+from jaxmarl_echelon.envs.rewards import Reward
+from jaxmarl_echelon.envs.settings import map_weights
+
+_PHASES = 4
+_HIGHEST = 5
+
+
+class Frame(NamedTuple):
+    """What settings are checked against; the same for a whole run.
+
+    Attributes:
+      registry: the verbs.
+      rosters: of blue and of red; each mech is a slot.
+      bank: the terrains.
+      reward: what is paid.
+      limit: decisions that the time limit is at most, or None.
+    """
+
+    registry: Registry
+    rosters: tuple[Roster, Roster]
+    bank: TerrainBank
+    reward: Reward
+    limit: int | None = None
+
+
+def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
+    """The parameters that settings ask for.
+
+    Raises:
+      ValueError: one line, for settings that do not fit the run or each other.
+    """
+    limit = decisions(chosen.rules.time_limit)
+    if frame.limit is not None and limit > frame.limit:
+        raise ValueError(f"env.time_limit={chosen.rules.time_limit!r}: longer than the run's own")
+    measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
+    target = measures.coverage_target or default_target(frame.bank.size)
+    return MissionParams(
+        echelon=_battle(chosen, frame, limit),
+        weights=_weights(chosen),
+        gates=jnp.asarray(frame.registry.gates),
+        levers=jax.tree.map(jnp.asarray, _levers(chosen, frame)),
+        sensor_range=jnp.float32(measures.sensor_range / per_voxel),
+        cover_target=jnp.float32(target),
+        gamma=jnp.float32(measures.gamma),
+    )
+
+
+def _battle(chosen: MissionSettings, frame: Frame, limit: int) -> EchelonParams:
+    rules = chosen.rules
+    return EchelonParams(
+        **roster_fields(frame.rosters),
+        map_weights=jnp.asarray(map_weights(chosen.ground.map_weights, frame.bank.zone.shape[0])),
+        reward=frame.reward.params(),
+        fire_probability=share_per_team("fire_probability", chosen.teams.fire_probability),
+        assist=jnp.zeros(2),
+        full_observation=jnp.bool_(False),
+        gravity=jnp.float32(rules.gravity),
+        max_decisions=jnp.int32(limit),
+        zone_seconds=jnp.float32(1.0),
+        spawn_jitter=jnp.float32(rules.spawn_jitter),
+        yaw_jitter=jnp.float32(rules.yaw_jitter),
+    )
+
+
+def _weights(chosen: MissionSettings) -> MissionWeights:
+    """The weights at a fixed progress, for runs without a curriculum."""
+    measures = chosen.measures
+    progress = jnp.float32(measures.progress)
+    shares = schedules.shares(jnp.int32(schedules.SCHEDULES.index(measures.schedule)), progress)
+    low, high = chosen.problem.difficulty
+    return MissionWeights(
+        components=schedules.component_weights(shares, jnp.asarray(schedules.base_weights())),
+        terminal=shares[2],
+        credit=jnp.float32(measures.credit),
+        calibration=measures.calibration * fade(progress),
+        progress=progress,
+        phase=jnp.minimum(jnp.floor(_PHASES * progress).astype(jnp.int32) + 1, _PHASES),
+        difficulty_low=jnp.float32(low),
+        difficulty_high=jnp.float32(high),
+        fire_low=jnp.float32(0.2),
+        fire_high=jnp.float32(1.0),
+    )
+
+
+def _levers(chosen: MissionSettings, frame: Frame) -> Levers:
+    order, problem, registry = chosen.order, chosen.problem, frame.registry
+    names = registry.names
+    found = of_templates(registry)
+    mission = weights_of(names, _mission(order, registry))
+    for key in ("opposing", "follow_on"):
+        if (given := getattr(order, key)) is not None:
+            found[key][:] = weights_of(names, named(key, given, names))
+    for key, labels in (("disposition", DISPOSITIONS), ("awareness", AWARENESS)):
+        if (given := getattr(problem, key)) is not None:
+            found[key][:] = weights_of(labels, given)
+    _set_strength(found["strength"], problem, frame)
+    _check_forces(mission, found["strength"], problem, frame)
+    if problem.engagement_distance is not None:
+        distance = np.array(problem.engagement_distance, np.float32) / problem.metres_per_voxel
+        away = found["distance"].max(-1) > 0
+        found["distance"] = np.where(away[..., None], distance, found["distance"])
+    ranges = [order.risk or (0.0, 1.0), *(getattr(order, name) for name in PARAMETERS[1:])]
+    fixed = problem.objective is not None
+    if fixed:
+        _check_objective(problem.objective, frame.bank)
+    both = (problem.composition, problem.enemy_composition), (problem.health, problem.enemy_health)
+    slots = max(len(roster.classes) for roster in frame.rosters)
+    patterns = [np.pad(p, ((0, 0), (0, slots - p.shape[1]))) for p in _patterns(frame)]
+    return Levers(
+        mission=mission,
+        **found,
+        graded=np.array([problem.friendly_strength is None, problem.enemy_strength is None]),
+        count=np.array([-1 if n is None else n for n in _counts(problem)], np.int32),
+        patterns=np.stack(patterns),
+        composition=np.stack([weights_of(forces.COMPOSITIONS, one) for one in both[0]]),
+        health=np.stack([weights_of(tuple(forces.HEALTH), one) for one in both[1]]),
+        parameters=np.broadcast_to(np.array(ranges, np.float32), (2, len(PARAMETERS), 2)),
+        believed=np.array([order.risk is None] * 2),
+        stealth=np.broadcast_to(np.array(problem.stealth, np.float32), (2, 2)),
+        cohesion=weights_of(tuple(COHESION), problem.cohesion),
+        formation=weights_of(FORMATIONS, problem.formation),
+        approach=np.radians(np.array(problem.approach, np.float32)),
+        radius=np.array(problem.objective_radius, np.float32) / problem.metres_per_voxel,
+        placement=weights_of(PLACEMENTS, problem.objective_placement),
+        objective=np.array(problem.objective if fixed else (0.0, 0.0), np.float32),
+        fixed=np.array(fixed),
+        go=np.array(order.go, np.float32),
+    )
+
+
+def _mission(order: Order, registry: Registry) -> Mapping[str, float]:
+    """Weights of the verbs that the setting `mission` asks for; a platoon's order is one of its squads'."""
+    known = {name: squads for name, squads in missions().items() if set(squads) <= set(registry.names)}
+    known |= {name: (name,) for name in registry.names}
+    if order.mission == MIXED:
+        return dict.fromkeys(registry.names, 1.0)
+    found: dict[str, float] = {}
+    for name, weight in named("mission", order.mission, tuple(known)).items():
+        for squad in known[name]:
+            found[squad] = found.get(squad, 0.0) + weight / len(known[name])
+    return found
+
+
+def _counts(problem: Problem) -> tuple[int | None, int | None]:
+    return problem.friendly_count, problem.enemy_count
+
+
+def _patterns(frame: Frame) -> list[np.ndarray]:
+    return [forces.patterns(roster.classes) for roster in frame.rosters]
+
+
+def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
+    """Puts the strengths that are given in place of the templates' `[V, K, 2]`."""
+    compositions = problem.composition, problem.enemy_composition
+    given = problem.friendly_strength, problem.enemy_strength
+    for side, (key, value) in enumerate(zip(("friendly", "enemy"), given, strict=True)):
+        if value is None:
+            continue
+        rows = zip(forces.COMPOSITIONS, _patterns(frame)[side], strict=True)
+        most = max(forces.packs(row) for name, row in rows if compositions[side].get(name, 0) > 0)
+        if value[1] > most + 1e-6:
+            found = f"the roster's {len(frame.rosters[side].classes)} slots are at most {most:.2f} packs"
+            raise ValueError(f"env.{key}_strength={list(value)}: {found}")
+        strength[:, side] = value
+
+
+def _check_forces(mission: np.ndarray, strength: np.ndarray, problem: Problem, frame: Frame) -> None:
+    teams = ("blue", "red")
+    for side, (key, count) in enumerate(zip(("friendly", "enemy"), _counts(problem), strict=True)):
+        slots = len(frame.rosters[side].classes)
+        if count is not None and count > slots:
+            raise ValueError(f"env.{key}_count={count}: env.{teams[side]} has only {slots} mechs")
+    for verb, weight in zip(frame.registry.verbs, mission, strict=True):
+        needs_enemies = weight > 0 and verb.template.enemy[0] > 0
+        if needs_enemies and problem.enemy_count == 0:
+            raise ValueError(f"env.enemy_count=0: {verb.name} needs at least one enemy")
+        if needs_enemies and problem.enemy_strength is not None and problem.enemy_strength[1] == 0:
+            raise ValueError(f"env.enemy_strength=0: {verb.name} needs at least one enemy")
+        lacks = MEDIUM not in frame.rosters[0].classes and problem.composition.get(forces.ROSTER, 0) > 0
+        if weight > 0 and verb.name == "suppress" and lacks:
+            raise ValueError("env.blue: suppress needs a medium mech, the only class with an autocannon")
+
+
+def _check_objective(objective, bank: TerrainBank) -> None:
+    x, y = objective
+    width, depth, _ = bank.size
+    if not (BLOCK <= x <= width - BLOCK and BLOCK <= y <= depth - BLOCK):
+        raise ValueError(f"env.objective={list(objective)}: must lie inside {width} x {depth} voxels")
+    column = np.asarray(bank.voxels.solid)[:, int(y), int(x)] & ((1 << _HIGHEST) - 1)
+    walls = np.flatnonzero(column)
+    if walls.size:
+        raise ValueError(f"env.objective={list(objective)}: inside a wall of terrain {walls[0]}")

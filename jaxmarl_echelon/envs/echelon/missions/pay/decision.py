@@ -1,0 +1,78 @@
+"""What a decision pays: shaping by verb, status reports; at the end success and each mech's difference."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
+from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
+from jaxmarl_echelon.envs.echelon.missions.pay import components
+from jaxmarl_echelon.envs.echelon.missions.types import (
+    CALIBRATION,
+    COMPONENTS,
+    CREDIT,
+    PARAMETERS,
+    TERMINAL,
+    MissionParams,
+    Order,
+)
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+
+
+class Decision(NamedTuple):
+    """A decision, as pay sees it.
+
+    Attributes:
+      shaping: what shaping components see, but for the orders' parameters and time.
+      verdict: what the missions have come to.
+      evidence: what records are made of.
+      told: `[K]` what the teams were told as it began.
+      later: `[K]` what they are told now.
+      bonus: `[M]` of the status reports, weighted.
+      decision: decisions taken.
+    """
+
+    shaping: components.Situation
+    verdict: Verdict
+    evidence: record.Evidence
+    told: Order
+    later: Order
+    bonus: jax.Array
+    decision: jax.Array
+
+
+def of_orders(order: Order, limit: jax.Array) -> weights.Orders:
+    """What the parameters of both teams' orders make of the reward, `[K]`."""
+    value = dict(zip(PARAMETERS, order.parameters.T, strict=True))
+    return weights.orders(value["loss_appetite"], value["time_pressure"], value["grouping"], limit)
+
+
+def pay(registry: Registry, params: MissionParams, it: Decision) -> dict[str, jax.Array]:
+    """What every mech is paid, `[M]` per component, before the run's own factors.
+
+    At the end of an episode the dead are paid, too; empty slots never are.
+    """
+    teams, verdict = it.evidence.teams, it.verdict
+    team, present = squads.team_of(teams), it.evidence.scenario.present
+    given = components.weights_by_verb(
+        params.weights.components, params.gates[it.told.verb], it.shaping.orders
+    )
+    shaping = components.compute(it.shaping) * given[team]
+    paid = {name: shaping[:, column] for column, name in enumerate(COMPONENTS)}
+    ends = verdict.over & present
+    terminal = params.weights.terminal * success.terminal(verdict.success)[team]
+    credit = params.weights.credit * success.differences(
+        registry,
+        it.evidence.scenario.orders,
+        it.later.went,
+        it.evidence,
+        verdict.outcome,
+        verdict.success,
+        it.decision,
+    )
+    paid[TERMINAL] = jnp.where(ends, terminal, 0.0)
+    paid[CREDIT] = jnp.where(ends, credit, 0.0)
+    paid[CALIBRATION] = jnp.where(it.shaping.before.alive, it.bonus, 0.0)
+    return paid

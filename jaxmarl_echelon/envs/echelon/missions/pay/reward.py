@@ -1,0 +1,30 @@
+"""The reward of missions: factors on what the curriculum's weights pay, for ablations.
+
+Shaping is weighted by the curriculum and by the verb before it comes here (`components`, `weights`).
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import jax
+
+from jaxmarl_echelon.envs.echelon.missions.types import PAID
+from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
+
+Memory = tuple[()]
+
+
+def _paid(name: str, weights: Weights, paid: dict[str, jax.Array], memory: Memory):
+    del weights
+    return paid[name], memory
+
+
+CATALOGUE = Catalogue({name: Component({"weight": 1.0}, partial(_paid, name)) for name in PAID})
+
+
+def make_reward(
+    components: Mapping[str, Mapping[str, float] | None] | None = None,
+    sets: Mapping[str, Sequence[str]] | None = None,
+) -> Reward:
+    """Builds a reward of missions; see `Catalogue.make`. All components by default."""
+    return CATALOGUE.make(dict.fromkeys(PAID) if components is None else components, sets)

@@ -1,0 +1,79 @@
+"""What an episode of missions reports. Source: spec section 7.10."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED
+from jaxmarl_echelon.envs.results import Result
+
+# Both teams can complete their missions.
+OUTCOMES = ("both", "blue", "red", "neither")
+ENDINGS = ("complete", "elimination", "time")
+COMPLETE, ELIMINATION, TIME = range(len(ENDINGS))
+SCORE, RED_SCORE = "mission", "mission/red"
+RUNNING = -1
+_RATES = ("survival", "attempt", "efficiency", "covered", "detected", "captured")
+
+
+def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...]:
+    """The results of an environment with these verbs and reward components.
+
+    `mission` and `mission/red` are the success of blue's and of red's order; the others are blue's:
+    whether it was completed, completed against enemies that hold no fire back (`win`), survivors,
+    whether it was attempted, success less for time and casualties (`efficiency`), and shares of what was
+    covered, detected and captured.
+    """
+    rates = tuple(Result(name, kind="rate") for name in (SCORE, RED_SCORE, *_RATES))
+    return (
+        *results.standard(OUTCOMES, tasks=verbs, components=paid),
+        *rates,
+        Result("completed", kind="rate", source="outcome", among=("both", "blue")),
+        Result("completed/red", kind="rate", source="outcome", among=("both", "red")),
+        Result("full_fire"),
+        Result("win", kind="rate", over="full_fire"),
+        Result("difficulty"),
+        Result("ending", kind="code", labels=ENDINGS),
+    )
+
+
+def outcome_code(success: jax.Array, over: jax.Array) -> jax.Array:
+    """Who completed the mission, int32 index into `OUTCOMES`; RUNNING before the end. `success` `[K]`."""
+    blue, red = success >= COMPLETED
+    code = jnp.where(blue & red, 0, jnp.where(blue, 1, jnp.where(red, 2, 3)))
+    return jnp.where(over, code, RUNNING).astype(jnp.int32)
+
+
+def of_blue(
+    outcome: Outcome,
+    success: jax.Array,
+    attempted: jax.Array,
+    taken: jax.Array,
+    limit: jax.Array,
+    fire: jax.Array,
+) -> dict[str, jax.Array]:
+    """Entries of `TimeStep.info` for the results that are blue's, and both teams' success.
+
+    Args:
+      outcome: records `[K]`.
+      success: `[K]`.
+      attempted: `[K]` bool.
+      taken: `[K]` seconds until the mission was done, or so far.
+      limit: seconds of the time limit.
+      fire: chance that red fires.
+    """
+    losses = share(outcome.casualties, outcome.strength, 0.0)[0]
+    full = (fire >= 1.0).astype(jnp.float32)
+    return {
+        SCORE: success[0],
+        RED_SCORE: success[1],
+        "survival": outcome.survivors[0],
+        "attempt": attempted[0].astype(jnp.float32),
+        "efficiency": success[0] * (1.0 - 0.5 * jnp.minimum(taken[0] / limit, 1.0)) * (1.0 - 0.5 * losses),
+        "covered": outcome.covered[0],
+        "detected": share(outcome.detected, outcome.enemies, 1.0)[0],
+        "captured": outcome.captured[0],
+        "full_fire": full,
+        "win": jnp.where(success[0] >= COMPLETED, full, 0.0),
+    }

@@ -1,0 +1,36 @@
+"""The mechs of a scenario at their places."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Drawn
+from jaxmarl_echelon.envs.echelon.scene import chassis_of
+from jaxmarl_echelon.envs.echelon.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.types import EchelonParams, Mechs
+
+
+def deploy(key: jax.Array, drawn: Drawn, simulation: Simulation, params: EchelonParams) -> Mechs:
+    """Mechs before the first decision; slots that nobody fills are not alive.
+
+    Args:
+      key: random key, for small shifts and turns.
+      drawn: the scenario.
+      simulation: of the battle.
+      params: of the battle, with the scenario's classes.
+    """
+    scenario, chassis = drawn.scenario, chassis_of(params)
+    shift_key, turn_key = jax.random.split(key)
+    shift = jax.random.uniform(shift_key, scenario.start.shape, minval=-1.0) * params.spawn_jitter
+    turn = jax.random.uniform(turn_key, drawn.yaw.shape, minval=-1.0) * params.yaw_jitter
+    half = chassis.size[:, :2] / 2
+    planar = jnp.clip(scenario.start + shift, half, np.array(simulation.size[:2], np.float32) - half)
+    yaw = drawn.yaw + turn
+    there = scenario.present
+    return simulation.fresh(chassis).replace(
+        position=jnp.concatenate([planar, chassis.size[:, 2:] / 2], -1).astype(jnp.float32),
+        yaw=yaw - 2 * jnp.pi * jnp.floor((yaw + jnp.pi) / (2 * jnp.pi)),
+        hp=jnp.where(there, chassis.hp * drawn.health, 0.0),
+        leg_hp=chassis.leg_hp * drawn.health,
+        alive=there,
+    )

@@ -1,0 +1,240 @@
+"""Draws a scenario: orders of both teams, forces, places. Source: spec sections 7.1 and 7.9."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.missions.measures import staging
+from jaxmarl_echelon.envs.echelon.missions.measures.squads import Teams, add, team_of
+from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
+from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers
+from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MissionWeights, Orders, Scenario
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+from jaxmarl_echelon.envs.echelon.settings import PERIOD
+from jaxmarl_echelon.envs.echelon.tables import CHASSIS
+
+NOISE = 0.1
+BELIEF = 0.2
+FOLLOW_ON_DISTANCE = (12.0, 25.0)
+ROUTE_REACH = 10.0
+_KEYS = 24
+
+
+class Drawn(NamedTuple):
+    """A scenario and the mechs' condition at the start.
+
+    Attributes:
+      scenario: the problem.
+      yaw: `[M]` rad.
+      health: `[M]` share of the full hit points.
+    """
+
+    scenario: Scenario
+    yaw: jax.Array
+    health: jax.Array
+
+
+class Limits(NamedTuple):
+    """Static facts of the environment, and numbers of the episode.
+
+    Attributes:
+      teams: slots of blue and of red; static.
+      size: voxels along x, y and z; static.
+      decisions: int32 time limit.
+      fire: `[K]` chance per decision that a scripted mech fires, before the curriculum's.
+    """
+
+    teams: Teams
+    size: tuple[int, int, int]
+    decisions: jax.Array
+    fire: jax.Array
+
+
+def draw(
+    key: jax.Array,
+    registry: Registry,
+    ground: Ground,
+    index: jax.Array,
+    levers: Levers,
+    weights: MissionWeights,
+    limits: Limits,
+) -> Drawn:
+    """Draws a scenario on terrain `index`.
+
+    What concerns only the enemies has keys of its own, so that it moves nothing that a team is told.
+    """
+    keys = iter(jax.random.split(key, _KEYS))
+    difficulty = _uniform(next(keys), jnp.stack([weights.difficulty_low, weights.difficulty_high]))
+    verbs = _verbs(next(keys), levers)
+    mission = verbs[0, 0]
+    blue, red = _forces(next(keys), levers, mission, difficulty, limits.teams)
+    places = _places(next(keys), ground, index, levers, mission, limits.size)
+    orders = _orders(next(keys), registry, levers, verbs, places, (blue.packs, red.packs), limits)
+
+    teams, team = limits.teams, team_of(limits.teams)
+    classes = jnp.concatenate([blue.classes, red.classes])
+    number = np.concatenate([np.arange(count) for count in teams])
+    present = number < jnp.stack([blue.count, red.count])[team]
+    wanted, yaw = _formations(next(keys), levers, orders, places, (blue, red), teams)
+    start = placement.seats(ground.places, ground.free[index], wanted, present)
+    health = _health(next(keys), levers, teams)
+    hp = jnp.where(present, jnp.asarray(CHASSIS.hp)[classes] * health, 0.0)
+    route = _route(next(keys), places.objective, limits.size)
+    fire = weights.fire_low + (weights.fire_high - weights.fire_low) * difficulty
+    scenario = Scenario(
+        orders=orders,
+        classes=classes,
+        present=present,
+        strength=add(present, teams),
+        hp=add(hp, teams),
+        start=start,
+        disposition=_both(_pick(next(keys), levers.disposition[mission])),
+        awareness=_both(_pick(next(keys), levers.awareness[mission])),
+        stealth=_uniform(next(keys), levers.stealth),
+        fire=limits.fire * jnp.stack([jnp.ones(()), fire]),
+        route=route,
+        difficulty=difficulty,
+    )
+    return Drawn(scenario, yaw, health)
+
+
+class _Places(NamedTuple):
+    """The objective `[2]`, what follows it `[2]`, complexities of both `[2]`, the teams' anchors `[K, 2]`."""
+
+    objective: jax.Array
+    radius: jax.Array
+    next_objective: jax.Array
+    complexity: jax.Array
+    anchors: jax.Array
+
+
+def _uniform(key: jax.Array, ends: jax.Array) -> jax.Array:
+    """Uniform in the ranges `[..., 2]`."""
+    share = jax.random.uniform(key, ends.shape[:-1])
+    return ends[..., 0] + share * (ends[..., 1] - ends[..., 0])
+
+
+def _pick(key: jax.Array, weights: jax.Array) -> jax.Array:
+    """An index by relative weights `[..., N]`, int32."""
+    return jax.random.categorical(key, jnp.log(weights)).astype(jnp.int32)
+
+
+def _both(value: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(value, (2,))
+
+
+def _verbs(key: jax.Array, levers: Levers) -> jax.Array:
+    """Orders and follow-ons of both teams, `[K, 2]`."""
+    first, second, third = jax.random.split(key, 3)
+    mission = _pick(first, levers.mission)
+    verb = jnp.stack([mission, _pick(second, levers.opposing[mission])])
+    return jnp.stack([verb, _pick(third, levers.follow_on[verb])], axis=1)
+
+
+def _forces(key, levers: Levers, mission, difficulty, teams: Teams) -> tuple[forces.Force, forces.Force]:
+    share, noise, kinds = jax.random.split(key, 3)
+    ends = levers.strength[mission]
+    drawn = jax.random.uniform(share, (2,))
+    hard = jnp.stack([1.0 - difficulty, difficulty])
+    at = jnp.where(levers.graded, hard, drawn)
+    strength = ends[:, 0] + at * (ends[:, 1] - ends[:, 0])
+    wobble = jax.random.uniform(noise, (2,), minval=1.0 - NOISE, maxval=1.0 + NOISE)
+    strength = strength * jnp.where(levers.graded, wobble, 1.0)
+    kind = _pick(kinds, levers.composition)
+    return tuple(
+        forces.muster(levers.patterns[k, kind[k], : teams[k]], strength[k], levers.count[k], 1 - k)
+        for k in (0, 1)
+    )
+
+
+def _places(key, ground: Ground, index, levers: Levers, mission, size) -> _Places:
+    keys = jax.random.split(key, 7)
+    places, free = ground.places, ground.free[index]
+    drawn = placement.objective(keys[0], places, free, size, _pick(keys[1], levers.placement))
+    given, _ = vectors.lowest(vectors.square(places - levers.objective), 0)
+    chosen = jnp.where(levers.fixed, given, drawn)
+    objective = jnp.where(levers.fixed, levers.objective, places[drawn])
+    distance = _uniform(keys[2], levers.distance[mission])
+    enemy = placement.at_distance(keys[3], places, free, objective, distance[1], objective - 1e3)
+    own = placement.at_distance(keys[4], places, free, objective, distance[0], places[enemy])
+    further = _uniform(keys[5], jnp.asarray(FOLLOW_ON_DISTANCE, jnp.float32))
+    after = placement.at_distance(keys[6], places, free, objective, further, objective - 1e3)
+    radius = _uniform(jax.random.fold_in(keys[0], 1), levers.radius)
+    return _Places(
+        objective=objective,
+        radius=radius,
+        next_objective=places[after],
+        complexity=ground.complexity[index, jnp.stack([chosen, after])],
+        anchors=jnp.stack([places[own], places[enemy]]),
+    )
+
+
+def _orders(key, registry: Registry, levers: Levers, verbs, places: _Places, packs, limits) -> Orders:
+    noise, parameters, go = jax.random.split(key, 3)
+    staged = jnp.asarray(registry.staged)[verbs[:, 0]]
+    both = jnp.stack([places.objective, places.next_objective])
+    following = jnp.where(staged[:, None, None], both, both[:1])
+    complexity = jnp.where(staged[:, None], places.complexity, places.complexity[:1])
+    drawn = _uniform(parameters, levers.parameters)
+    strength = jnp.stack(packs)
+    balance = strength[::-1] / (2.0 * jnp.maximum(strength, 1e-3))
+    belief = balance + jax.random.uniform(noise, (2,), minval=-BELIEF, maxval=BELIEF)
+    risk = PARAMETERS.index("risk")
+    values = drawn.at[:, risk].set(jnp.where(levers.believed, jnp.clip(belief, 0.0, 1.0), drawn[:, risk]))
+    hurry = values[:, PARAMETERS.index("time_pressure")]
+    at = _uniform(go, jnp.broadcast_to(levers.go, (2, 2))) * limits.decisions
+    return Orders(
+        verb=verbs,
+        parameters=values,
+        objective=following,
+        radius=jnp.broadcast_to(places.radius, (2, 2)),
+        complexity=complexity,
+        go=jnp.where(staged, at.astype(jnp.int32), NEVER),
+        budget=limits.decisions * PERIOD * (1.0 - 0.5 * hurry),
+    )
+
+
+def _formations(key, levers: Levers, orders: Orders, places: _Places, both, teams: Teams):
+    """Where mechs want to stand `[M, 2]`, and where they look `[M]`."""
+    shape, loose, turn, side, idle = jax.random.split(key, 5)
+    wide = jnp.asarray(list(placement.COHESION.values()))[_pick(loose, levers.cohesion)]
+    spacing = jnp.stack([staging.spacing(orders.parameters)[0], wide])
+    kinds = jnp.stack([_pick(shape, levers.formation), placement.FORMATIONS.index("scattered")])
+    offset = places.objective - places.anchors
+    gap = vectors.length(offset)
+    ahead = jnp.arctan2(offset[:, 1], offset[:, 0])
+    anywhere = jax.random.uniform(idle, minval=-jnp.pi, maxval=jnp.pi)
+    own = jnp.where(gap[0] > places.radius, ahead[0], anywhere)
+    towards = places.anchors[0] - places.anchors[1]
+    sign = jnp.where(jax.random.bernoulli(side), 1.0, -1.0)
+    facing = jnp.arctan2(towards[1], towards[0]) + sign * _uniform(turn, levers.approach)
+    yaw = jnp.stack([own, facing])
+    wanted = [
+        placement.around(
+            places.anchors[k],
+            placement.formation(kinds[k], both[k].count, teams[k]),
+            spacing[k],
+            yaw[k],
+        )
+        for k in (0, 1)
+    ]
+    wrapped = yaw - 2 * jnp.pi * jnp.round(yaw / (2 * jnp.pi))
+    return jnp.concatenate(wanted), wrapped[team_of(teams)]
+
+
+def _health(key, levers: Levers, teams: Teams) -> jax.Array:
+    """Share `[M]` of the full hit points at the start."""
+    kind, share = jax.random.split(key)
+    ends = jnp.asarray(list(forces.HEALTH.values()))[_pick(kind, levers.health)][team_of(teams)]
+    return ends[:, 0] + jax.random.uniform(share, ends.shape[:1]) * (ends[:, 1] - ends[:, 0])
+
+
+def _route(key, objective: jax.Array, size) -> jax.Array:
+    """Four points `[K, 4, 2]` around the objective, within the map."""
+    turn = jax.random.uniform(key, (2, 1), maxval=2 * jnp.pi) + np.arange(4) * (np.pi / 2)
+    points = objective + ROUTE_REACH * jnp.stack([jnp.cos(turn), jnp.sin(turn)], -1)
+    return jnp.clip(points, placement.MARGIN, np.array(size[:2], np.float32) - placement.MARGIN)

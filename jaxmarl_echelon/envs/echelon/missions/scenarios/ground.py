@@ -1,0 +1,153 @@
+"""What scenarios need to know of the terrains: where mechs can stand, what is to be covered, how dense it is.
+
+Computed once on the host, so that drawing a scenario only looks things up. Source: spec sections 7.1, 7.9,
+8.13 and 9.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from jaxmarl_echelon.envs.echelon.terrain.zones import MEAN_RADIUS
+from physics.voxels import LAVA
+
+TERRAINS = {
+    "urban": ("urban_residential", "civic_government", "arcology_spire", "command_outpost", "server_farm"),
+    "forest": ("forest_park", "dense_jungle", "hydroponic_lab"),
+    "industrial": (
+        "industrial_refinery", "sunken_canal", "mining_pit", "orbital_relay", "geo_front",
+    ),
+    "open": ("barrens", "glass_desert", "volcanic_ridge"),
+}  # fmt: skip
+EMPTY = "barrens"
+QUADRANTS = 4
+# Places are a lattice of blocks, each large enough for the largest mech.
+BLOCK = 4
+_HEADROOM, _EYE = 5, 4
+_DENSE = 0.35
+_WORD = 32
+# Maps up to this side are divided into small coverage cells, of which most can be entered in an episode.
+SMALL = 60
+SMALL_CELL, LARGE_CELL = 5, 10
+SMALL_TARGET, LARGE_TARGET = 0.8, 0.4
+
+
+@struct.dataclass
+class Ground:
+    """N terrains, as scenarios see them.
+
+    Attributes:
+      places: `[P, 2]` x and y of the places of a lattice, the same for all terrains.
+      free: `[N, P]` bool; any mech can stand there, and get there.
+      complexity: `[N, P]` how much blocks sight around a place, from 0 for an open field to 1.
+      open_cells: `[N, W]` uint32 bits of the coverage cells that can be reached.
+      cell: edge of a coverage cell, voxels (static).
+      columns: coverage cells along x (static).
+    """
+
+    places: jax.Array
+    free: jax.Array
+    complexity: jax.Array
+    open_cells: jax.Array
+    cell: int = struct.field(pytree_node=False)
+    columns: int = struct.field(pytree_node=False)
+
+    def cell_of(self, position: jax.Array) -> jax.Array:
+        """Number of the coverage cell under positions `[..., 2 or 3]`, int32 `[...]`."""
+        x, y = (position[..., axis].astype(jnp.int32) // self.cell for axis in (0, 1))
+        return y * self.columns + x
+
+
+def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
+    """Reads the terrains of a bank.
+
+    Args:
+      bank: terrains.
+      cell: edge of a coverage cell, voxels; by default 5, and 10 on maps longer than 60.
+    """
+    width, depth, _ = bank.size
+    cell = cell or (SMALL_CELL if max(width, depth) <= SMALL else LARGE_CELL)
+    solid, opaque = np.asarray(bank.voxels.solid), np.asarray(bank.voxels.opaque)
+    lava = (np.asarray(bank.voxels.material)[:, :1] == LAVA).any(1)
+    reachable = np.asarray(bank.reachable)
+    blocked = _blocks((solid & ((1 << _HEADROOM) - 1)).astype(bool) | lava)
+    x = np.arange(width // BLOCK) * BLOCK + BLOCK // 2
+    y = np.arange(depth // BLOCK) * BLOCK + BLOCK // 2
+    near = reachable[:, y][:, :, x] | reachable[:, y - 1][:, :, x - 1]
+    places = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2).astype(np.float32)
+    return Ground(
+        places=jnp.asarray(places),
+        free=jnp.asarray((near & ~blocked).reshape(len(solid), -1)),
+        complexity=jnp.asarray(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool), places)),
+        open_cells=jnp.asarray(_words(_cells(reachable, cell))),
+        cell=cell,
+        columns=-(-width // cell),
+    )
+
+
+def default_target(size: Sequence[int]) -> float:
+    """Share of the reachable cells that a scout is asked to enter on maps of a size."""
+    return SMALL_TARGET if max(size[:2]) <= SMALL else LARGE_TARGET
+
+
+def biomes_of(
+    maps: int, seed: int, terrains: Sequence[str], complexity: tuple[float, float]
+) -> list[tuple[str, ...]]:
+    """The biomes of each of some maps: types of terrain in turn, as many quadrants as complexity asks for.
+
+    Args:
+      maps: how many.
+      seed: of the first map; the same seeds give the same biomes.
+      terrains: names of `TERRAINS`.
+      complexity: range within [0, 1] from which each map draws: 0 paints one quadrant, 1 all four.
+    """
+    found = []
+    for number in range(maps):
+        rng = np.random.default_rng((seed + number, len(terrains)))
+        names = TERRAINS[terrains[number % len(terrains)]]
+        painted = 1 + round((QUADRANTS - 1) * rng.uniform(*complexity))
+        chosen = rng.choice(names, painted, replace=painted > len(names))
+        found.append((*map(str, chosen), *[EMPTY] * (QUADRANTS - painted)))
+    return found
+
+
+def _blocks(columns: np.ndarray) -> np.ndarray:
+    """Whether any column `[N, Y, X]` of each block is set; what is left over at the far edges is not used."""
+    maps, depth, width = columns.shape
+    depth, width = depth // BLOCK, width // BLOCK
+    whole = columns[:, : depth * BLOCK, : width * BLOCK]
+    return whole.reshape(maps, depth, BLOCK, width, BLOCK).any((2, 4))
+
+
+def _complexity(opaque: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Density of columns `[N, Y, X]` that block sight around places; objectives themselves are left out."""
+    maps, depth, width = opaque.shape
+    ys, xs = np.indices((depth, width)).reshape(2, -1) + 0.5
+    apart = np.hypot(xs - places[:, :1], ys - places[:, 1:])
+    ring = ((apart > MEAN_RADIUS) & (apart <= MEAN_RADIUS + AREA)).astype(np.float32)
+    found = opaque.reshape(maps, -1).astype(np.float32) @ ring.T / np.maximum(ring.sum(1), 1)
+    return np.minimum(found / _DENSE, 1.0).astype(np.float32)
+
+
+def _cells(reachable: np.ndarray, cell: int) -> np.ndarray:
+    """`[N, C]` bool: whether any column of a coverage cell can be reached."""
+    maps, depth, width = reachable.shape
+    rows, columns = -(-depth // cell), -(-width // cell)
+    padded = np.zeros((maps, rows * cell, columns * cell), bool)
+    padded[:, :depth, :width] = reachable
+    return padded.reshape(maps, rows, cell, columns, cell).any((2, 4)).reshape(maps, -1)
+
+
+def _words(flags: np.ndarray) -> np.ndarray:
+    """Flags `[N, C]` as bits of `[N, ceil(C / 32)]` uint32 words, the lowest bit first."""
+    maps, count = flags.shape
+    words = -(-count // _WORD)
+    padded = np.zeros((maps, words * _WORD), bool)
+    padded[:, :count] = flags
+    packed = np.packbits(padded, axis=1, bitorder="little")
+    return packed.view("<u4").astype(np.uint32)

@@ -1,0 +1,91 @@
+"""The levers of scenarios as arrays: what may differ from episode to episode without recompiling."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
+
+
+@struct.dataclass
+class Levers:
+    """How scenarios are drawn. K teams: blue, whose mission it is, and red. V verbs. Weights are relative.
+
+    Attributes:
+      mission: `[V]` weights of blue's order.
+      opposing: `[V, V]` weights of red's order, by blue's.
+      follow_on: `[V, V]` weights of what follows at GO, by order.
+      strength: `[V, K, 2]` range in packs, by blue's order.
+      graded: `[K]` bool; difficulty moves the strength within its range, red's up and blue's down.
+      count: `[K]` int32 mechs, or -1 for as many as the strength asks for.
+      patterns: `[K, compositions, A]` int32 classes in the order in which slots fill up.
+      composition: `[K, compositions]` weights.
+      health: `[K, 3]` weights of `forces.HEALTH`.
+      distance: `[V, K, 2]` range of distances to the objective at the start, voxels, by blue's order.
+      parameters: `[K, 4, 2]` ranges of the orders' parameters.
+      believed: `[K]` bool; the risk is a noisy belief of the balance of forces instead.
+      disposition: `[V, 3]` weights of red's, by blue's order.
+      awareness: `[V, 3]` weights of red's, by blue's order.
+      stealth: `[K, 2]` range of tiers.
+      cohesion: `[3]` weights of red's.
+      formation: `[4]` weights of blue's.
+      approach: `[2]` range of angles between red's heading and blue's approach, rad.
+      radius: `[2]` range of objectives, voxels.
+      placement: `[3]` weights of objectives' places.
+      objective: `[2]` x and y.
+      fixed: bool; the objective is that one.
+      go: `[2]` range of GO, as shares of the time limit.
+    """
+
+    mission: jax.Array
+    opposing: jax.Array
+    follow_on: jax.Array
+    strength: jax.Array
+    graded: jax.Array
+    count: jax.Array
+    patterns: jax.Array
+    composition: jax.Array
+    health: jax.Array
+    distance: jax.Array
+    parameters: jax.Array
+    believed: jax.Array
+    disposition: jax.Array
+    awareness: jax.Array
+    stealth: jax.Array
+    cohesion: jax.Array
+    formation: jax.Array
+    approach: jax.Array
+    radius: jax.Array
+    placement: jax.Array
+    objective: jax.Array
+    fixed: jax.Array
+    go: jax.Array
+
+
+def weights_of(names: Sequence[str], given: str | Sequence[str] | Mapping[str, float]) -> np.ndarray:
+    """Relative weights of `names`: one of them, several alike, or each its own; float32."""
+    chosen = {given: 1.0} if isinstance(given, str) else given
+    chosen = chosen if isinstance(chosen, Mapping) else dict.fromkeys(chosen, 1.0)
+    return np.array([chosen.get(name, 0.0) for name in names], np.float32)
+
+
+def of_templates(registry: Registry) -> dict[str, np.ndarray]:
+    """The levers that the verbs' templates set, by name."""
+    templates = [verb.template for verb in registry.verbs]
+    names = registry.names
+
+    def verbs(chosen: Sequence[str]) -> np.ndarray:
+        known = [name for name in chosen if name in names]
+        return weights_of(names, known or names)
+
+    return {
+        "opposing": np.stack([verbs(t.opposed) for t in templates]),
+        "follow_on": np.stack([verbs(t.follow_on) for t in templates]),
+        "strength": np.array([[t.friendly, t.enemy] for t in templates], np.float32),
+        "distance": np.array([[t.friendly_distance, t.enemy_distance] for t in templates], np.float32),
+        "disposition": np.stack([weights_of(DISPOSITIONS, t.disposition) for t in templates]),
+        "awareness": np.stack([weights_of(AWARENESS, t.awareness) for t in templates]),
+    }

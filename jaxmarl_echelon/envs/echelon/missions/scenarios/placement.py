@@ -1,0 +1,115 @@
+"""Where scenarios take place: objectives, formations, and the places where mechs stand at the start.
+
+Places are those of `ground.Ground`; each is taken by one mech. Source: spec section 7.9.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxmarl_echelon.envs.echelon import vectors
+
+FORMATIONS = ("line", "wedge", "column", "scattered")
+# Spacing of the enemies by cohesion, voxels.
+COHESION = {"tight": 3.5, "spread": 8.0, "scattered": 16.0}
+PLACEMENTS = ("centre", "edge", "distributed")
+# Objectives keep off the borders; how sharply distances are kept; room between the two sides.
+MARGIN = 6.0
+_SHARPNESS, _APART, _PLACE_SHARPNESS = 2.0, 12.0, 0.1
+_GOLDEN = np.pi * (3.0 - 5.0**0.5)
+_TAKEN = np.float32(1e9)
+_NOT = np.float32(-1e6)
+
+
+def objective(key: jax.Array, places: jax.Array, free: jax.Array, size, placement: jax.Array) -> jax.Array:
+    """Draws a place for an objective; int32.
+
+    Args:
+      key: random key.
+      places: `[P, 2]`.
+      free: `[P]` bool.
+      size: of the map along x and y.
+      placement: int32 index into `PLACEMENTS`.
+    """
+    span = np.array(size[:2], np.float32)
+    reach = min(size[:2]) / 2.0
+    off = vectors.length(places - span / 2) / reach
+    inner = ((places >= MARGIN) & (places <= span - MARGIN)).all(-1)
+    wanted = jnp.array([0.0, 0.7, 0.0])[placement]
+    score = -jnp.square((off - wanted) / _PLACE_SHARPNESS) / 2
+    score = jnp.where(placement == PLACEMENTS.index("distributed"), 0.0, score)
+    return jax.random.categorical(key, score + jnp.where(free & inner, 0.0, _NOT))
+
+
+def at_distance(
+    key: jax.Array,
+    places: jax.Array,
+    free: jax.Array,
+    centre: jax.Array,
+    distance: jax.Array,
+    shunned: jax.Array,
+) -> jax.Array:
+    """Draws a free place at about a distance from a point, in any direction; int32.
+
+    Args:
+      key: random key.
+      places: `[P, 2]`.
+      free: `[P]` bool.
+      centre: `[2]`.
+      distance: voxels.
+      shunned: `[2]` a point to keep away from.
+    """
+    off = vectors.length(places - centre) - distance
+    close = jnp.maximum(_APART - vectors.length(places - shunned), 0.0)
+    score = -(jnp.square(off) + jnp.square(close)) / _SHARPNESS**2
+    return jax.random.categorical(key, score + jnp.where(free, 0.0, _NOT))
+
+
+def formation(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """Offsets `[A, 2]` of a formation with unit spacing, ahead and to the left of its centre.
+
+    Args:
+      kind: int32 index into `FORMATIONS`.
+      count: int32 mechs in it.
+      size: A, slots.
+    """
+    number = jnp.arange(size, dtype=jnp.float32)
+    side = jnp.where(number % 2 == 1, 1.0, -1.0) * jnp.ceil(number / 2)
+    rank = jnp.ceil(number / 2)
+    turn, reach = number * _GOLDEN, 0.6 * jnp.sqrt(number)
+    zero, middle = jnp.zeros(size), (count - 1) / 2.0
+    rows = (
+        jnp.stack([zero, number - middle], -1),
+        jnp.stack([-rank, side], -1),
+        jnp.stack([middle - number, zero], -1),
+        jnp.stack([reach * jnp.cos(turn), reach * jnp.sin(turn)], -1),
+    )
+    return jnp.stack(rows)[kind]
+
+
+def around(anchor: jax.Array, offsets: jax.Array, spacing: jax.Array, yaw: jax.Array) -> jax.Array:
+    """Points `[A, 2]` of a formation that looks along `yaw`."""
+    cos, sin = jnp.cos(yaw), jnp.sin(yaw)
+    x, y = offsets[:, 0] * cos - offsets[:, 1] * sin, offsets[:, 0] * sin + offsets[:, 1] * cos
+    return anchor + spacing * jnp.stack([x, y], -1)
+
+
+def seats(places: jax.Array, free: jax.Array, wanted: jax.Array, present: jax.Array) -> jax.Array:
+    """Gives each mech in turn the nearest free place; `[M, 2]`.
+
+    Args:
+      places: `[P, 2]`, at least as many free ones as mechs.
+      free: `[P]` bool.
+      wanted: `[M, 2]` points.
+      present: `[M]` bool; the others take no place.
+    """
+
+    def take(taken, mech):
+        point, there = mech
+        apart = vectors.square(places - point) + jnp.where(taken, _TAKEN, 0.0)
+        chosen, _ = vectors.lowest(apart, 0)
+        return taken | ((jnp.arange(taken.size) == chosen) & there), places[chosen]
+
+    _, found = lax.scan(take, ~free, (wanted, present))
+    return found

@@ -1,0 +1,33 @@
+"""Flank: engage enemies from their side or rear, unseen until then. Source: spec section 7.5."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CIRCLE, CONTACT, Template, Verb
+
+# Share of the enemies' hit points that is all the effect asked for.
+EFFECT = 0.5
+
+
+def evaluate(outcome: Outcome) -> jax.Array:
+    """The angle of the engagement, remaining undetected before it, and its effect."""
+    undetected = 1.0 - share(outcome.tracked, outcome.waited, 0.0)
+    effect = jnp.minimum(outcome.removed / EFFECT, 1.0)
+    return outcome.engaged * (0.5 * outcome.enfilade + 0.3 * undetected) + 0.2 * effect
+
+
+FLANK = Verb(
+    name="flank",
+    evaluate=evaluate,
+    template=Template(
+        friendly=(0.4, 0.8),
+        enemy=(0.8, 1.5),
+        opposed=("hold",),
+        disposition={"defensive": 2.0, "ambush": 1.0, "patrol": 1.0},
+        awareness={"cold": 1.0, "warm": 1.0},
+    ),
+    timed=True,
+    drive=CIRCLE,
+    begins=CONTACT,
+)

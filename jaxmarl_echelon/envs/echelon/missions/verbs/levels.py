@@ -1,0 +1,63 @@
+"""Force structure: from a unit to a company, and what the orders of each level mean for its squads.
+
+The parameters of an order are the same at all levels. Source: spec section 3.8; the design's section 2.
+"""
+
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """One level of command.
+
+    Attributes:
+      size: mechs.
+      parts: how many forces of the level below it has; 0 for single mechs.
+      leaders: mechs that belong to none of them.
+      verbs: its orders, and for each the orders of its squads, main effort first.
+    """
+
+    size: int
+    parts: int
+    leaders: int
+    verbs: dict[str, tuple[str, ...]]
+
+
+LEVELS = {
+    "unit": Level(1, 0, 1, {}),
+    "squad": Level(
+        10, 9, 1, {n: (n,) for n in ("assault", "hold", "overwatch", "flank", "suppress", "scout", "stage")}
+    ),
+    "platoon": Level(
+        32,
+        3,
+        2,
+        {
+            "assault": ("assault", "suppress", "overwatch"),
+            "hold": ("hold", "hold", "overwatch"),
+            "support": ("overwatch", "suppress", "stage"),
+            "flank": ("flank", "suppress", "stage"),
+            "recon": ("scout", "scout", "overwatch"),
+        },
+    ),
+    "company": Level(
+        100,
+        3,
+        4,
+        {
+            "seize": ("assault", "flank", "suppress", "overwatch"),
+            "defend": ("hold", "hold", "overwatch", "stage"),
+            "delay": ("hold", "suppress", "overwatch"),
+            "withdraw": ("stage", "overwatch", "suppress"),
+            "screen": ("scout", "overwatch", "stage"),
+        },
+    ),
+}
+
+
+def missions() -> dict[str, tuple[str, ...]]:
+    """Squad orders by name of a mission: `assault`, `platoon_assault`, `company_seize`."""
+    found = {}
+    for level, facts in LEVELS.items():
+        prefix = "" if level == "squad" else f"{level}_"
+        found |= {f"{prefix}{verb}": squads for verb, squads in facts.verbs.items()}
+    return found

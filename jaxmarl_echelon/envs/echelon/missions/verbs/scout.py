@@ -1,0 +1,29 @@
+"""Scout: find enemies, or confirm that there are none. Source: spec section 7.5."""
+
+import jax
+
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.verbs.verb import COVERAGE, ROAM, Template, Verb
+
+
+def evaluate(outcome: Outcome) -> jax.Array:
+    """Enemies found, all of them if there are none; and terrain entered."""
+    return 0.6 * share(outcome.detected, outcome.enemies, 1.0) + 0.4 * outcome.covered
+
+
+SCOUT = Verb(
+    name="scout",
+    evaluate=evaluate,
+    template=Template(
+        friendly=(0.2, 1.0),
+        enemy=(0.0, 2.0),
+        opposed=("hold", "overwatch"),
+        enemy_distance=(0.0, 20.0),
+        disposition={"patrol": 1.0, "ambush": 1.0, "defensive": 1.0},
+        awareness={"cold": 1.0, "warm": 1.0},
+    ),
+    timed=True,
+    complete=0.99,
+    drive=ROAM,
+    begins=COVERAGE,
+)

@@ -1,0 +1,181 @@
+"""What each part of a mission's reward weighs: schedules over training, gates by verb, orders.
+
+The parts are three families: shaping and objective components, and the terminal reward. A schedule gives
+each family its share of a constant budget, so that the sum of all weights is the same in every phase.
+
+Source: sections 3.1 to 3.6 of the mission curriculum's design; spec/echelon.md sections 7.2, 7.3 and 8.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+
+FAMILIES = ("shaping", "objective", "terminal")
+OBJECTIVE = ("zone_control", "mission_progress")
+SHAPING = tuple(name for name in COMPONENTS if name not in OBJECTIVE)
+BUDGET = 1.0
+# Weight of each family where its schedule is 1.
+TOTALS = (0.7, 0.8, 1.0)
+FLOOR = 0.05
+# Relative weights within a family.
+BASE = {
+    "survival": 0.3,
+    "damage_dealt": 0.2,
+    "heat_management": 0.05,
+    "pack_cohesion": 0.1,
+    "zone_progress": 0.2,
+    "zone_control": 0.5,
+    "mission_progress": 0.3,
+    "stealth": 0.1,
+    "detection": 0.2,
+    "suppression_effect": 0.2,
+    "resource_preservation": 0.05,
+}
+# In the order of `VERBS`; other components are not gated.
+GATES = {
+    "damage_dealt": (1.0, 0.5, 0.7, 0.3, 0.2, 0.0, 0.0),
+    "survival": (0.5, 1.0, 0.8, 0.7, 0.5, 1.0, 1.0),
+    "stealth": (0.0, 0.0, 0.3, 1.0, 0.0, 0.8, 0.5),
+    "detection": (0.0, 0.3, 0.5, 0.2, 0.3, 1.0, 0.3),
+    "suppression_effect": (0.2, 0.3, 0.8, 0.0, 1.0, 0.0, 0.0),
+    "zone_progress": (1.0, 0.0, 0.0, 0.5, 0.0, 0.3, 0.8),
+    "resource_preservation": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
+    "heat_management": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
+}
+# Shares of the design's table of four phases; the objective has what the table leaves.
+TABLE = ((1.0, 0.0, 0.0), (0.6, 0.2, 0.2), (0.2, 0.2, 0.6), (0.0, 0.0, 1.0))
+SCHEDULES = ("continuous", "table", "terminal", "constant")
+DITHERING = 0.1
+_HURRIED = ("zone_progress", "mission_progress")
+_NEAREST, _WIDEST = 6.0, 24.0
+_LEAST = 1e-8
+
+
+class Orders(NamedTuple):
+    """What the parameters of a mission make of its reward; arrays `[...]`.
+
+    Attributes:
+      death: charge for dying, at most 0, paid once within the component `survival`.
+      haste: factor on the weights of `zone_progress` and `mission_progress`.
+      dithering: charge per decision without progress, at most 0.
+      spacing: desired distance from the squad's centre, voxels.
+    """
+
+    death: jax.Array
+    haste: jax.Array
+    dithering: jax.Array
+    spacing: jax.Array
+
+
+def schedules(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
+    """Values of the continuous schedules at `progress [...]` in [0, 1].
+
+    Returns:
+      `[..., 3]`: shaping falls from 1 to `floor` at 3/4; the objective is a trapezoid over [0, 3/4]; the
+      terminal reward rises from 0 at 1/2 to 1.
+    """
+    shaping = jnp.maximum(floor, 1.0 - progress * (1.0 - floor) / 0.75)
+    objective = jnp.clip(jnp.minimum(4.0 * progress, 4.0 * (0.75 - progress)), 0.0, 1.0)
+    return jnp.stack([shaping, objective, jnp.maximum(0.0, 2.0 * (progress - 0.5))], axis=-1)
+
+
+def normalised(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -> jax.Array:
+    """Shares `[..., 3]` of the budget, in proportion to `levels [..., 3]` times each family's total."""
+    raw = levels * jnp.asarray(totals, jnp.float32)
+    return budget * raw / jnp.maximum(jnp.sum(raw, axis=-1, keepdims=True), _LEAST)
+
+
+def shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR) -> jax.Array:
+    """Shares of the three families.
+
+    Args:
+      schedule: int32 index into `SCHEDULES`: continuous; the design's discrete table of phases; the
+        terminal reward alone; or all families at their full weight throughout.
+      progress: float32 in [0, 1].
+      totals: `[3]` weight of each family where its schedule is 1.
+      floor: least value of the continuous schedule of shaping.
+
+    Returns:
+      `[3]`, with sum 1.
+    """
+    quarter = jnp.clip(jnp.floor(4.0 * progress), 0, len(TABLE) - 1).astype(jnp.int32)
+    choices = (
+        normalised(schedules(progress, floor), totals),
+        jnp.asarray(TABLE, jnp.float32)[quarter],
+        jnp.array([0.0, 0.0, 1.0]),
+        normalised(jnp.ones(3), totals),
+    )
+    return jnp.stack(choices)[schedule]
+
+
+def base_weights(given: Mapping[str, float] | None = None) -> np.ndarray:
+    """`BASE`, partly replaced, in the order of `COMPONENTS`; `[C]` float32."""
+    return np.array([(BASE | dict(given or {}))[name] for name in COMPONENTS], np.float32)
+
+
+def component_weights(shares: jax.Array, base: jax.Array) -> jax.Array:
+    """Weights `[C]` before gates: each family's share `[3]`, split in proportion to `base [C]`."""
+    shaping = _members(SHAPING)
+
+    def split(member, share):
+        own = jnp.where(member, base, 0.0)
+        return own * share / jnp.maximum(jnp.sum(own), _LEAST)
+
+    return split(shaping, shares[0]) + split(~shaping, shares[1])
+
+
+def gate_table(gates: Mapping[str, tuple[float, ...]] = GATES) -> np.ndarray:
+    """`[verbs, C]` float32; 1 for components without a gate."""
+    ones = (1.0,) * len(VERBS)
+    return np.array([gates.get(name, ones) for name in COMPONENTS], np.float32).T
+
+
+def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
+    """`weights [..., N]` times `gates [..., N]`, rescaled to the sum before.
+
+    Weights stay as they are where all gates together leave nothing to rescale.
+    """
+    passed = weights * gates
+    before, after = (jnp.sum(x, axis=-1, keepdims=True) for x in (weights, passed))
+    rescaled = passed * before / jnp.where(after > _LEAST, after, 1.0)
+    return jnp.where(after > _LEAST, rescaled, passed)
+
+
+def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
+    """Weights `[..., C]` under verbs with gates `[..., C]`: shaping keeps its sum, the rest is not gated."""
+    shaping = _members(SHAPING)
+    opened = gated(jnp.where(shaping, weights, 0.0), gates)
+    return jnp.where(shaping, opened, weights)
+
+
+def hurried(weights: jax.Array, orders: Orders) -> jax.Array:
+    """Weights `[..., C]` of a mission under time pressure, outside of the budget."""
+    return jnp.where(_members(_HURRIED), weights * orders.haste[..., None], weights)
+
+
+def orders(
+    loss_appetite: jax.Array, time_pressure: jax.Array, grouping: jax.Array, decisions: jax.Array
+) -> Orders:
+    """What a mission's parameters `[...]` in [0, 1] make of its reward; `decisions` is its time limit."""
+    return Orders(
+        death=loss_appetite - 1.0,
+        haste=1.0 + time_pressure,
+        dithering=-DITHERING * time_pressure / decisions,
+        spacing=_NEAREST + _WIDEST * (1.0 - grouping),
+    )
+
+
+def blended(before: jax.Array, after: jax.Array, share: jax.Array) -> jax.Array:
+    """Linear blend of weights or shares: `before` at a share of 0, `after` at 1 and beyond."""
+    share = jnp.clip(share, 0.0, 1.0)
+    return (1.0 - share) * before + share * after
+
+
+def _members(names) -> np.ndarray:
+    """Mask `[C]` of the named components."""
+    return np.array([name in names for name in COMPONENTS])

@@ -1,0 +1,170 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+
+# Progress, schedules s, o, t, and shares of the three families after normalisation: the spec's table.
+TABLE = [
+    (0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
+    (0.125, 0.8417, 0.5, 0.0, 0.596, 0.404, 0.0),
+    (0.25, 0.6833, 1.0, 0.0, 0.374, 0.626, 0.0),
+    (0.5, 0.3667, 1.0, 0.0, 0.243, 0.757, 0.0),
+    (0.625, 0.2083, 0.5, 0.25, 0.183, 0.503, 0.314),
+    (0.75, 0.05, 0.0, 0.5, 0.065, 0.0, 0.935),
+    (0.875, 0.05, 0.0, 0.75, 0.045, 0.0, 0.955),
+    (1.0, 0.05, 0.0, 1.0, 0.034, 0.0, 0.966),
+]
+RAW = [0.7, 0.9892, 1.2783, 1.0567, 0.7958, 0.535, 0.785, 1.035]
+PROGRESS = jnp.linspace(0.0, 1.0, 201)
+NAMES = np.array(COMPONENTS)
+SHAPING = np.isin(NAMES, weights.SHAPING)
+BASE = weights.base_weights()
+
+
+@jax.jit
+def every(schedule):
+    """Shares at all of `PROGRESS`."""
+    return jax.vmap(lambda p: weights.shares(schedule, p))(PROGRESS)
+
+
+@jax.jit
+def by_verb(components):
+    return weights.verb_weights(components, jnp.asarray(weights.gate_table()))
+
+
+def at(name, schedule="continuous"):
+    return every(weights.SCHEDULES.index(schedule))[:, weights.FAMILIES.index(name)]
+
+
+def column(row, name):
+    return row[..., COMPONENTS.index(name)]
+
+
+def test_schedules_and_shares_are_the_specs_table():
+    table = np.array(TABLE)
+    found = weights.schedules(jnp.asarray(table[:, 0], jnp.float32))
+    np.testing.assert_allclose(found, table[:, 1:4], atol=5e-5)
+    np.testing.assert_allclose(found @ np.array(weights.TOTALS), RAW, atol=5e-5)
+    np.testing.assert_allclose(weights.normalised(found), table[:, 4:], atol=6e-4)
+
+
+@pytest.mark.parametrize("schedule", range(len(weights.SCHEDULES)))
+def test_the_budget_is_the_same_throughout(schedule):
+    found = every(schedule)
+    np.testing.assert_allclose(found.sum(axis=-1), weights.BUDGET, atol=1e-6)
+    assert np.all(found >= 0.0)
+
+
+def test_the_floor_is_a_small_and_falling_share_of_the_last_phase():
+    last = at("shaping")[PROGRESS >= 0.75]
+    assert last[0] == pytest.approx(0.065, abs=5e-4) and last[-1] == pytest.approx(0.034, abs=5e-4)
+    assert np.all(np.diff(last) < 0.0)
+    np.testing.assert_allclose(at("objective")[PROGRESS >= 0.75], 0.0, atol=1e-6)
+    bare = weights.schedules(PROGRESS, floor=0.0)[:, 0]
+    np.testing.assert_allclose(bare[PROGRESS > 0.7501], 0.0, atol=1e-6)
+
+
+def test_continuous_weights_have_no_steps_and_the_table_has_three():
+    jumps = {
+        name: np.abs(np.diff(every(index), axis=0)).max(axis=1)
+        for index, name in enumerate(weights.SCHEDULES)
+    }
+    # 0.5 % of progress changes a share by some percent at most.
+    assert jumps["continuous"].max() < 0.05
+    assert np.sum(jumps["table"] > 0.1) == 3
+    assert jumps["terminal"].max() == jumps["constant"].max() == 0.0
+
+
+def test_the_table_of_the_design_is_kept():
+    # Just inside each phase, where (phase - 1) / 4 <= p < phase / 4.
+    for phase, row in enumerate([(1.0, 0.0), (0.6, 0.2), (0.2, 0.6), (0.0, 1.0)]):
+        here = (phase / 4 + 0.01 <= PROGRESS) & (phase / 4 + 0.24 >= PROGRESS)
+        np.testing.assert_allclose(at("shaping", "table")[here], row[0], atol=1e-6)
+        np.testing.assert_allclose(at("terminal", "table")[here], row[1], atol=1e-6)
+
+
+def test_the_other_schedules_do_not_depend_on_progress():
+    np.testing.assert_array_equal(at("terminal", "terminal"), 1.0)
+    np.testing.assert_allclose(every(weights.SCHEDULES.index("constant"))[0], [0.28, 0.32, 0.4], atol=1e-6)
+
+
+def test_columns_of_the_gate_table():
+    gates = weights.gate_table()
+    assert gates.shape == (len(VERBS), len(COMPONENTS))
+    seven = [name for name in weights.GATES if name != "heat_management"]
+    np.testing.assert_allclose(
+        sum(column(gates, name) for name in seven), [3.0, 2.6, 3.5, 3.3, 2.3, 3.8, 3.6], atol=1e-6
+    )
+    scout = gates[VERBS.index("scout")]
+    assert column(scout, "damage_dealt") == 0.0 and column(scout, "detection") == 1.0
+    assert column(gates[VERBS.index("hold")], "zone_progress") == 0.0
+    np.testing.assert_array_equal(column(gates, "heat_management"), column(gates, "resource_preservation"))
+    for name in ("pack_cohesion", "zone_control", "mission_progress"):
+        np.testing.assert_array_equal(column(gates, name), 1.0)
+
+
+def test_the_designs_dictionary_for_scouts():
+    base = jnp.array([0.3, 0.2, 0.1, 0.1])  # survival, damage, heat, cohesion
+    np.testing.assert_allclose(
+        weights.gated(base, jnp.array([1.0, 0.0, 1.0, 1.0])), [0.42, 0, 0.14, 0.14], atol=1e-6
+    )
+
+
+def test_weights_that_no_gate_lets_through_stay_zero():
+    np.testing.assert_array_equal(weights.gated(jnp.array([0.3, 0.2]), jnp.zeros(2)), [0.0, 0.0])
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.125, 0.5, 0.625, 1.0])
+def test_gates_move_weight_within_shaping_only(progress):
+    found = weights.shares(0, jnp.float32(progress))
+    components = weights.component_weights(found, BASE)
+    np.testing.assert_allclose(components[SHAPING].sum(), found[0], atol=1e-6)
+    np.testing.assert_allclose(components[~SHAPING].sum(), found[1], atol=1e-6)
+    np.testing.assert_allclose(
+        column(components, "zone_control") * 0.3, column(components, "mission_progress") * 0.5, atol=1e-6
+    )
+    verbs = by_verb(components)
+    np.testing.assert_allclose(verbs[:, SHAPING].sum(axis=1), found[0], atol=1e-6)
+    np.testing.assert_array_equal(verbs[:, ~SHAPING], np.tile(components[~SHAPING], (len(VERBS), 1)))
+    # In proportion to gate times base.
+    gates = weights.gate_table()
+    raw = (gates * BASE)[:, SHAPING]
+    np.testing.assert_allclose(verbs[:, SHAPING], raw / raw.sum(axis=1, keepdims=True) * found[0], atol=1e-6)
+    np.testing.assert_array_equal(column(verbs, "damage_dealt")[-2:], 0.0)
+
+
+def test_base_weights_are_proportions():
+    double = weights.base_weights({name: 2.0 * weights.BASE[name] for name in weights.SHAPING})
+    found = weights.shares(0, jnp.float32(0.4))
+    np.testing.assert_allclose(
+        weights.component_weights(found, double), weights.component_weights(found, BASE), atol=1e-6
+    )
+    assert sum(weights.BASE[name] for name in weights.OBJECTIVE) == pytest.approx(weights.TOTALS[1])
+
+
+def test_what_orders_make_of_the_reward():
+    low = weights.orders(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0), 240)
+    high = weights.orders(jnp.float32(1.0), jnp.float32(1.0), jnp.float32(1.0), 240)
+    # Who may lose nobody is charged most for a death; grouping draws a squad together.
+    assert (low.death, high.death) == (-1.0, 0.0)
+    assert (low.spacing, high.spacing) == (30.0, 6.0)
+    assert (low.haste, high.haste) == (1.0, 2.0)
+    assert low.dithering == 0.0 and high.dithering == pytest.approx(-0.1 / 240)
+    changed = np.asarray(weights.hurried(jnp.asarray(BASE), high)) / BASE
+    assert dict(zip(COMPONENTS, changed, strict=True)) == {
+        name: 2.0 if name in ("zone_progress", "mission_progress") else 1.0 for name in COMPONENTS
+    }
+
+
+def test_blending_shares_blends_every_weight():
+    before, after = weights.shares(0, jnp.float32(0.1)), weights.shares(0, jnp.float32(0.25))
+    for count in (0, 50, 199, 200, 900):
+        share = jnp.float32(count / 200)
+        mixed = weights.component_weights(weights.blended(before, after, share), BASE)
+        apart = weights.blended(*(weights.component_weights(x, BASE) for x in (before, after)), share)
+        np.testing.assert_allclose(mixed, apart, atol=1e-6)
+    np.testing.assert_array_equal(weights.blended(before, after, 0.0), before)
+    np.testing.assert_array_equal(weights.blended(before, after, 1.5), after)
