@@ -1,0 +1,142 @@
+"""Shaping components on decisions made by hand, and their weights under an order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from echelon_battles import make_mechs
+from mission_moments import CLASSES, SIZE, TEAMS, moment, nothing, order, placed, scenario
+
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import News
+from jaxmarl_echelon.envs.echelon.missions.pay import components
+from jaxmarl_echelon.envs.echelon.missions.pay.decision import of_orders
+from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
+
+LIMIT = 240.0
+QUIET = News(jnp.zeros(SIZE), jnp.zeros(SIZE), jnp.zeros(SIZE, bool), jnp.zeros(SIZE, bool), jnp.zeros(2))
+
+
+@jax.jit
+def _compute(it):
+    return components.compute(it._replace(now=it.now._replace(teams=TEAMS)))
+
+
+MIDDLING = (0.5, 0.5, 0.5, 0.5)
+
+
+def shaped(before=None, after=None, parameters=MIDDLING, news=None, potential=((0, 0), (0, 0)), **given):
+    """Components by name, `[M]` each, of a decision; `given` is for `moment` or the situation."""
+    told = order(parameters=parameters)
+    fields = {name: given.pop(name) for name in ("stalled", "gamma", "was_alive") if name in given}
+    before = placed() if before is None else before
+    now = moment(before if after is None else after, told=told, **given)
+    mine, _ = nothing()
+    it = components.Situation(
+        now=now._replace(teams=None),
+        before=make_mechs(before, CLASSES, alive=fields.get("was_alive", [True] * SIZE)),
+        news=QUIET._replace(**{name: jnp.asarray(value) for name, value in (news or {}).items()}),
+        scenario=scenario(),
+        gap=mine.gap,
+        potential=jnp.float32(potential),
+        stalled=jnp.int32(fields.get("stalled", (0, 0))),
+        orders=of_orders(told, jnp.float32(LIMIT)),
+        limit=jnp.float32(LIMIT),
+        gamma=jnp.float32(fields.get("gamma", 1.0)),
+    )
+    return dict(zip(COMPONENTS, np.asarray(_compute(it)).T, strict=True))
+
+
+def test_living_is_paid_and_dying_charged_less_where_losses_are_accepted():
+    dies = {"alive": [False, True, True, True]}
+    paid = shaped(**dies, parameters=(0.5, 0.2, 0.5, 0.5))["survival"]
+    assert paid.tolist() == pytest.approx([-0.8, 1 / LIMIT, 1 / LIMIT, 1 / LIMIT])
+    assert shaped(**dies, parameters=(0.5, 1.0, 0.5, 0.5))["survival"][0] == 0.0
+
+
+def test_damage_is_a_share_of_all_enemies_times_the_own_number():
+    paid = shaped(tally={"dealt": [21.0, 0.0, 0.0, 0.0], "dealt_to_friends": [0.0, 50.0, 0, 0]})
+    assert paid["damage_dealt"].tolist() == pytest.approx([2 * 21 / 210, 0, 0, 0])
+
+
+def test_heat_is_free_up_to_three_quarters():
+    paid = shaped(heat=[75.0, 0.875 * 75, 100.0, 120.0])["heat_management"] * LIMIT
+    assert paid.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("apart", "paid"), [(4.0, 0.0), (18.0, 1.0), (40.0, 1.0), (60.0, 0.0), (110.0, -0.5)]
+)
+def test_spacing_is_that_of_the_order(apart, paid):
+    """With a grouping of 0.5 mechs should keep 18 voxels from their centre."""
+    places = placed(b0=(5.0, 20.0), b1=(5.0 + apart, 20.0))
+    assert shaped(places)["pack_cohesion"][0] * LIMIT == pytest.approx(paid)
+
+
+def test_nearing_the_objective_is_paid_as_a_difference_of_potentials():
+    paid = shaped(placed(), placed(b0=(8.0, 20.0), r0=(56.0, 20.0)))["zone_progress"]
+    assert paid.tolist() == pytest.approx([3 / 15, 0, -1 / 35, 0], abs=1e-6)
+    there = shaped(placed(), placed(b0=(20.0, 20.0)))["zone_progress"]
+    assert there[0] == pytest.approx(1.0)  # the whole way pays 1
+
+
+def test_the_objective_pays_those_in_it():
+    news = {"inside": [True, False, True, False], "tick": [0.25, 1.0]}
+    paid = shaped(news=news)["zone_control"] * LIMIT
+    assert paid.tolist() == pytest.approx([0.25, 0.0, 1.0, 0.0])
+
+
+def test_progress_pays_the_difference_and_dithering_costs_under_pressure():
+    paid = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9)["mission_progress"]
+    assert paid.tolist() == pytest.approx([0.07, 0.07, -0.05, -0.05])
+    hurried = shaped(stalled=(20, 19), parameters=(0.5, 0.5, 1.0, 0.5))["mission_progress"]
+    assert hurried.tolist() == pytest.approx([-0.1 / LIMIT] * 2 + [0.0] * 2)
+
+
+def test_hiding_without_a_task_is_not_stealth():
+    far = placed(b0=(2.0, 20.0), b1=(2.0, 23.0))
+    assert not shaped(far)["stealth"].any()  # unseen, but doing nothing, away from the objective
+    nearing = shaped(far, placed(b0=(2.5, 20.0), b1=(2.0, 23.0)))["stealth"] * LIMIT
+    assert nearing.tolist() == [1.0, 0.0, 0.0, 0.0]
+    on_task = placed(b0=(30.0, 20.0), b1=(28.0, 23.0))
+    paid = shaped(on_task, news={"tracked": [True, False, False, False]})["stealth"] * LIMIT
+    assert paid.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_first_tracks_and_suppression_are_shares_of_what_is_asked_for():
+    paid = shaped(news={"found": [1.0, 0.5, 0, 0], "pinning": [2.5, 0, 0, 0]})
+    assert paid["detection"].tolist() == pytest.approx([0.5, 0.25, 0, 0])
+    assert paid["suppression_effect"].tolist() == pytest.approx([0.25, 0, 0, 0])
+
+
+def test_resources_are_heat_body_and_stability():
+    paid = shaped(hp=[75.0, 60.0, 150.0, 60.0], heat=[50.0, 0, 0, 0], stability=[50.0, 100.0, 100.0, 100.0])
+    assert paid["resource_preservation"][:2] * LIMIT == pytest.approx([0.5, 1.0])
+
+
+def test_who_was_dead_before_is_paid_nothing():
+    paid = shaped(was_alive=[False, True, True, True], alive=[False, True, True, True])
+    assert not any(values[0] for values in paid.values()) and paid["survival"][1] > 0
+
+
+def test_weights_follow_the_verb_and_the_hurry():
+    registry = Registry(STANDARD)
+    given = weights.component_weights(
+        weights.shares(jnp.int32(0), jnp.float32(0.5)), jnp.asarray(weights.base_weights())
+    )
+    verbs = jnp.int32([VERBS.index("scout"), VERBS.index("assault")])
+    hurry = of_orders(order(parameters=((0, 0, 0, 0), (0, 0, 1, 0))), jnp.float32(LIMIT))
+    found = components.weights_by_verb(given, jnp.asarray(registry.gates)[verbs], hurry)
+    scout, assault = (dict(zip(COMPONENTS, row.tolist(), strict=True)) for row in found)
+    assert (
+        scout["damage_dealt"] == scout["suppression_effect"] == 0.0
+        and scout["detection"] > scout["stealth"] > 0
+    )
+    assert assault["mission_progress"] == pytest.approx(2 * scout["mission_progress"])
+    assert sum(scout.values()) == pytest.approx(float(given.sum()))  # gates keep the sum
+    for verb in range(len(VERBS)):
+        row = components.weights_by_verb(given, jnp.asarray(registry.gates)[jnp.int32([verb, verb])], hurry)[
+            0
+        ]
+        np.testing.assert_allclose(row, weights.verb_weights(given, jnp.int32(verb)), rtol=1e-6)
