@@ -28,6 +28,7 @@ POSITIVE = (
     "updates_per_chunk",
     "window",
     "episode_rows",
+    "shards",
 )
 BUILT = ("env", "algo", "algos", "curriculum", "controllers")
 ELSEWHERE = (
@@ -62,6 +63,7 @@ class RunConfig:
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
+      shards: equal parts of the environments, see `algos.axis`; divides `num_envs` and `eval_episodes`.
       seed: root of every random key of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
@@ -77,6 +79,7 @@ class RunConfig:
     curriculum: Callable[[Environment], Curriculum]
     total_env_steps: int
     num_envs: int
+    shards: int = 1
     seed: int = 0
     eval_every: int = 10
     eval_episodes: int = 64
@@ -101,6 +104,9 @@ class RunConfig:
             if getattr(self, key) % self.updates_per_chunk:
                 chunk = f"updates_per_chunk={self.updates_per_chunk}"
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of {chunk}")
+        for key in ("num_envs", "eval_episodes"):
+            if getattr(self, key) % self.shards:
+                raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
         object.__setattr__(self, "controllers", self._all_controllers())
         object.__setattr__(self, "algos", self._all_algos())
 
@@ -170,6 +176,8 @@ class RunConfig:
         }
         if self.env.spec.late:
             sizes["late"] = True
+        if self.shards > 1:
+            sizes["shards"] = self.shards
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
