@@ -122,7 +122,7 @@ def meet(where: str) -> None:
 
 
 def end(line: str) -> NoReturn:
-    """Prints one line and ends this process at once: others are gone, and an orderly end would wait for them."""
+    """Prints one line and ends this process at once; an orderly end would wait for those that are gone."""
     print(f"error: {line}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(1)

@@ -58,7 +58,7 @@ def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float)
 
 
 def shard_offset(alive: jax.Array) -> jax.Array:
-    """Logarithm of R / (S * r), to be added to `log_shares` of a shard with r of all R rows that have an alive step.
+    """Logarithm of R / (S * r), for a shard with r of all R rows with an alive step; added to `log_shares`.
 
     Every shard draws the same number of rows, so that those of a shard with fewer of them are likelier.
     """

@@ -19,9 +19,9 @@ class Curriculum(NamedTuple):
       init: `() -> state`, including the parameters of all training tasks, so that variants of a run
         differ only in arrays.
       draw: `(key, state) -> Drawn`, parameters and tags of one environment's next episode.
-      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`, of all
-        shards) has starts, tags, ends and results of episodes. Results arrive in order of episode length, biased
-        towards short episodes, so episodes must be selected as they begin (see `tickets`).
+      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`)
+        has starts, tags, ends and results of episodes, of all shards. Results arrive in order of episode
+        length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
       evaluation: `(state) -> params` of the task that scores the run.
       retasked: `(state, fresh) -> state`, the same progress with the tasks of the state `fresh`.

@@ -1,9 +1,9 @@
 """Batched environments: auto-reset, episode statistics and quarantine.
 
-The only place where episodes end and begin. E environments are those of one shard (`algos.axis`); the random
-numbers of each follow from its number among all, so that they do not depend on the shards. An environment whose episode is over is reset within the
+The only place where episodes end and begin. An environment whose episode is over is reset within the
 same step, with newly drawn parameters; the step still returns the finished episode's final observation
-and results.
+and results. E environments are those of one shard (`algos.axis`); the random numbers of each follow from
+its number among all environments, so that they do not depend on the shards.
 """
 
 from collections.abc import Callable, Mapping

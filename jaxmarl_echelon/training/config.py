@@ -41,7 +41,11 @@ ELSEWHERE = (
     "seeds",
     "ablate",
     "variants",
+    "devices",
+    "distributed",
 )
+# Where a run lies, in configurations of runs from before these keys.
+PLACE = {"devices": None, "shards": 1, "distributed": "off"}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
@@ -253,7 +257,7 @@ def read(config: DictConfig) -> RunConfig:
     with misfits_named("env"):
         env = make(**env_arguments)
     _require("env", config.env, env, "spec")
-    keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
     agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
@@ -265,13 +269,14 @@ def read(config: DictConfig) -> RunConfig:
         algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
+        shards=1 if config.get("shards") is None else config.shards,
         **{key: config[key] for key in keys},
     )
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
     """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused."""
-    config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
+    config = OmegaConf.create(PLACE | {k: v for k, v in metadata["config"].items() if k != "choices"})
     # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):

@@ -293,7 +293,7 @@ def adjustable(agents: dict[str, Agent], name: str) -> bool:
 def initial_state(
     config, collector, curriculum: Curriculum, world: World, key: jax.Array, course: PyTree
 ) -> RunState:
-    """The state of one shard before the first update; `course` is the curriculum's state, None for its own."""
+    """One shard's state before the first update; `course` is the curriculum's state, None for its own."""
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {

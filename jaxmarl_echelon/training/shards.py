@@ -48,7 +48,7 @@ class Shards:
         return jax.vmap(fn, ins, outs, axis_size=self.here, axis_name=axis.HERE)
 
     def begin(self, fn: Callable, local: Callable) -> Callable:
-        """Runs `fn`, whose arguments are not local, for every shard; `local` marks the parts of its result."""
+        """Runs `fn`, whose arguments are not local, for every shard; `local` marks parts of its result."""
         if self.total == 1:
             return fn
         if self.here == 1:

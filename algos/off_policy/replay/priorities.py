@@ -21,8 +21,8 @@ class Priorities:
 
     Attributes:
       tree: sum tree over N * C leaves, transition `[row, slot]` at `row * C + slot`; see `init_tree`.
-      largest: scalar, the largest leaf ever set, on any shard up to the last batch drawn; new transitions start
-        with it.
+      largest: scalar, the largest leaf ever set, on other shards up to the last batch drawn; new transitions
+        start with it.
       draws: int32 scalar, batches drawn so far, up to the end of the annealing.
     """
 
@@ -166,8 +166,8 @@ def make_prioritized(
 
     A batch of `size` takes one transition from each of `size` equal parts of the total. Weights are
     `(held * probability)^-beta` over their maximum in the batch; beta goes linearly from the first to
-    the second number of `importance` over `annealing` batches. With several shards each has a tree of its own,
-    and takes its share of a batch from there; the maxima are those of all shards, known when they draw.
+    the second number of `importance` over `annealing` batches. With several shards each
+    has a tree of its own and draws its share of a batch; the maxima are then those of all shards.
 
     Args:
       rows: N.
