@@ -199,6 +199,11 @@ class Goal(NamedTuple):
     reward: Callable
 
 
+def shared_only(state: PyTree) -> PyTree:
+    """`Agent.local` of a learner that keeps nothing of single environments."""
+    return jax.tree.map(lambda x: False, state)
+
+
 class Agent(NamedTuple):
     """A learner as a bundle of pure functions over an explicit state.
 
@@ -227,6 +232,8 @@ class Agent(NamedTuple):
         without such arrays.
       asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
         `act` where it is not learnt from, are handed what the actor sees.
+      local: `(state) -> state` with a bool in place of every array: whether it belongs to the environments of
+        one shard (see `algos.axis`). All else is the same on every shard.
     """
 
     init: Callable
@@ -243,3 +250,4 @@ class Agent(NamedTuple):
     frozen: PyTree = None
     init_with: Callable | None = None
     asymmetric: bool = False
+    local: Callable = shared_only

@@ -3,6 +3,9 @@
 A checkpoint is a folder `step_N` with the arrays (Orbax) and a `metadata.json`, written under a temporary
 name and renamed when complete. `latest`, `best_eval`, ... are symbolic links to such folders, replaced
 atomically; unreferenced folders are removed.
+
+Arrays that lie on several devices are written by the processes that hold them, and read onto the devices of
+the run that continues. With several processes all must save alike; process 0 names, links and removes.
 """
 
 import json
@@ -14,6 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding
+
+from jaxmarl_echelon import processes
 
 PyTree = Any
 
@@ -46,13 +52,19 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
     """
     final = folder / f"{kind}_{metadata['step']:012d}"
     partial = folder / f".partial_{final.name}"
+    first = processes.is_first()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not final.exists():
-            shutil.rmtree(partial, ignore_errors=True)
-            _write(partial, state, {"format": FORMAT, **metadata})
-            os.rename(partial, final)
-        for name in names:
+        if not processes.any_of(first and final.exists()):
+            if first:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+            processes.meet("checkpoint begins")
+            with ocp.PyTreeCheckpointer() as checkpointer:
+                checkpointer.save(partial.resolve() / "state", flatten(state))
+            if first:
+                _describe(partial, {"format": FORMAT, **metadata})
+                os.rename(partial, final)
+        for name in names if first else ():
             _link(folder, name, final.name)
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or repr(error)
@@ -61,20 +73,24 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
             f"the last good one: {folder / 'latest'}"
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    _prune(folder)
+        if first:
+            shutil.rmtree(partial, ignore_errors=True)
+    if first:
+        _prune(folder)
+    processes.meet("checkpoint ends")
     return final
 
 
 def rewind(folder: Path, checkpoint: Path) -> None:
     """Links `latest` to `checkpoint` and removes later ones, which the resumed run writes again."""
-    _link(folder, "latest", checkpoint.name)
+    if processes.is_first():
+        _link(folder, "latest", checkpoint.name)
     forget_after(folder, _step(checkpoint.name))
 
 
 def forget_after(folder: Path, step: int) -> None:
     """Removes checkpoints of later environment steps and their links."""
-    if not folder.is_dir():
+    if not folder.is_dir() or not processes.is_first():
         return
     for path in folder.iterdir():
         if path.is_symlink() and _step(os.readlink(path)) > step:
@@ -86,10 +102,7 @@ def _step(name: str) -> int:
     return int(name.rpartition("_")[2])
 
 
-def _write(folder: Path, state: PyTree, metadata: dict) -> None:
-    folder.mkdir(parents=True)
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save(folder.resolve() / "state", flatten(state))
+def _describe(folder: Path, metadata: dict) -> None:
     with open(folder / METADATA, "w") as file:
         json.dump(metadata, file, indent=2)
         file.flush()
@@ -156,57 +169,79 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
 
     Args:
       folder: as returned by `find`.
-      like: structure, shapes and dtypes from `jax.eval_shape`, of the state or of a part of it.
+      like: structure, shapes and dtypes from `jax.eval_shape`, of the state or of a part of it. Arrays with a
+        `NamedSharding` are read onto its devices, wherever they were when they were saved.
       prefix: key path of that part in the state, as in `.policies['attacker']`.
 
     Raises:
       CheckpointError: one line, if the checkpoint is damaged or of another configuration.
     """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
-            saved = checkpointer.restore(folder.resolve() / "state")
+            held = checkpointer.metadata(folder.resolve() / "state").item_metadata.tree
+            _require(folder, held, wanted)
+            named = {name: _restore_args(leaf) for name, leaf in wanted.items() if leaf.size}
+            partly = ocp.args.PyTreeRestore(dict.fromkeys(named, 0), named, partial_restore=True)
+            saved = checkpointer.restore(folder.resolve() / "state", args=partly) if named else {}
+    except CheckpointError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise CheckpointError(
             f"{folder}: damaged checkpoint ({reason[0][:120] if reason else error!r})"
         ) from error
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    restored = []
-    for path, leaf in leaves:
-        name = prefix + jax.tree_util.keystr(path)
-        if leaf.size == 0:
-            restored.append(jax.numpy.zeros(leaf.shape, leaf.dtype))
-        elif name in saved:
-            restored.append(_as_leaf(saved[name], leaf, name, folder))
-        else:
-            raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
-    return jax.tree.unflatten(structure, restored)
+    return jax.tree.unflatten(structure, [_as_leaf(saved.get(name), leaf) for name, leaf in wanted.items()])
 
 
-def flatten(state: PyTree) -> dict[str, np.ndarray]:
-    """Key path to array of a tree; typed keys as their key data.
+def flatten(state: PyTree) -> dict[str, np.ndarray | jax.Array]:
+    """Key path to array of a tree; typed keys as their key data, arrays on one device as NumPy's.
 
     Empty arrays, which Orbax refuses, are omitted; `restore` recreates them from their shapes.
     """
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
-    return {
-        jax.tree_util.keystr(path): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        for path, leaf in leaves
-        if leaf.size
-    }
+    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves if leaf.size}
+
+
+def _plain(leaf) -> np.ndarray | jax.Array:
+    leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+    return leaf if spread else np.asarray(leaf)
 
 
 def _is_key(leaf) -> bool:
     return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _as_leaf(value, leaf, name: str, folder: Path):
+def _data(leaf) -> jax.ShapeDtypeStruct:
+    """Shape and dtype in which a leaf is stored."""
+    return jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+
+
+def _require(folder: Path, held: dict, wanted: dict) -> None:
+    """Demands all arrays, in their shapes and dtypes."""
+    for name, leaf in wanted.items():
+        if not leaf.size:
+            continue
+        if name not in held:
+            raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
+        found, expected = held[name], _data(leaf)
+        if tuple(found.shape) != expected.shape or found.dtype != expected.dtype:
+            raise CheckpointError(
+                f"{folder}: checkpoint of another configuration ({name} is {found.dtype}{list(found.shape)}, "
+                f"expected {expected.dtype}{list(expected.shape)})"
+            )
+
+
+def _restore_args(leaf) -> ocp.RestoreArgs:
+    if isinstance(leaf.sharding, NamedSharding):
+        return ocp.ArrayRestoreArgs(sharding=leaf.sharding)
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+
+
+def _as_leaf(value, leaf) -> jax.Array:
+    if not leaf.size:
+        return jax.numpy.zeros(leaf.shape, leaf.dtype)
     array = jax.numpy.asarray(value)
-    if _is_key(leaf):
-        array = jax.random.wrap_key_data(array)
-    if array.shape != leaf.shape or array.dtype != leaf.dtype:
-        raise CheckpointError(
-            f"{folder}: checkpoint of another configuration ({name} is {array.dtype}{list(array.shape)}, "
-            f"expected {leaf.dtype}{list(leaf.shape)})"
-        )
-    return array
+    return jax.random.wrap_key_data(array) if _is_key(leaf) else array

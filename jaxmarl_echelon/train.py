@@ -1,6 +1,8 @@
 """`python -m jaxmarl_echelon.train +algo=ppo env=f110`: trains, logs, checkpoints, resumes."""
 
 import argparse
+import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -9,19 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import hydra
+import jax
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from algos.on_policy.plan import Plan
-from jaxmarl_echelon import checkpoints, command_line, extras
+from jaxmarl_echelon import checkpoints, command_line, extras, processes
 from jaxmarl_echelon.command_line import PACKAGED
 from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import group, loop, memory, resuming, variants
+from jaxmarl_echelon.training import devices, group, loop, memory, resuming, variants
+from jaxmarl_echelon.training.devices import Layout
 from jaxmarl_echelon.training.program import make_program
 
 USAGE = """usage: {program} [KEY=VALUE ...]      train one run
@@ -48,14 +52,27 @@ def start(
       config, choices, sources: as composed.
       folder: the run's folder; None for a new one.
     """
+    processes.start(config.distributed)
     tracker = make_tracker(config)
-    job = read_job(config, choices)
+    layout = placed(config)
+    config.shards = layout.shards if config.shards is None else config.shards
+    job = read_job(config, choices, layout)
     if folder is None:
-        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        stamp = processes.first_says(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
         folder = command_line.new_run_folder(config, choices, stamp)
-    for line in command_line.tuning_lines(config, choices, sources):
+    for line in command_line.tuning_lines(config, choices, sources) if processes.is_first() else ():
         print(line)
     execute(job, folder, tracker, None)
+
+
+def placed(config: DictConfig) -> Layout:
+    """The devices that a configuration asks for; raises ValueError as `devices.choose`."""
+    shards = config.shards
+    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
+        raise ValueError(f"shards={shards}: must be a whole number of at least 1")
+    grouped = variants.is_group(config)
+    members = variants.number(config) if grouped else 1
+    return devices.choose(config.devices, members, shards, grouped=grouped)
 
 
 class Continuation(NamedTuple):
@@ -74,6 +91,7 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
         raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
     before = config_lib.saved(facts)
     after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
+    processes.start(after.distributed)
     resuming.check(before, after, facts["step"])
     return Continuation(checkpoint, after, choices)
 
@@ -82,7 +100,7 @@ def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAG
     """Resumes a run from its checkpoint, with overrides of its configuration."""
     checkpoint, config, choices = continuation(path, overrides, sources)
     tracker = make_tracker(config)
-    job = read_job(config, choices)
+    job = read_job(config, choices, placed(config))
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     execute(job, checkpoint.parent.parent, tracker, checkpoint)
@@ -109,8 +127,9 @@ def continue_or_start(
 
 
 def make_tracker(config: DictConfig) -> Tracker:
-    """Builds the sinks of a configuration."""
-    return config_lib.build(config.tracking, "tracking")
+    """Builds the sinks of a configuration; of several processes only the first has any."""
+    tracker = config_lib.build(config.tracking, "tracking")
+    return tracker if processes.is_first() else Tracker({})
 
 
 class Job(NamedTuple):
@@ -124,6 +143,7 @@ class Job(NamedTuple):
       group: whether it is a group.
       score: name of the score, or None.
       plans: role name to `Plan`, for roles that learn from segments.
+      layout: the devices.
     """
 
     resolved: dict
@@ -133,52 +153,104 @@ class Job(NamedTuple):
     group: bool
     score: str | None
     plans: dict[str, Plan]
+    layout: Layout
 
 
-def read_job(config: DictConfig, choices: dict[str, str]) -> Job:
+def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
     """Reads and validates the configuration; raises a one-line ValueError before anything is written."""
     extras.require(config, choices)
-    resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
+    # Processes are started anew whenever the run continues, and each has settings of its own.
+    own = {"choices": choices, "distributed": processes.OFF}
+    resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
         members = variants.members(config, choices)
-        needed = memory.check_replay(members[0].config, len(members))
+        needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
-        together = partial(group.train_group, members, resolved)
+        together = partial(group.train_group, members, resolved, layout=layout)
         restore = partial(group.read_checkpoint, members, program)
         score = program.env.spec.score
-        return Job(resolved, together, restore, needed, True, score, config_lib.plans(members[0].config))
+        plans = config_lib.plans(members[0].config)
+        return Job(resolved, together, restore, needed, True, score, plans, layout)
     run = config_lib.read(config)
-    needed = memory.check_replay(run)
+    needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
-    alone = partial(loop.train, run, program, resolved)
+    alone = partial(loop.train, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
-    return Job(resolved, alone, restore, needed, False, program.env.spec.score, config_lib.plans(run))
+    score = program.env.spec.score
+    return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
-    """Runs the loop; writes the configuration, the summary and the plots to the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
-    if job.replay_bytes:
-        print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
-    for role, plan in job.plans.items():
-        Console().print(tables.plan(role, plan))
+    """Runs the loop; process 0 writes the configuration, the summary and the plots to the folder."""
+    first = processes.is_first()
+    require_shared(folder)
+    if first:
+        prepare(job, folder)
+    processes.meet("run begins")
     try:
         summary = job.train(folder, tracker, checkpoint)
+    except memory.MemoryPlanError:
+        if first and checkpoint is None:
+            shutil.rmtree(folder)
+        raise
     except checkpoints.CheckpointError:
         raise
     except ValueError as error:
         # The configuration is valid at this point, so this is not a user error.
         raise RuntimeError(f"the run failed: {error}") from error
     except loop.DivergedError as error:
-        print(f"stopped: {error}", file=sys.stderr)
+        if first:
+            print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except jax.errors.JaxRuntimeError as error:
+        if not processes.several():
+            raise
+        reason = " ".join(str(error).split())[:160]
+        processes.end(f"another process is gone; continue with resume={folder} ({reason})")
+    if first:
+        conclude(job, folder, summary)
+
+
+def prepare(job: Job, folder: Path) -> None:
+    """Writes the configuration, and says what is known before the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
+    if job.layout.number > 1:
+        print(job.layout.describe(job.resolved["shards"]))
+    if job.replay_bytes:
+        print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
+    for role, plan in job.plans.items():
+        Console().print(tables.plan(role, plan))
+
+
+def conclude(job: Job, folder: Path, summary: dict) -> None:
+    """Draws the plots and prints the tables."""
     tables_read = (folder / "metrics.csv", folder / "eval.csv")
     learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
     if job.group:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))
     print(f"run folder: {folder}")
+
+
+def require_shared(folder: Path) -> None:
+    """Demands that all processes see the same files, before anything lasting is written.
+
+    Raises:
+      ValueError: one line, in every process.
+    """
+    if not processes.several():
+        return
+    mark = processes.first_says(f".shared_{os.getpid()}")
+    place = next(parent for parent in folder.resolve().parents if parent.is_dir())
+    if processes.is_first():
+        (place / mark).touch()
+    processes.meet("shared folder")
+    lacking = processes.any_of(not (place / mark).exists())
+    if processes.is_first():
+        (place / mark).unlink()
+    if lacking:
+        raise ValueError(f"output_dir={folder}: must be on a file system that all processes share")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

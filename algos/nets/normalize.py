@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos import axis
+
 
 @struct.dataclass
 class Moments:
@@ -52,7 +54,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
 
     Args:
       moments: the moments so far, of shape `[...]`.
-      batch: `[*lead, ...]` samples; those not alive may hold anything.
+      batch: `[*lead, ...]` samples of this shard; those not alive may hold anything.
       alive: `[*lead]` bool.
     """
     axes = tuple(range(alive.ndim))
@@ -61,6 +63,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     safe = jnp.maximum(count, 1.0)
     mean = jnp.where(keep, batch, 0.0).sum(axes) / safe
     var = jnp.where(keep, jnp.square(batch - mean), 0.0).sum(axes) / safe
+    count, mean, var = over_shards(count, mean, var)
     total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
     shift = mean - moments.mean
@@ -71,6 +74,17 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     spread, spread_rest = add_exactly(before, moments.var_rest, change)
     merged = Moments(centre, spread, total, centre_rest, spread_rest, total_rest)
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
+
+
+def over_shards(count: jax.Array, mean: jax.Array, var: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Joins numbers, means and population variances of all shards' samples; one collective."""
+    if axis.size() == 1:
+        return count, mean, var
+    counts, means, variances = axis.stack((count, mean, var))
+    total = counts.sum(0)
+    share = (counts / jnp.maximum(total, 1.0)).reshape((-1,) + (1,) * mean.ndim)
+    centre = (share * means).sum(0)
+    return total, centre, (share * (variances + jnp.square(means - centre))).sum(0)
 
 
 def normalize(moments: Moments, x: jax.Array, *, clip: float = 10.0, epsilon: float = 1e-8) -> jax.Array:
@@ -154,15 +168,25 @@ def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
 
 
-def standardize(x: jax.Array, keep: jax.Array) -> jax.Array:
-    """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples."""
-    centred = x - masked_mean(x, keep)
-    return centred / (jnp.sqrt(masked_mean(jnp.square(centred), keep)) + 1e-8)
+def spread(x: jax.Array, keep: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and population variance over the kept samples of all shards; 0 if nothing is kept."""
+    mean = masked_mean(x, keep)
+    var = masked_mean(jnp.square(x - mean), keep)
+    return over_shards(keep.sum(dtype=jnp.float32), mean, var)[1:]
+
+
+def standardize(
+    x: jax.Array, keep: jax.Array, moments: tuple[jax.Array, jax.Array] | None = None
+) -> jax.Array:
+    """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples of all shards.
+
+    `moments` are those of `spread`, where they are known already.
+    """
+    mean, var = spread(x, keep) if moments is None else moments
+    return (x - mean) / (jnp.sqrt(var) + 1e-8)
 
 
 def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
-    """Share of the targets' variance that the values explain; 0 if there is no variance."""
-    error = target - value
-    residual = masked_mean(jnp.square(error - masked_mean(error, keep)), keep)
-    spread = masked_mean(jnp.square(target - masked_mean(target, keep)), keep)
-    return jnp.where(spread > 0, 1.0 - residual / jnp.where(spread > 0, spread, 1.0), 0.0)
+    """Share of the targets' variance that the values explain, over all shards; 0 if there is no variance."""
+    residual, total = spread(target - value, keep)[1], spread(target, keep)[1]
+    return jnp.where(total > 0, 1.0 - residual / jnp.where(total > 0, total, 1.0), 0.0)

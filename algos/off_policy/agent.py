@@ -22,7 +22,7 @@ from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import Implementation, choose_implementation
 from algos.settings import LearnerSettings
-from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec
+from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, shared_only
 
 
 class ReplayLearner(LearnerSettings):
@@ -41,6 +41,7 @@ class ReplayLearner(LearnerSettings):
         *,
         blocks: Sequence[Block] = (),
         samples: int,
+        shards: int = 1,
         updates: int | None = None,
         episode_limit: int,
         goal: Goal | None = None,
@@ -55,6 +56,7 @@ class ReplayLearner(LearnerSettings):
           action: the action space.
           blocks: of the flattened observation, for encoders.
           samples: agents side by side, E * A.
+          shards: parts of them with a replay each, and a share of every batch; see `algos.axis`.
           updates: length of the run; unused.
           episode_limit: decisions that an episode may last.
           goal: how goals appear in observations, for hindsight.
@@ -71,13 +73,14 @@ class ReplayLearner(LearnerSettings):
             observation_shape,
             action,
             samples=samples,
+            shards=shards,
             episode_limit=episode_limit,
             goal=goal,
             late=late,
             observation_dtype=observation_dtype,
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
-        implementation = choose_implementation(self.batch_size, tuned=tuned)
+        implementation = choose_implementation(self.batch_size // shards, tuned=tuned)
         agent = make_replay_agent(self, self.method(observation, action, implementation), replay, observation)
         return agent._replace(compiler_options=implementation.compiler_options)
 
@@ -87,13 +90,17 @@ class ReplayLearner(LearnerSettings):
         action: ActionSpec,
         *,
         samples: int,
+        shards: int = 1,
         episode_limit: int,
         goal: Goal | None = None,
         blocks: Sequence[Block] = (),
         late: bool = False,
         observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
-        """The replay of an agent that `make` builds from the same arguments; it holds flat observations."""
+        """The replay of an agent, or of one shard, that `make` builds from the same arguments.
+
+        It holds flat observations.
+        """
         del blocks
         if action.kind != "continuous":
             raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
@@ -102,21 +109,28 @@ class ReplayLearner(LearnerSettings):
                 raise ValueError(
                     f"algo.replay.{key}={value}: must be {plain:g} where agents are paid while they wait"
                 )
-        return make_replay(
-            self.replay,
-            rows=samples,
-            observation_size=math.prod(observation_shape),
-            action_size=action.dimensions,
-            batch_size=self.batch_size,
-            episode_limit=episode_limit,
-            goal=goal,
-            between=self.BETWEEN,
-            observation_dtype=observation_dtype,
-        )
+        if self.batch_size % shards:
+            raise ValueError(f"batch_size={self.batch_size}: must be a multiple of shards={shards}")
+        try:
+            return make_replay(
+                self.replay.of_shard(shards),
+                rows=samples // shards,
+                observation_size=math.prod(observation_shape),
+                action_size=action.dimensions,
+                batch_size=self.batch_size // shards,
+                episode_limit=episode_limit,
+                goal=goal,
+                between=self.BETWEEN,
+                observation_dtype=observation_dtype,
+            )
+        except ValueError as error:
+            raise ValueError(f"shards={shards}: in each, {error}" if shards > 1 else str(error)) from None
 
-    def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **sizes) -> int:
-        """Bytes that the replay of `make_replay`, with the same arguments, occupies from the start."""
-        return self.make_replay(observation_shape, action, **sizes).nbytes
+    def memory(
+        self, observation_shape: tuple[int, ...], action: ActionSpec, *, shards: int = 1, **sizes
+    ) -> int:
+        """Bytes that the replays of all shards, as of `make_replay`, occupy from the start."""
+        return shards * self.make_replay(observation_shape, action, shards=shards, **sizes).nbytes
 
 
 def make_replay_agent(
@@ -154,6 +168,7 @@ def make_replay_agent(
         learns="step",
         policy_state=policy_state,
         hyper=lambda: initial_hyper(config, method),
+        local=lambda state: shared_only(state).replace(replay=jax.tree.map(lambda x: True, state.replay)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.checks import require_range
 from algos.nets.distributions import SquashedGaussian
 from algos.nets.networks import LOG_STD_RANGE, Network
@@ -168,7 +169,8 @@ def improve(
         value = soft.value(soft.critics.apply(state.params["critic"], batch.obs, action))
         return (alpha * log_prob - value).mean(), -log_prob.mean()
 
-    (actor_loss, entropy), grads = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
+    mine = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
+    (actor_loss, entropy), grads = axis.mean(mine)
     state = adam_step(state, "actor", grads, "actor_learning_rate")
     slope = entropy - state.hyper["target_entropy"]
     state = adam_step(state, "log_alpha", slope, "alpha_learning_rate")

@@ -7,11 +7,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.checks import require_choice
 from algos.nets.actor_critic import Policy, behind
-from algos.nets.normalize import masked_mean
 from algos.on_policy.agent import Method, RolloutLearner
 from algos.on_policy.losses import total_loss
+from algos.on_policy.minibatches import summed
 from algos.on_policy.samples import Batch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
@@ -60,10 +61,11 @@ def learn(
     del key
     policy = behind(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
+    grads, sums, count = axis.mean_gradient(grads, *summed(samples, batch.alive))
     norm = optimizer.norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])
-    params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, jnp.any(batch.alive))
-    metrics = {name: masked_mean(x, batch.alive) for name, x in samples.items()}
+    params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, count > 0)
+    metrics = {name: total / jnp.maximum(count, 1.0) for name, total in sums.items()}
     return params, after, metrics | {"gradient_norm": norm}
 
 

@@ -72,6 +72,7 @@ class RolloutLearner:
         blocks: Sequence[Block] = (),
         critic_shape: tuple[int, ...] | None = None,
         samples: int | None = None,
+        shards: int = 1,
         updates: int | None = None,
         tuned: bool = False,
         **run,
@@ -84,6 +85,7 @@ class RolloutLearner:
           blocks: of the flattened observation, for encoders.
           critic_shape: shape of what the critic sees instead, which is flattened too; None for the same.
           samples: agents side by side, E * A; needed only to normalise or centre rewards.
+          shards: parts of them that keep their own rows; see `algos.axis`.
           updates: length of the run, for schedules without a length of their own.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
@@ -94,11 +96,13 @@ class RolloutLearner:
         """
         observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
         total_updates = self.total_updates or updates
-        implementation = choose_implementation(None if samples is None else self.rows(samples), tuned=tuned)
+        rows = None if samples is None else self.rows(samples) // shards
+        implementation = choose_implementation(rows, tuned=tuned)
         policy = self.networks(observation, action, implementation)
         self.require_run(samples, total_updates)
         method = self.method(policy, implementation, **run)
-        agent = make_rollout_agent(self, policy, method, observation, samples, total_updates)
+        mine = None if samples is None else samples // shards
+        agent = make_rollout_agent(self, policy, method, observation, mine, total_updates)
         return agent._replace(compiler_options=implementation.compiler_options)
 
 
@@ -110,7 +114,10 @@ def make_rollout_agent(
     samples: int | None,
     total_updates: int | None,
 ) -> Agent:
-    """Combines networks and a method into an agent; see `RolloutLearner.make`."""
+    """Combines networks and a method into an agent; see `RolloutLearner.make`.
+
+    Its `samples` are those of one shard.
+    """
 
     def evaluate(state, obs, carry, reset, mask):
         seen = observe(state.observations, flat(observation, obs))
@@ -147,7 +154,15 @@ def make_rollout_agent(
         teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
         asymmetric=observation.critic is not None,
+        local=local_part,
     )
+
+
+def local_part(state: OnPolicyState) -> OnPolicyState:
+    """See `Agent.local`: what follows the rewards of single agents."""
+    marks = jax.tree.map(lambda x: False, state)
+    rewards = None if state.rewards is None else marks.rewards.replace(sums=True)
+    return marks.replace(rewards=rewards, centre=None if state.centre is None else True)
 
 
 def flat(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:

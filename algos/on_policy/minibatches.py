@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.nets.normalize import masked_mean
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.optim.optimizers import Optimizer, clip_scale
@@ -72,7 +73,8 @@ def descend(
     Args:
       config: the settings.
       optimizer: takes the steps.
-      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)`, the middle two as in `Steps`.
+      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)` of this shard, the middle two as
+        in `Steps`.
       progress: carried from the epoch before.
       minibatches: arguments of `gradient`, leading axis `[minibatches]`.
       hyper: `max_grad_norm`, `target_kl` and those of the optimiser.
@@ -81,7 +83,8 @@ def descend(
 
     def step(progress, minibatch):
         params, state, stopped, memory = progress
-        grads, sums, count, memory = gradient(params, memory, minibatch)
+        *mine, memory = gradient(params, memory, minibatch)
+        grads, sums, count = axis.mean_gradient(*mine)
         kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
         norm = optimizer.norm(grads)
         evaluated = ~stopped & (count > 0)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-from algos.checks import require_minibatches
 from algos.nets.actor_critic import Policy, make_actor_critic
 from algos.on_policy.agent import Method, RolloutLearner
 from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
@@ -43,6 +42,7 @@ class PPOConfig(PPOSettings, RolloutLearner):
         action: ActionSpec,
         *,
         samples: int | None = None,
+        shards: int = 1,
         teacher: Teacher | None = None,
         **run,
     ) -> Agent:
@@ -50,7 +50,9 @@ class PPOConfig(PPOSettings, RolloutLearner):
 
         Without the `teacher` that the settings name the agent acts, and raises a ValueError when it learns.
         """
-        if samples is not None and self.plan(samples) is None:
-            require_minibatches(self.num_minibatches, samples * self.horizon)
-        agent = super().make(observation_shape, action, samples=samples, teacher=teacher, **run)
+        if samples is not None:
+            self.require_parts(samples, shards)
+        agent = super().make(
+            observation_shape, action, samples=samples, shards=shards, teacher=teacher, **run
+        )
         return agent if teacher is None else with_teacher(agent, teacher)

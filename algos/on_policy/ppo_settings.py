@@ -268,6 +268,25 @@ class PPOSettings(OnPolicySettings):
             environments=environments,
         )
 
+    def require_parts(self, samples: int, shards: int) -> None:
+        """Demands minibatches to which every shard contributes as many samples or segments.
+
+        Args:
+          samples: agents side by side, E * A.
+          shards: S.
+
+        Raises:
+          ValueError: for sizes that do not fit together, with the nearest that do.
+        """
+        plan, each = self.plan(samples), "" if shards == 1 else f" on each of {shards} shards"
+        if plan is None:
+            unit = f"samples of a rollout (horizon * environments * agents){each}"
+            require_minibatches(self.num_minibatches, samples * self.horizon // shards, unit)
+        elif plan.minibatch_segments % shards:
+            raise ValueError(
+                f"shards={shards}: must divide the {plan.minibatch_segments} segments of a minibatch"
+            )
+
     def rows(self, samples: int) -> int:
         """See `OnPolicySettings.rows`: those of a minibatch."""
         plan = self.plan(samples)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.checks import require_minibatches
 from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import scale_reward, standardize
@@ -113,7 +114,7 @@ def learn_samples(
         return descend(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
 
     progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
-    bits = jax.random.bits(key, (config.epochs, batch.alive.size))
+    bits = jax.random.bits(axis.fold(key), (config.epochs, batch.alive.size))
     # Slots that never act come last: the minibatches before are full of samples, those after are empty.
     bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
     orders = jnp.argsort(bits, axis=-1)

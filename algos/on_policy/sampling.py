@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.checks import require_choice
 
 MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
@@ -56,6 +57,15 @@ def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float)
     return jnp.where(live, above - jnp.log(mean), -jnp.inf)
 
 
+def shard_offset(alive: jax.Array) -> jax.Array:
+    """Logarithm of R / (S * r), for a shard with r of all R rows with an alive step; added to `log_shares`.
+
+    Every shard draws the same number of rows, so that those of a shard with fewer of them are likelier.
+    """
+    mine = jnp.maximum(alive.any(0).sum(dtype=jnp.float32), 1.0)
+    return jnp.log(axis.mean(mine) / mine)
+
+
 def importance_exponent(
     start: jax.Array | float, progress: jax.Array | float, factor: jax.Array | float = 1.0
 ) -> jax.Array:
@@ -78,6 +88,7 @@ def choose(
     *,
     alpha: jax.Array | float,
     beta: jax.Array | float,
+    offset: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """The segments of one minibatch and the importance weights of their advantages.
 
@@ -95,6 +106,7 @@ def choose(
       alive: `[T, S]` bool.
       alpha: exponent of the priorities; unused without priorities.
       beta: exponent of the importance weights, from `importance_exponent`.
+      offset: of the logarithms of the probabilities, from `shard_offset`; unused without priorities.
 
     Returns:
       `(rows, weight)`: int32 `[m]`, and `[m]` `(R * p)^-beta` for R rows with an alive step, exactly
@@ -114,7 +126,8 @@ def choose(
     else:
         noise = jax.random.gumbel(key, (rows,), mode="high")
         chosen = jax.lax.top_k(share + noise, number)[1]
-    weight = jnp.exp(-beta * share[chosen])
+    chances = share[chosen] if mode == "uniform" or axis.size() == 1 else share[chosen] + offset
+    weight = jnp.exp(-beta * chances)
     return chosen, jnp.where(share[chosen] > -jnp.inf, weight, 0.0)
 
 

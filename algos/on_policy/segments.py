@@ -9,15 +9,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.nets.actor_critic import Policy, behind
-from algos.nets.normalize import masked_mean, standardize
+from algos.nets.normalize import masked_mean, spread, standardize
 from algos.nets.observations import compact
 from algos.on_policy.losses import clipped_loss
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import vtrace_gae
 from algos.on_policy.samples import keep, learning_rewards
-from algos.on_policy.sampling import choose, importance_exponent, partition
+from algos.on_policy.sampling import choose, importance_exponent, partition, shard_offset
 from algos.on_policy.settings import OnPolicyState
 from algos.on_policy.teacher import Lesson, Teacher, imitation_loss, lesson
 from algos.optim.optimizers import Optimizer
@@ -60,6 +61,20 @@ class Segments(NamedTuple):
         carry, last_value, last_skip = jax.tree.map(lambda x: x[rows], of_rows)
         rollout = picked.rollout.replace(carry=carry, last_value=last_value, last_skip=last_skip)
         return picked._replace(rollout=rollout)
+
+
+class Choice(NamedTuple):
+    """What a minibatch of segments is chosen by.
+
+    Attributes:
+      key: of the draw.
+      part: this minibatch's part of the partition, int32 `[m]`.
+      moments: mean and variance of its advantages on all shards; None if not known before its turn.
+    """
+
+    key: jax.Array
+    part: jax.Array
+    moments: tuple[jax.Array, jax.Array] | None = None
 
 
 class Memory(NamedTuple):
@@ -177,10 +192,11 @@ def learn_segments(
     """All epochs over segments; returns `(params, optimizer, metrics)`."""
     policy = behind(policy, state.observations)
     rows = segments.alive.shape[1]
-    plan = config.plan(rows // config.segments_per_agent)
+    minibatches = config.plan(rows // config.segments_per_agent * axis.size()).minibatches
     progress = state.updates / hyper["total_updates"]
     hyper = hyper | {
-        "beta": importance_exponent(hyper["priority_beta"], progress, hyper["priority_beta_rate"])
+        "beta": importance_exponent(hyper["priority_beta"], progress, hyper["priority_beta_rate"]),
+        "offset": shard_offset(segments.learning),
     }
 
     def gradient(params, memory, choice):
@@ -190,15 +206,54 @@ def learn_segments(
         key_partition, key_draw = jax.random.split(key)
         if config.recompute_advantage == "epoch":
             progress = progress._replace(memory=refresh(config, segments, progress.memory, hyper))
-        parts = partition(key_partition, rows, plan.minibatches, ~segments.alive.any(0))
-        keys = jax.random.split(key_draw, plan.minibatches)
-        return descend(config, optimizer, gradient, progress, (keys, parts), hyper)
+        parts = partition(key_partition, rows, minibatches, ~segments.alive.any(0))
+        choices = Choice(jax.random.split(key_draw, minibatches), parts)
+        choices = with_moments(config, segments, progress.memory, choices, hyper)
+        return descend(config, optimizer, gradient, progress, choices, hyper)
 
     ones = jnp.ones_like(segments.value)
     memory = Memory(segments.value, ones, segments.advantage, segments.target)
     start = Progress(state.params, state.optimizer, jnp.zeros((), bool), memory)
-    progress, steps = jax.lax.scan(epoch, start, jax.random.split(key, config.epochs))
+    progress, steps = jax.lax.scan(epoch, start, jax.random.split(axis.fold(key), config.epochs))
     return progress.params, progress.optimizer, steps.metrics()
+
+
+def with_moments(
+    config: PPOSettings, segments: Segments, memory: Memory, choices: Choice, hyper: Hyper
+) -> Choice:
+    """The choices of an epoch with the moments of their advantages, where these are standardised and known.
+
+    One collective for all minibatches instead of one for each; with one shard there is none to save.
+    """
+    known = config.recompute_advantage != "minibatch" and config.policy_advantage == "fixed"
+    if axis.size() == 1 or config.normalize_advantage == "none" or not known:
+        return choices
+
+    if config.normalize_advantage == "batch":
+        every = spread(memory.advantage, segments.learning)
+        return choices._replace(moments=jax.tree.map(lambda x: jnp.repeat(x, len(choices.part)), every))
+
+    def chosen(choice):
+        rows, _ = choose_segments(config, segments, memory, choice, hyper)
+        return memory.advantage[:, rows], segments.learning[:, rows]
+
+    return choices._replace(moments=jax.vmap(spread)(*jax.lax.map(chosen, choices)))
+
+
+def choose_segments(
+    config: PPOSettings, segments: Segments, memory: Memory, choice: Choice, hyper: Hyper
+) -> tuple[jax.Array, jax.Array]:
+    """The rows of a minibatch and their importance weights, `[m]` each; see `choose`."""
+    return choose(
+        choice.key,
+        config.sampling,
+        choice.part,
+        memory.advantage,
+        segments.learning,
+        alpha=hyper["priority_alpha"],
+        beta=hyper["beta"],
+        offset=hyper["offset"],
+    )
 
 
 def segment_gradient(
@@ -207,36 +262,28 @@ def segment_gradient(
     segments: Segments,
     params: PyTree,
     memory: Memory,
-    choice: tuple[jax.Array, jax.Array],
+    choice: Choice,
     hyper: Hyper,
 ) -> tuple[PyTree, Metrics, jax.Array, Memory]:
     """The gradient of a minibatch of segments, which it chooses; see `descend` for the results.
 
     Args:
-      config, policy, segments, hyper: as for `learn_segments`, with `beta` of the importance weights.
+      config, policy, segments, hyper: as for `learn_segments`, with `beta` and `offset` of `choose`.
       params: parameters of the networks.
       memory: refreshed by the minibatches so far.
-      choice: a key and this minibatch's part of the partition.
+      choice: what it is chosen by.
     """
     if config.recompute_advantage == "minibatch":
         memory = refresh(config, segments, memory, hyper)
-    key, part = choice
-    chosen, weight = choose(
-        key,
-        config.sampling,
-        part,
-        memory.advantage,
-        segments.learning,
-        alpha=hyper["priority_alpha"],
-        beta=hyper["beta"],
-    )
+    chosen, weight = choose_segments(config, segments, memory, choice, hyper)
     minibatch = segments.take(chosen)
     known = jax.tree.map(lambda x: x[:, chosen], memory)
     if config.normalize_advantage == "batch":
-        known = known._replace(advantage=standardize(memory.advantage, segments.learning)[:, chosen])
+        advantage = standardize(memory.advantage, segments.learning, choice.moments)
+        known = known._replace(advantage=advantage[:, chosen])
 
     def loss(params):
-        return segment_loss(config, policy, params, minibatch, known, weight, hyper)
+        return segment_loss(config, policy, params, minibatch, known, weight, hyper, choice.moments)
 
     grads, (samples, ratio, value) = jax.grad(loss, has_aux=True)(params)
     if config.refreshes:
@@ -254,6 +301,7 @@ def segment_loss(
     known: Memory,
     weight: jax.Array,
     hyper: Hyper,
+    moments: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, tuple[Metrics, jax.Array, jax.Array]]:
     """The loss of m segments, that of imitation included.
 
@@ -263,6 +311,7 @@ def segment_loss(
       minibatch: m segments.
       known: latest values, advantages and targets of these.
       weight: `[m]` importance weights of their advantages.
+      moments: of the advantages, as in `Choice`.
 
     Returns:
       the loss, and `(quantities for metrics, ratios, values)`, `[T, m]` each.
@@ -275,7 +324,7 @@ def segment_loss(
     if config.policy_advantage == "vtrace":
         advantage, _ = trace(config, rows, known.value, ratio, hyper)
     if config.normalize_advantage == "minibatch":
-        advantage = standardize(advantage, minibatch.learning)
+        advantage = standardize(advantage, minibatch.learning, moments)
     total, samples = clipped_loss(
         distribution,
         value,

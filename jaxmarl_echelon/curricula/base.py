@@ -20,8 +20,8 @@ class Curriculum(NamedTuple):
         differ only in arrays.
       draw: `(key, state) -> Drawn`, parameters and tags of one environment's next episode.
       update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`)
-        has starts, tags, ends and results of episodes. Results arrive in order of episode length, biased
-        towards short episodes, so episodes must be selected as they begin (see `tickets`).
+        has starts, tags, ends and results of episodes, of all shards. Results arrive in order of episode
+        length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
       evaluation: `(state) -> params` of the task that scores the run.
       retasked: `(state, fresh) -> state`, the same progress with the tasks of the state `fresh`.

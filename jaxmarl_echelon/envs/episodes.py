@@ -2,7 +2,8 @@
 
 The only place where episodes end and begin. An environment whose episode is over is reset within the
 same step, with newly drawn parameters; the step still returns the finished episode's final observation
-and results.
+and results. E environments are those of one shard (`algos.axis`); the random numbers of each follow from
+its number among all environments, so that they do not depend on the shards.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos import axis
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
 from jaxmarl_echelon.envs.rows import Rows, row, rows
@@ -165,7 +167,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
       env: the environment.
       key: one key for all environments.
       draw: `(key) -> Drawn`, for one episode.
-      num_envs: E.
+      num_envs: E, of this shard.
 
     Returns:
       The episodes, at their first observations.
@@ -175,7 +177,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    return in_slices(lambda numbers: _begin(env, key, draw, numbers), jnp.arange(num_envs))
+    return in_slices(lambda numbers: _begin(env, key, draw, numbers), axis.numbers(num_envs))
 
 
 def step(
@@ -228,7 +230,7 @@ def step(
     following = compute_rows(
         time.over,
         lambda numbers: _begin(env, key_reset, draw, numbers),
-        jnp.arange(num_envs),
+        axis.numbers(num_envs),
         Episodes(episodes.drawn, rows(Running(state, time, sums))),
         reset_chunk or max(8, -(-num_envs // 64)),
     )
@@ -263,7 +265,7 @@ def advance(
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
     """
     before = running.time
-    keys = jax.random.split(key, before.over.shape[0])
+    keys = axis.split(key, before.over.shape[0])
     state, time = strong(jax.vmap(env.step)(keys, running.env, actions, params))
     _require_same_layout((running.env, before), (state, time))
     sound = finite(rows((state, time)))

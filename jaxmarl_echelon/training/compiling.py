@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algos import compiler
+from jaxmarl_echelon.training.devices import ALONE, Layout, Spec
 
 
 class Compiled(NamedTuple):
@@ -18,7 +19,10 @@ class Compiled(NamedTuple):
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
       assess: `(RunState) -> (curriculum state, Assessment)`.
-      state: shapes and dtypes of the state.
+      state: shapes and dtypes of the state, with its shardings where it lies on several devices.
+      place: `(RunState) -> RunState`, a restored state on its devices.
+      world: the program's world, on its devices.
+      memory: `() -> jax.stages.CompiledMemoryStats` of `chunk`, on one device; blocks.
       seconds: `() -> float`, wall-clock seconds from the first trace to the last compiled part; blocks.
     """
 
@@ -26,6 +30,9 @@ class Compiled(NamedTuple):
     chunk: Callable
     assess: Callable
     state: Any
+    place: Callable
+    world: Any
+    memory: Callable
     seconds: Callable
 
 
@@ -37,6 +44,8 @@ def compile_program(
     world: Any,
     updates_per_chunk: int,
     options: dict[str, str] | None = None,
+    layout: Layout = ALONE,
+    local: Callable | None = None,
 ) -> Compiled:
     """Compiles `init`, the evaluation and a chunk of updates in parallel.
 
@@ -52,9 +61,12 @@ def compile_program(
       world: arrays shared by all functions; on the device once, never donated.
       updates_per_chunk: updates per call.
       options: XLA options for the updates, see `Program.compiler_options`.
+      layout: the devices. On several, `init` is compiled for parts of the state, so that no device holds all.
+      local: see `Program.local`; needed on several devices.
     """
     begin = time.perf_counter()
-    world = jax.device_put(world)
+    all_of_it, shared = Spec(), layout.shared
+    world, arguments = layout.put(world, all_of_it), layout.put(arguments, shared)
 
     def chunk(state, world):
         return jax.lax.scan(lambda s, _: update(s, world), state, None, updates_per_chunk)
@@ -63,11 +75,17 @@ def compile_program(
         return lowered.compile(compiler_options=options), time.perf_counter()
 
     pool = ThreadPoolExecutor(max_workers=3)
-    start = jax.jit(init)
+    state = jax.eval_shape(jax.jit(init), *arguments, world)
+    specs = None if layout.mesh is None else layout.specs(local(state))
+    state = layout.shapes(state, specs)
+    start = layout.jit(init, (*(shared for _ in arguments), all_of_it), specs, specs)
     parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick())]
-    state = jax.eval_shape(start, *arguments, world)
-    parts.append(pool.submit(compiled, jax.jit(assess).lower(state, world)))
-    parts.append(pool.submit(compiled, jax.jit(chunk, donate_argnums=0).lower(state, world), options))
+    score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))
+    parts.append(pool.submit(compiled, score.lower(state, world)))
+    advance = layout.jit(
+        chunk, (specs, all_of_it), (specs, layout.stacked), (specs, all_of_it), donate_argnums=0
+    )
+    parts.append(pool.submit(compiled, advance.lower(state, world), options))
     pool.shutdown(wait=False)
 
     def call(part, *given):
@@ -78,5 +96,8 @@ def compile_program(
         chunk=partial(call, parts[2]),
         assess=partial(call, parts[1]),
         state=state,
+        place=lambda restored: restored if specs is None else layout.put(restored, specs),
+        world=world,
+        memory=lambda: parts[2].result()[0].memory_analysis(),
         seconds=lambda: max(part.result()[1] for part in parts) - begin,
     )

@@ -28,6 +28,7 @@ POSITIVE = (
     "updates_per_chunk",
     "window",
     "episode_rows",
+    "shards",
 )
 BUILT = ("env", "algo", "algos", "curriculum", "controllers")
 ELSEWHERE = (
@@ -40,7 +41,11 @@ ELSEWHERE = (
     "seeds",
     "ablate",
     "variants",
+    "devices",
+    "distributed",
 )
+# Where a run lies, in configurations of runs from before these keys.
+PLACE = {"devices": None, "shards": 1, "distributed": "off"}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
@@ -62,6 +67,7 @@ class RunConfig:
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
+      shards: equal parts of the environments, see `algos.axis`; divides `num_envs` and `eval_episodes`.
       seed: root of every random key of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
@@ -77,6 +83,7 @@ class RunConfig:
     curriculum: Callable[[Environment], Curriculum]
     total_env_steps: int
     num_envs: int
+    shards: int = 1
     seed: int = 0
     eval_every: int = 10
     eval_episodes: int = 64
@@ -101,6 +108,9 @@ class RunConfig:
             if getattr(self, key) % self.updates_per_chunk:
                 chunk = f"updates_per_chunk={self.updates_per_chunk}"
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of {chunk}")
+        for key in ("num_envs", "eval_episodes"):
+            if getattr(self, key) % self.shards:
+                raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
         object.__setattr__(self, "controllers", self._all_controllers())
         object.__setattr__(self, "algos", self._all_algos())
 
@@ -170,6 +180,8 @@ class RunConfig:
         }
         if self.env.spec.late:
             sizes["late"] = True
+        if self.shards > 1:
+            sizes["shards"] = self.shards
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
@@ -245,7 +257,7 @@ def read(config: DictConfig) -> RunConfig:
     with misfits_named("env"):
         env = make(**env_arguments)
     _require("env", config.env, env, "spec")
-    keys = [key for key in RunConfig.__dataclass_fields__ if key not in BUILT]
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
     agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
@@ -257,13 +269,14 @@ def read(config: DictConfig) -> RunConfig:
         algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
+        shards=1 if config.get("shards") is None else config.shards,
         **{key: config[key] for key in keys},
     )
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
     """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused."""
-    config = OmegaConf.create({k: v for k, v in metadata["config"].items() if k != "choices"})
+    config = OmegaConf.create(PLACE | {k: v for k, v in metadata["config"].items() if k != "choices"})
     # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):

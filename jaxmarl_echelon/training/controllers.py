@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from algos import axis
 from algos.types import ActionSpec, Agent, Asymmetric
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
@@ -78,7 +79,7 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
             extras = None
         else:
             obs = observed(agent, view.time, role.name)
-            action, carry, extras = agent.act(state, key, obs, carry, reset, mask)
+            action, carry, extras = agent.act(state, axis.fold(key), obs, carry, reset, mask)
         return carry, to_space(role.action, action), Choice(action, extras)
 
     return Controller(init, act, policy)
@@ -100,7 +101,7 @@ def script(policy: ScriptedPolicy) -> Controller:
     def act(key, state, memory, view, reset):
         del state
         memory = select(reset, init(reset.shape[0]), memory)
-        keys = jax.random.split(key, reset.shape[0])
+        keys = axis.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
         return memory, action, None
 

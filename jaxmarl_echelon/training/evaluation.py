@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos import axis
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished, Running, advance, initial_sums
@@ -74,8 +75,8 @@ def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
-    """Parameters `[N]` of the evaluation's episodes, vmapped `Environment.evaluation_params`."""
-    index = jnp.arange(episodes)
+    """Parameters of the evaluation's episodes, this shard's part `[N]` of them."""
+    index = axis.numbers(episodes // axis.size())
     return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
@@ -89,7 +90,7 @@ def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.A
     def begin(given):
         return jax.vmap(lambda key, params: row(strong(env.reset(key, params))))(*given)
 
-    begun = in_slices(begin, (jax.random.split(key, number), params))
+    begun = in_slices(begin, (axis.split(key, number), params))
     sound = finite(begun)
     return select(sound, begun, finite_part(begun)), sound
 
@@ -109,12 +110,12 @@ def play(
       controllers: by role name.
       policies: policy states by name, read only.
       key: typed random key.
-      params: environment parameters `[N]`.
+      params: environment parameters `[N]`, of this shard's episodes.
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
 
     Returns:
-      results of the N episodes, cut after `env.spec.episode_limit` decisions.
+      results of the episodes of all shards, cut after `env.spec.episode_limit` decisions.
     """
     number = jax.tree.leaves(params)[0].shape[0]
     key_start, key_steps = jax.random.split(key)
@@ -142,14 +143,8 @@ def play(
     carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
     sums = carry[0].tree.sums
-    return Evaluation(
-        quarantined=carry[-1],
-        present=sums.present,
-        episode_return=sums.episode_return,
-        length=sums.length,
-        results=sums.results,
-        frames=frames,
-    )
+    played = (carry[-1], sums.present, sums.episode_return, sums.length, sums.results)
+    return Evaluation(*axis.gather(played), frames=axis.gather(frames, 1))
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.loop import Runner, StopSignal
 from jaxmarl_echelon.training.program import Program, make_program
@@ -82,7 +83,9 @@ class Group(Runner):
         resolved: dict[str, Any],
         tracker: Tracker,
         folder: Path,
+        layout: Layout = ALONE,
     ):
+        self.layout, self.member = layout, layout.picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.checkpoints = folder / "checkpoints"
@@ -99,7 +102,8 @@ class Group(Runner):
         scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
         def assess(runs, world):
-            return jax.vmap(self.program.assess, (0, 0, None))(runs, scored, world)
+            keys = self.layout.own(scored)
+            return jax.vmap(self.program.assess, (0, 0, None))(runs, keys, world)
 
         return (
             jax.vmap(self.program.init, (0, 0, None)),
@@ -145,7 +149,7 @@ class Group(Runner):
     def _save_member(self, state, index, names):
         record = self.records[index]
         if names and record.folder.name not in self.diverged:
-            record.save(take(state, index), names)
+            record.save(self.member(state, index), names)
 
     def training_scores(self, state, metrics):
         for index, values in enumerate(metrics):
@@ -173,7 +177,8 @@ class Group(Runner):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(references.play, self.program), (0, 0, None)))
-        played, lines = jax.device_get(play(state, keys, self.program.world)), []
+        policies = self.layout.everywhere(jax.vmap(self.program.policy)(state))
+        played, lines = jax.device_get(play(policies, keys, self.program.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
             found = references.values(self.program, take(played, index))
@@ -262,6 +267,7 @@ def train_group(
     tracker: Tracker,
     resume: Path | None = None,
     stop_after: int | None = None,
+    layout: Layout = ALONE,
 ) -> dict[str, Any]:
     """Trains all members as one program; see `loop.train`.
 
@@ -272,6 +278,7 @@ def train_group(
       tracker: receives means over members; each member's metrics go to CSV files in its folder.
       resume: the group's checkpoint to continue from, or None.
       stop_after: stop after this many updates in total; for tests.
+      layout: the group's devices.
 
     Returns:
       the summary, with a row per variant.
@@ -281,13 +288,14 @@ def train_group(
     records = []
     for member in members:
         place = folder / member.name
-        place.mkdir(parents=True, exist_ok=True)
+        if processes.is_first():
+            place.mkdir(parents=True, exist_ok=True)
         progress = Progress()
         if resume:
             progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
-        own = Tracker({"csv": CsvSink()})
+        own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
         records.append(Record(member.config, program, member.resolved, place, own, progress))
-    group = Group(members, program, records, resolved, tracker, folder)
+    group = Group(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tracker.open(RunInfo(folder, program.env.spec, total, resolved, step))

@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import references, resuming
+from jaxmarl_echelon.training import memory, references, resuming
 from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, scored_assessment
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
@@ -59,12 +60,14 @@ class Runner:
       program: its program.
       tracker: for the loop's own messages.
       folder: the run's folder.
+      layout: its devices.
     """
 
     config: RunConfig
     program: Program
     tracker: Tracker
     folder: Path
+    layout: Layout
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
         """`init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
@@ -115,12 +118,19 @@ class Runner:
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(
-            *self.functions(), self.program.world, self.config.updates_per_chunk, options
+            *self.functions(),
+            self.program.world,
+            self.config.updates_per_chunk,
+            options,
+            self.layout,
+            self.program.local,
         )
+        memory.check_arrays(self.compiled.state, self.compiled.world, self.layout)
         state = self._start(resume)
+        memory.check_program(self.compiled.memory(), self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
-            if stop.requested or self.progress.updates == stop_after:
+            if processes.any_of(stop.requested) or self.progress.updates == stop_after:
                 self.save(state, ["latest"])
                 self.tracker.event(self.step, f"stopped; continue with resume={self.folder}")
                 return self._finish("stopped")
@@ -132,7 +142,7 @@ class Runner:
 
     def _start(self, resume):
         if resume is not None:
-            state = self.restore(resume, self.compiled.state)
+            state = self.compiled.place(self.restore(resume, self.compiled.state))
             self.tracker.event(self.step, f"resumed from {resume.name}")
             return state
         state, names = self._assess(self.compiled.init())
@@ -161,14 +171,16 @@ class Runner:
 
     def _finish(self, status):
         result = self.summary(status)
-        (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
+        if processes.is_first():
+            (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
         return result
 
 
 class SingleRun(Runner):
     """One run with one seed."""
 
-    def __init__(self, record: Record):
+    def __init__(self, record: Record, layout: Layout = ALONE):
+        self.layout = layout
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
         self.reference_scores: references.Scores = {}
@@ -199,7 +211,8 @@ class SingleRun(Runner):
 
     def references(self, state):
         key = stream_key(self.config.seed, Stream.EVALUATION)
-        self.reference_scores = references.scores(self.program, state, key)
+        policies = self.layout.everywhere(self.program.policy(state))
+        self.reference_scores = references.scores(self.program, policies, key)
         policy = self.record.progress.last_eval
         return [references.line(self.program, *found, policy) for found in self.reference_scores.items()]
 
@@ -221,6 +234,7 @@ def train(
     tracker: Tracker,
     resume: Path | None = None,
     stop_after: int | None = None,
+    layout: Layout = ALONE,
 ) -> dict[str, Any]:
     """Runs a configuration to its end or to a stop request.
 
@@ -232,6 +246,7 @@ def train(
       tracker: receives all metrics.
       resume: checkpoint folder to continue from, bit for bit, or None.
       stop_after: stop after this many updates in total; for tests.
+      layout: the run's devices.
 
     Returns:
       the run's summary, as written to `summary.json`.
@@ -246,6 +261,6 @@ def train(
     record.open(resumed=resume is not None)
     try:
         with StopSignal() as stop:
-            return SingleRun(record).run(resume, stop, stop_after)
+            return SingleRun(record, layout).run(resume, stop, stop_after)
     finally:
         tracker.close()

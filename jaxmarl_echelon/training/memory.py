@@ -1,14 +1,25 @@
-"""Device memory of replay buffers."""
+"""Memory that a run needs on each of its devices, compared with what is free before it starts."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.devices import ALONE, Layout
+
+PyTree = Any
+
+NAMED = 3
+
+
+class MemoryPlanError(ValueError):
+    """A run needs more memory than its devices have; the message is one line."""
 
 
 def replay_bytes(config: RunConfig) -> int:
-    """Bytes of the replay buffers of one run's learners."""
+    """Bytes of the replay buffers of one run's learners, on all of its shards."""
     total = 0
     for name, algo in config.algos.items():
         spaces, sizes = config.learner_task(name)
@@ -16,27 +27,85 @@ def replay_bytes(config: RunConfig) -> int:
     return total
 
 
-def available_bytes() -> int | None:
-    """Free device memory in bytes; None where unknown."""
-    device = jax.devices()[0]
+def available_bytes(devices: int = 1) -> int | None:
+    """Free memory in bytes of a device, one of so many; None where unknown."""
+    device = jax.local_devices()[0]
     facts = device.memory_stats() or {}
     if "bytes_limit" in facts:
         return facts["bytes_limit"] - facts.get("bytes_in_use", 0)
     if device.platform == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return free // min(devices, jax.local_device_count())
     return None
 
 
-def check_replay(config: RunConfig, runs: int = 1) -> int:
-    """Bytes of the replay buffers of `runs` vmapped runs.
+def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> int:
+    """Bytes of the replay buffers of `runs` vmapped runs, on all devices.
 
     Raises:
-      ValueError: if they exceed the free device memory.
+      ValueError: if they exceed the free memory of the devices.
     """
-    needed, free = runs * replay_bytes(config), available_bytes()
-    if free is not None and needed > free:
+    needed, free = runs * replay_bytes(config), available_bytes(layout.number)
+    if free is not None and needed / layout.number > free:
+        devices = f" on each of {layout.number} devices" if layout.number > 1 else ""
         raise ValueError(
-            f"algo.replay.capacity: the replay buffer needs {needed / 1e9:.2f} GB"
+            f"algo.replay.capacity: the replay buffer needs {needed / layout.number / 1e9:.2f} GB{devices}"
             f"{f' for {runs} runs' if runs > 1 else ''}, {free / 1e9:.2f} GB are free"
         )
     return needed
+
+
+def sizes(state: PyTree, world: PyTree) -> dict[str, int]:
+    """Name to bytes on one device of every array of a state (as shapes) and of its world."""
+    found = {}
+    for part, tree in (("run", state), ("world", world)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            sharding = leaf.sharding
+            shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+            number = 1
+            for length in shape:
+                number *= length
+            found[part + jax.tree_util.keystr(path)] = number * leaf.dtype.itemsize
+    return found
+
+
+def check_arrays(state: PyTree, world: PyTree, layout: Layout) -> int:
+    """Bytes on one device of a run's state, which is yet to be made, and of its world.
+
+    Raises:
+      MemoryPlanError: if the state exceeds the free memory.
+    """
+    found = sizes(state, world)
+    needed = sum(size for name, size in found.items() if name.startswith("run"))
+    _require(needed, found, layout, "the run's state takes")
+    return sum(found.values())
+
+
+def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> int | None:
+    """Bytes on one device that a compiled update needs: arguments and temporaries, aliased results once.
+
+    Args:
+      stats: of the compiled update; None where XLA does not say.
+      state, world: its arguments, which are on the device already.
+      layout: the devices.
+
+    Raises:
+      MemoryPlanError: if what it needs besides its arguments exceeds the free memory.
+    """
+    if stats is None:
+        return None
+    more = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    _require(more, sizes(state, world), layout, "an update takes, besides the run's state,")
+    return more + stats.argument_size_in_bytes
+
+
+def _require(needed: int, found: Mapping[str, int], layout: Layout, what: str) -> None:
+    free = available_bytes(layout.number)
+    if free is None or needed <= free:
+        return
+    largest = sorted(found.items(), key=lambda item: -item[1])[:NAMED]
+    named = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in largest)
+    raise MemoryPlanError(
+        f"num_envs: {what} {needed / 1e9:.2f} GB on each device, {free / 1e9:.2f} GB are free; "
+        f"largest arrays: {named}"
+    )

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.types import Agent
+from algos import axis
+from algos.types import Agent, shared_only
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
@@ -16,6 +17,7 @@ from jaxmarl_echelon.training import evaluation, rollout, statistics
 from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -64,7 +66,8 @@ class World(NamedTuple):
 class Program(NamedTuple):
     """A run as pure functions of its state and of the program's `world`.
 
-    With `world=None` the program's own world is used, as constants of the compiled code.
+    With `world=None` the program's own world is used, as constants of the compiled code. `init`, `update` and
+    `assess` run all shards, or those of one device under `jax.shard_map` (see `training.shards`).
 
     Attributes:
       init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
@@ -78,6 +81,7 @@ class Program(NamedTuple):
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
         -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
       policy: `(RunState) -> RunState` with only what acting and evaluation need.
+      local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
         hyper-parameters and task parameters; `course` is as for `init`.
       controllers: `(env) -> controllers` of evaluations.
@@ -92,6 +96,7 @@ class Program(NamedTuple):
     evaluate: Callable
     evaluate_as: Callable
     policy: Callable
+    local: Callable
     renewed: Callable
     env: Environment
     agents: dict[str, Agent]
@@ -143,12 +148,27 @@ def make_program(
 
     seats(env)  # unknown controllers raise here instead of at trace time
 
+    spread = Shards(config.shards)
+
+    def local(run):
+        return local_part(agents, run)
+
     def collector(world):
         here = placed(world)
         return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
 
     def init(key, course=None, world=None):
-        return initial_state(config, collector(world), curriculum, world or own, key, course)
+        def one(key, course, world):
+            return initial_state(config, collector(world), curriculum, world or own, key, course)
+
+        return spread.begin(one, local)(key, course, world)
+
+    def update(run, world=None):
+        def one(run, world):
+            return update_once(config, collector(world), curriculum, run)
+
+        where = local(run)
+        return spread.each(one, (where, False), (where, False))(run, world)
 
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
@@ -161,6 +181,9 @@ def make_program(
 
     def assess(run, key, world=None):
         run = policy_only(agents, run)
+        return spread.each(assess_one, (False, False, False), (False, False))(run, key, world)
+
+    def assess_one(run, key, world):
         course, stage = run.curriculum, curriculum.stage(run.curriculum)
         if not curriculum.stages:
             result = evaluate(run, key, world=world)
@@ -177,11 +200,12 @@ def make_program(
 
     return Program(
         init=init,
-        update=lambda run, world=None: update_once(config, collector(world), curriculum, run),
+        update=update,
         assess=assess,
         evaluate=evaluate,
         evaluate_as=evaluate_as,
         policy=lambda run: policy_only(agents, run),
+        local=local,
         renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
         env=env,
         agents=agents,
@@ -239,6 +263,18 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     )
 
 
+def local_part(agents: dict[str, Agent], run: RunState) -> RunState:
+    """See `Program.local`."""
+    marks = shared_only(run)
+    policies = {
+        name: agents[name].local(state) if name in agents else marks.policies[name]
+        for name, state in run.policies.items()
+    }
+    parts = ("memories", "reset", "episodes", "stagger", "pending")
+    mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
+    return marks.replace(policies=policies, **mine)
+
+
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
     """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical."""
     policies = {
@@ -257,7 +293,7 @@ def adjustable(agents: dict[str, Agent], name: str) -> bool:
 def initial_state(
     config, collector, curriculum: Curriculum, world: World, key: jax.Array, course: PyTree
 ) -> RunState:
-    """The state before the first update; `course` is the curriculum's state, None for its own."""
+    """One shard's state before the first update; `course` is the curriculum's state, None for its own."""
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
@@ -265,16 +301,15 @@ def initial_state(
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
     course = curriculum.init() if course is None else course
-    episodes = episodes_lib.start(
-        collector.env, key_env, lambda k: curriculum.draw(k, course), config.num_envs
-    )
+    number = config.num_envs // axis.size()
+    episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
     limit = collector.env.spec.episode_limit
-    stagger = jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1)
+    stagger = axis.own(jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
         key=key_run,
         policies=learners | jax.tree.map(jnp.asarray, world.policies),
-        memories={role: c.init(config.num_envs) for role, c in collector.controllers.items()},
-        reset=jnp.ones(config.num_envs, bool),
+        memories={role: c.init(number) for role, c in collector.controllers.items()},
+        reset=jnp.ones(number, bool),
         episodes=episodes,
         stagger=jnp.where(config.stagger, stagger, 0),
         curriculum=course,
@@ -286,7 +321,7 @@ def initial_state(
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
-    """One rollout, then an update of every rollout learner and of the curriculum."""
+    """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
     run, collected = rollout.collect(
         collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
@@ -297,13 +332,14 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         if role in collected.rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
     flow = collected.flow
-    course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
+    course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
+    newest = statistics.ended(flow.finished, config.window, newest=True).finished
     run = run.replace(
         key=key,
         policies=policies,
         curriculum=course,
         tickets=tickets,
-        recent=statistics.recent_add(run.recent, flow.finished, collector.env.spec),
+        recent=statistics.recent_add(run.recent, newest, collector.env.spec),
         updates=run.updates + 1,
     )
     roles = tuple(collector.agents)
@@ -313,6 +349,6 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    metrics["train/quarantined"] = collected.quarantined
+    metrics["train/quarantined"] = axis.sum(collected.quarantined)
     rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
     return run, Report(metrics, rows)

@@ -198,6 +198,9 @@ RULES: dict[str, Rule] = {
     "seeds": keeps,
     "ablate": keeps,
     "variants": keeps,
+    "shards": keeps,
+    "devices": applies,
+    "distributed": applies,
 }
 
 

@@ -1,8 +1,11 @@
 """Rolling statistics and table of finished episodes, inside jit."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished
@@ -23,6 +26,44 @@ def columns(spec: EnvSpec) -> tuple[str, ...]:
         if _weighted(result):
             names.append(f"{result.name}/weight")
     return tuple(names)
+
+
+class Ended(NamedTuple):
+    """Finished episodes `[N]` of all shards, in order of decision and environment; others in between.
+
+    Attributes:
+      finished: the episodes, `mask` where there is one.
+      place: int32, decision times number of environments, plus environment.
+      number: int32, how many finished, possibly more than are here.
+      environments: E.
+    """
+
+    finished: Finished
+    place: jax.Array
+    number: jax.Array
+    environments: int
+
+
+def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
+    """The episodes of a rollout `[T, E]`, of several shards only the first or the newest `most`."""
+    mine, here = finished.mask.shape[1], finished.mask.size
+    flat = jax.tree.map(lambda x: x.reshape((here,) + x.shape[2:]), finished)
+    environments = mine * axis.size()
+    row = jnp.arange(here, dtype=jnp.int32)
+    place = row // mine * environments + axis.index() * mine + row % mine
+    number = jnp.sum(finished.mask, dtype=jnp.int32)
+    if axis.size() == 1:
+        return Ended(flat, place, number, environments)
+
+    def chosen(table):
+        flat, place = table
+        order = jnp.where(flat.mask, -place if newest else place, jnp.iinfo(jnp.int32).max)
+        first = jnp.argsort(order)[:most]
+        return jax.tree.map(lambda x: x[first[::-1] if newest else first], table)
+
+    everywhere = axis.stack(chosen((flat, place)))
+    joined = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), everywhere)
+    return Ended(*chosen(joined), axis.sum(number), environments)
 
 
 def recent_init(spec: EnvSpec, window: int) -> Recent:
@@ -85,23 +126,23 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
 def episode_rows(
     finished: Finished, spec: EnvSpec, learners: tuple[str, ...], rows: int
 ) -> dict[str, jax.Array]:
-    """The first `rows` finished episodes of a rollout `[T, E]`, for a table on the host.
+    """The first `rows` finished episodes of a rollout `[T, E]` of all shards, for a table on the host.
 
     Returns:
       `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
       (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
       means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
-    mask = finished.mask
-    index = jnp.nonzero(mask.reshape(-1), size=min(rows, mask.size), fill_value=0)[0]
+    finished, place, number, environments = ended(finished, rows, newest=False)
+    index = jnp.nonzero(finished.mask, size=min(rows, place.size), fill_value=0)[0]
 
     def pick(values):
-        return values.reshape(-1)[index]
+        return values[index]
 
     table = {
-        "number": jnp.sum(mask, dtype=jnp.int32),
-        "step": (index // mask.shape[1]).astype(jnp.int32),
-        "env": (index % mask.shape[1]).astype(jnp.int32),
+        "number": number,
+        "step": pick(place) // environments,
+        "env": pick(place) % environments,
         "length": pick(finished.length),
     }
     for role in learners:

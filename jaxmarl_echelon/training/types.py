@@ -44,6 +44,9 @@ class Recent:
 class RunState:
     """The full training state, as checkpointed.
 
+    With S > 1 shards, memories, `reset`, `episodes`, `stagger`, `pending` and the local parts of learners
+    (`Agent.local`) have a leading axis `[S]`, and E counts the environments of one shard.
+
     Attributes:
       key: typed random key of the next update.
       policies: policy states by name, learners and frozen ones.
@@ -53,7 +56,7 @@ class RunState:
       stagger: `[E]` int32 decisions until an environment's episode is cut; 0 afterwards or without
         stagger. Episodes that begin before are not counted: only short ones would finish.
       curriculum: the curriculum's state.
-      tickets: the curriculum's record of running episodes.
+      tickets: the curriculum's record of running episodes, on all shards.
       recent: ring buffer of finished episodes.
       pending: role name to incomplete transitions (`rollout.Pending`), for replay learners where
         `EnvSpec.late`.

@@ -18,6 +18,11 @@ def is_group(config: DictConfig) -> bool:
     return config.get("seeds") is not None or any(config.get(key) for key in ("ablate", "variants"))
 
 
+def number(config: DictConfig) -> int:
+    """How many runs a configuration asks for in one program; raises ValueError as `members`."""
+    return len(read_variants(config)) * len(read_seeds(config))
+
+
 def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
     """The runs of a group: the product of variants and seeds.
 

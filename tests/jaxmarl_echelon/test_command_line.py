@@ -261,7 +261,7 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
 def test_small_batches_are_compiled_with_the_options_that_their_products_need(monkeypatch, tmp_path, seeds):
     """One run and a group of runs; on a CPU, which is where tests run."""
 
-    def compile_program(init, update, assess, arguments, world, updates_per_chunk, options):
+    def compile_program(init, update, assess, arguments, world, updates_per_chunk, options, *where):
         assert options == choose_implementation(32, tuned=True).compiler_options != {}
         state = jax.eval_shape(init, *arguments, world)
         assert "optimization_barrier" in jax.jit(update).lower(state, world).as_text()

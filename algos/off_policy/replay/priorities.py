@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from algos import axis
 from algos.off_policy.replay.rings import Ring, Written, draw_uniform
 
 # Fastest of 2 to 64 on CPUs for batches of 256: wider nodes need longer sums, narrower ones more levels.
@@ -20,7 +21,8 @@ class Priorities:
 
     Attributes:
       tree: sum tree over N * C leaves, transition `[row, slot]` at `row * C + slot`; see `init_tree`.
-      largest: scalar, the largest leaf ever set; new transitions start with it.
+      largest: scalar, the largest leaf ever set, on other shards up to the last batch drawn; new transitions
+        start with it.
       draws: int32 scalar, batches drawn so far, up to the end of the annealing.
     """
 
@@ -164,7 +166,8 @@ def make_prioritized(
 
     A batch of `size` takes one transition from each of `size` equal parts of the total. Weights are
     `(held * probability)^-beta` over their maximum in the batch; beta goes linearly from the first to
-    the second number of `importance` over `annealing` batches.
+    the second number of `importance` over `annealing` batches. With several shards each
+    has a tree of its own and draws its share of a batch; the maxima are then those of all shards.
 
     Args:
       rows: N.
@@ -192,8 +195,9 @@ def make_prioritized(
         expected = ring.count.sum() * leaf / jnp.maximum(total, 1e-30)
         beta = importance[0] + (importance[1] - importance[0]) * state.draws / annealing
         weight = jnp.maximum(expected, 1e-30) ** -beta
-        state = state.replace(draws=jnp.minimum(state.draws + 1, annealing))
-        return state, index // slots, index % slots, weight / weight.max()
+        highest, largest = axis.max((weight.max(), state.largest))
+        state = state.replace(draws=jnp.minimum(state.draws + 1, annealing), largest=largest)
+        return state, index // slots, index % slots, weight / highest
 
     def reprioritize(state: Priorities, index, priority):
         value = (jnp.abs(priority) + epsilon) ** exponent

@@ -6,7 +6,7 @@ scans and can be vmapped over runs. Parts that are off have no state and no cost
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -82,6 +82,13 @@ class ReplayConfig:
                 f"replay.hindsight_ratio={self.hindsight_ratio}: must be at most 1 - success_ratio, "
                 f"{1 - self.success_ratio:g}"
             )
+
+    def of_shard(self, shards: int) -> "ReplayConfig":
+        """The settings of one of so many replays that share the capacities."""
+        if shards == 1:
+            return self
+        parts = {key: getattr(self, key) // shards for key in ("capacity", "success_capacity")}
+        return replace(self, **parts)
 
 
 class Replay(NamedTuple):

@@ -22,7 +22,7 @@ def test_hindsight_is_counted_where_the_environment_has_goals():
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(memory, "available_bytes", lambda devices: 1_000_000)
     with pytest.raises(ValueError, match=r"for 2 runs, 0.00 GB are free") as caught:
         memory.check_replay(read("algo.replay.capacity=100000"), runs=2)
     assert "algo.replay.capacity" in str(caught.value) and "\n" not in str(caught.value)

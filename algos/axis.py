@@ -1,0 +1,158 @@
+"""Collectives over the logical shards of a run; identities where a program runs on one shard.
+
+The environments of a run are divided into S shards. What belongs to environments is its shard's own, what is
+learnt is the same on all of them. A program is traced once, for one shard, under axes that JAX has bound by
+name: `DEVICES` by `jax.shard_map` over a mesh, `HERE` by `jax.vmap` over the shards that a device holds. The
+shard's number counts devices first. Nothing is kept in this module: it asks JAX which of the two axes
+are bound where it is called, so that the same function is right under both, under one, and under none.
+
+No gradient is taken through these functions, and none may be called under a condition that can differ
+between shards.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from algos.types import PyTree
+
+DEVICES, HERE = "env", "shard"
+
+
+def size() -> int:
+    """Number of shards S; 1 where no axis is bound."""
+    return math.prod(lax.axis_size(name) for name in _bound())
+
+
+def devices() -> int:
+    """Number of devices that the shards lie on; 1 where that axis is not bound."""
+    return _places(DEVICES)
+
+
+def index() -> jax.Array | int:
+    """This shard's number, int32 from 0 to S - 1; the number 0 with one shard."""
+    number = 0
+    for name in _bound():
+        number = number * lax.axis_size(name) + lax.axis_index(name)
+    return number
+
+
+def fold(key: jax.Array) -> jax.Array:
+    """A key of this shard's own; the key itself with one shard."""
+    return jax.random.fold_in(key, index()) if size() > 1 else key
+
+
+def numbers(count: int) -> jax.Array:
+    """Numbers `[count]`, among those of all shards, of this shard's `count` rows."""
+    return index() * count + jnp.arange(count)
+
+
+def own(rows: jax.Array) -> jax.Array:
+    """This shard's part `[N / S, ...]` of rows `[N, ...]` of all."""
+    if size() == 1:
+        return rows
+    count = rows.shape[0] // size()
+    return lax.dynamic_slice_in_dim(rows, index() * count, count)
+
+
+def split(key: jax.Array, count: int) -> jax.Array:
+    """Keys of this shard's `count` rows: its part of those of all shards' rows, whatever their number is."""
+    return own(jax.random.split(key, count * size()))
+
+
+def sum(tree: PyTree) -> PyTree:
+    """Sums of numbers over all shards; one collective per dtype."""
+    return _packed(lambda x: lax.psum(x, _bound()), tree)
+
+
+def mean(tree: PyTree) -> PyTree:
+    """Means over all shards, each of which counts the same; one collective."""
+    return jax.tree.map(lambda x: x / size(), sum(tree)) if size() > 1 else tree
+
+
+def max(tree: PyTree) -> PyTree:
+    """Maxima over all shards; one collective per dtype."""
+    return _packed(lambda x: lax.pmax(x, _bound()), tree)
+
+
+def min(tree: PyTree) -> PyTree:
+    """Minima over all shards; one collective per dtype."""
+    return _packed(lambda x: lax.pmin(x, _bound()), tree)
+
+
+def any(flag: jax.Array) -> jax.Array:
+    """Whether a bool scalar is set on any shard."""
+    return max(flag.astype(jnp.int32)) > 0 if size() > 1 else flag
+
+
+def stack(tree: PyTree) -> PyTree:
+    """Leaves `[S, ...]` with those of all shards, in order; one collective per dtype."""
+
+    def everywhere(x):
+        for name in reversed(_bound()):
+            x = lax.all_gather(x, name)
+        return x.reshape(size(), -1)
+
+    return _packed(everywhere, tree) if size() > 1 else jax.tree.map(lambda x: x[None], tree)
+
+
+def gather(tree: PyTree, axis: int = 0) -> PyTree:
+    """Leaves whose `axis` joins that of all shards, in order."""
+
+    def everywhere(x):
+        for name in reversed(_bound()):
+            x = lax.all_gather(x, name, axis=axis, tiled=True)
+        return x
+
+    return jax.tree.map(everywhere, tree) if size() > 1 else tree
+
+
+def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree, PyTree, jax.Array]:
+    """Joins the gradients of all shards' parts of a minibatch; one collective.
+
+    Args:
+      grads: of this shard's loss, a mean over its samples.
+      sums: sums over its samples.
+      count: float32, its samples.
+
+    Returns:
+      the gradient of the mean over all samples, and their sums and count.
+    """
+    if size() == 1:
+        return grads, sums, count
+    weighted = jax.tree.map(lambda g: g * count, grads)
+    total, sums, count = sum((weighted, sums, count))
+    return jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), total), sums, count
+
+
+def _bound() -> tuple[str, ...]:
+    """The bound axes with more than one place, the slowest first."""
+    return tuple(name for name in (DEVICES, HERE) if _places(name) > 1)
+
+
+def _places(name: str) -> int:
+    try:
+        return lax.axis_size(name)
+    except NameError:
+        return 1
+
+
+def _packed(collective: Callable, tree: PyTree) -> PyTree:
+    """Applies a collective to all leaves of one dtype as one array `[n]`; it may prepend axes."""
+    if size() == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(x) for x in leaves]
+    done = list(leaves)
+    for dtype in dict.fromkeys(x.dtype for x in leaves):
+        mine = [i for i, x in enumerate(leaves) if x.dtype == dtype]
+        joined = collective(jnp.concatenate([leaves[i].ravel() for i in mine]))
+        place = 0
+        for i in mine:
+            part = lax.slice_in_dim(joined, place, place + leaves[i].size, axis=-1)
+            done[i] = part.reshape(joined.shape[:-1] + leaves[i].shape)
+            place += leaves[i].size
+    return structure.unflatten(done)

@@ -1,0 +1,128 @@
+"""The processes of one run on several hosts: starting them, agreeing, and ending with one line.
+
+Every process runs the same program and decides alike, because reports are the same everywhere. Process 0
+alone writes and draws. With one process all functions are trivial and start no backend.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+AUTO, OFF = "auto", "off"
+NEEDED = ("coordinator_address", "num_processes", "process_id")
+# In seconds: how long to wait for the others at the start, and for a sign of life later.
+TIMEOUTS = {"initialization_timeout": 120, "heartbeat_timeout_seconds": 100}
+
+
+def start(setting: Any) -> None:
+    """Joins the processes of a run; before anything else of JAX, and once.
+
+    Args:
+      setting: `distributed` of the configuration: "off", "auto" (Slurm, Open MPI, TPU pods and others that
+        JAX recognises), or a mapping of `NEEDED` and optionally of `TIMEOUTS`.
+
+    Raises:
+      ValueError: one line, for an invalid setting, where no cluster is recognised, and where the others
+        cannot be reached in time.
+    """
+    arguments = read(setting)
+    if arguments is None or jax.distributed.is_initialized():
+        return
+    limit = arguments["initialization_timeout"]
+    if (address := arguments.get("coordinator_address")) and arguments["process_id"] > 0:
+        _await(address, limit)
+    try:
+        jax.distributed.initialize(**arguments)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(f"distributed={shown(setting)}: no start within {limit} s ({reason})") from error
+
+
+def read(setting: Any) -> dict[str, Any] | None:
+    """Arguments of `jax.distributed.initialize`; None for "off". Raises a ValueError of one line."""
+    if setting in (None, False, OFF):
+        return None
+    if setting == AUTO:
+        return dict(TIMEOUTS)
+    if not isinstance(setting, Mapping):
+        raise ValueError(f"distributed={setting}: must be {OFF}, {AUTO} or a mapping of {', '.join(NEEDED)}")
+    for key in setting:
+        if key not in (*NEEDED, *TIMEOUTS):
+            known = ", ".join((*NEEDED, *TIMEOUTS))
+            raise ValueError(f"distributed.{key}={setting[key]}: unknown key; allowed: {known}")
+    for key in NEEDED:
+        if setting.get(key) is None:
+            raise ValueError(f"distributed.{key}: must be given")
+    host, _, port = str(setting["coordinator_address"]).rpartition(":")
+    if not host or not port.isdigit():
+        address = setting["coordinator_address"]
+        raise ValueError(f"distributed.coordinator_address={address}: must be HOST:PORT of process 0")
+    for key, least in {"num_processes": 1, "process_id": 0, **dict.fromkeys(TIMEOUTS, 1)}.items():
+        value = setting.get(key, TIMEOUTS.get(key))
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"distributed.{key}={value}: must be a whole number of at least {least}")
+    number = setting["num_processes"]
+    if setting["process_id"] >= number:
+        raise ValueError(f"distributed.process_id={setting['process_id']}: must be below {number}")
+    return TIMEOUTS | dict(setting)
+
+
+def shown(setting: Any) -> str:
+    """The setting for messages."""
+    return setting["coordinator_address"] if isinstance(setting, Mapping) else str(setting)
+
+
+def _await(address: str, limit: int) -> None:
+    """Waits until somebody listens at HOST:PORT; a client of JAX's would end the process by force."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+            return
+        time.sleep(0.2)
+    raise ValueError(f"distributed.coordinator_address={address}: nobody answered within {limit} s")
+
+
+def several() -> bool:
+    """Whether there is more than one process."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def is_first() -> bool:
+    """Whether this process writes and draws."""
+    return not several() or jax.process_index() == 0
+
+
+def any_of(flag: bool) -> bool:
+    """Whether the flag is set in any process; all must ask."""
+    return bool(multihost_utils.process_allgather(np.array(flag)).any()) if several() else flag
+
+
+def first_says(text: str) -> str:
+    """The text of process 0, at most 1,000 bytes; all must ask."""
+    if not several():
+        return text
+    mine = text.encode()[:1000].ljust(1000, b"\0")
+    told = multihost_utils.broadcast_one_to_all(np.frombuffer(mine, np.uint8))
+    return bytes(np.asarray(told, np.uint8)).rstrip(b"\0").decode()
+
+
+def meet(where: str) -> None:
+    """Waits until all processes are here."""
+    if several():
+        multihost_utils.sync_global_devices(where)
+
+
+def end(line: str) -> NoReturn:
+    """Prints one line and ends this process at once; an orderly end would wait for those that are gone."""
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)
