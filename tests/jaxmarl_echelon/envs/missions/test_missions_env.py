@@ -1,0 +1,399 @@
+"""The missions as an environment: what is shown and hidden, ends, pay, scripts, configuration."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from echelon_battles import flat_bank
+from evaluation_starts import check_starts_differ
+from hydra import compose, initialize_config_dir
+
+from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.envs.echelon.commands import STATUS
+from jaxmarl_echelon.envs.echelon.missions import results
+from jaxmarl_echelon.envs.echelon.missions.make import make
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
+from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
+from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
+from jaxmarl_echelon.envs.echelon.tables import PRIMARY, TERTIARY
+from jaxmarl_echelon.training import config as config_lib
+
+LIMIT = 24
+WALL = ((18, 0, 0), (20, 40, 20))
+WEST, EAST = ((6.0, 20.0), (6.0, 26.0)), ((36.0, 20.0), (36.0, 26.0))
+# Of a scenario, what a team may know.
+KNOWN = ("orders", "present", "classes", "start", "strength", "hp")
+PATROL = dataclasses.replace(SCOUT, name="patrol", gates={"detection": 1.0})
+
+
+def built(**given):
+    settings = {
+        "bank": flat_bank(boxes=(WALL,)),
+        "blue": ["medium", "scout"],
+        "red": ["medium", "light"],
+        "friendly_count": 2,
+        "enemy_count": 2,
+        "pages": 0,
+        "time_limit": LIMIT * 0.25,
+        "objective": [10.0, 20.0],
+        "objective_radius": 25.0,
+    }
+    return make(**{"reward": make_reward()} | settings | given)
+
+
+class Game:
+    """One environment with its functions compiled once; blue west of a wall, red east of it."""
+
+    def __init__(self, env):
+        self.env, self.params = env, env.default_params()
+        self.reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+
+    def start(self, verb="scout", against="hold", places=(*WEST, *EAST), **mechs):
+        """An episode with these orders and places; `mechs` replaces their fields."""
+        params = self.env.task_params({"mission": verb, "opposing": against})
+        state, _ = self.reset(jax.random.key(0), params)
+        bodies = state.echelon.battle.mechs
+        position = bodies.position.at[:, :2].set(jnp.float32(places))
+        given = {name: jnp.asarray(value, getattr(bodies, name).dtype) for name, value in mechs.items()}
+        bodies = bodies.replace(position=position, yaw=jnp.zeros(4), **given)
+        battle = state.echelon.battle.replace(mechs=bodies)
+        by_mech = state.by_mech.replace(cell=self.env.ground.cell_of(position))
+        return state.replace(echelon=state.echelon.replace(battle=battle), by_mech=by_mech)
+
+    def step(self, state, actions=None, params=None, key=0):
+        whole = {role.name: jnp.zeros((role.size, STATUS + 1)) for role in self.env.spec.roles}
+        whole |= actions or {}
+        return self._step(jax.random.key(key), state, whole, self.params if params is None else params)
+
+    def last(self, state, **facts):
+        """The last decision of an episode, with facts of the teams replaced before it."""
+        echelon = state.echelon.replace(decision=jnp.int32(LIMIT - 1))
+        given = {name: jnp.asarray(v, getattr(state.by_team, name).dtype) for name, v in facts.items()}
+        return self.step(state.replace(echelon=echelon, by_team=state.by_team.replace(**given)))
+
+    def block(self, time, name, role="blue"):
+        return np.asarray(self.env.layout.split(time.obs[role])[name])
+
+
+@pytest.fixture(scope="module")
+def game():
+    return Game(built())
+
+
+@pytest.mark.slow
+def test_keeps_the_contract():
+    check_env(built(time_limit=3.0, objective=None), steps=16, plain=False)
+
+
+def test_observations_and_actions_are_those_of_the_battle_and_of_the_order(game):
+    spec = game.env.spec
+    assert [role.name for role in spec.roles] == ["blue", "red"] and spec.episode_limit == LIMIT
+    assert all(role.action.shape == (27,) for role in spec.roles) and game.env.layout["mission"].shape == (
+        15,
+    )
+    assert spec.late and spec.score == "mission" and spec.role("red").score == "mission/red"
+    assert spec.tasks == VERBS and spec.components == PAID
+    state, time = game.step(game.start("flank"))
+    order = game.block(time, "mission")
+    assert order[:, VERBS.index("flank")].tolist() == [1, 1] and order[:, :7].sum() == 2
+    assert game.block(time, "mission", "red")[:, VERBS.index("hold")].tolist() == [1, 1]
+    offset = np.array([10.0, 20.0]) - np.asarray(state.echelon.battle.mechs.position[0, :2])
+    own = game.block(time, "self")[0]
+    index = game.env.layout.index("self", "zone_x")
+    np.testing.assert_allclose(own[index : index + 2] * 40.0, offset, atol=1e-4)
+
+
+def hidden(state, change):
+    scenario = state.scenario
+    return state.replace(
+        scenario=scenario.replace(**{name: change(getattr(scenario, name)) for name in HIDDEN})
+    )
+
+
+HIDDEN = ("disposition", "awareness", "stealth", "fire", "route", "difficulty")
+
+
+def test_no_observation_shows_hidden_facts_of_the_enemy(game):
+    state = game.start()
+    assert {*HIDDEN, *KNOWN} == {field.name for field in dataclasses.fields(state.scenario)}
+    orders = state.scenario.orders
+    others = {
+        "facts of the scenario": hidden(state, lambda x: (x + 1).astype(x.dtype)),
+        "red's order": state.replace(
+            scenario=state.scenario.replace(
+                orders=orders.replace(
+                    verb=orders.verb.at[1].set(0),
+                    objective=orders.objective.at[1].add(9.0),
+                    parameters=orders.parameters.at[1].set(0.9),
+                )
+            )
+        ),
+        "when GO comes": state.replace(
+            scenario=state.scenario.replace(orders=orders.replace(go=jnp.int32([20, 20])))
+        ),
+        "red's progress": state.replace(
+            by_team=state.by_team.replace(capture=jnp.int32([0, 30])), success=jnp.float32([0, 0.9])
+        ),
+    }
+    battle = state.echelon.battle
+    gone = battle.mechs.replace(alive=jnp.array([True, True, True, False]))
+    others["how many enemies there are"] = state.replace(
+        echelon=state.echelon.replace(battle=battle.replace(mechs=gone)),
+        scenario=state.scenario.replace(
+            present=jnp.array([True, True, True, False]), strength=jnp.int32([2, 1])
+        ),
+    )
+    _, seen = game.step(state)
+    for name, other in others.items():
+        _, time = game.step(other)
+        assert (time.obs["blue"] == seen.obs["blue"]).all(), name
+    near = game.start(places=(*WEST, (12.0, 20.0), EAST[1]))
+    assert (game.step(near)[1].obs["blue"] != seen.obs["blue"]).any()
+
+
+def moved_objective(state, team, place, **orders):
+    """The episode with another objective for one team."""
+    given = {name: jnp.asarray(value) for name, value in orders.items()}
+    told = state.scenario.orders
+    told = told.replace(objective=told.objective.at[team].set(jnp.float32(place)), **given)
+    return state.replace(scenario=state.scenario.replace(orders=told))
+
+
+def test_unseen_enemies_in_the_objective_do_not_show(game):
+    control = game.env.layout.index("self", "control")
+    behind = game.start()
+    hidden_there = moved_objective(behind, 0, EAST[0])
+    assert game.block(game.step(hidden_there)[1], "self")[0, control] == 0.0
+    here = moved_objective(game.start(places=(*WEST, (12.0, 20.0), EAST[1])), 0, (14.0, 20.0))
+    assert game.block(game.step(here)[1], "self")[0, control] == -1.0
+    lost = behind.replace(by_team=behind.by_team.replace(capture=jnp.int32([10, 30])))
+    own = game.block(game.step(lost)[1], "self")[0]
+    assert own[game.env.layout.index("self", "enemy_score")] == 0.0
+    assert 0 < own[game.env.layout.index("self", "score")] <= 11 / CAPTURE
+
+
+def test_go_comes_unannounced_and_changes_the_order(game):
+    params = game.env.task_params({"mission": "stage", "follow_on": "assault", "go": 0.5})
+    state, time = game.reset(jax.random.key(3), params)
+    assert state.scenario.orders.go.tolist() == [LIMIT // 2, NEVER]
+    shown = []
+    for _ in range(LIMIT // 2):
+        shown.append(game.block(time, "mission")[0, :7])
+        state, time = game.step(state, params=params)
+    assert (np.stack(shown) == np.eye(7)[VERBS.index("stage")]).all()
+    assert game.block(time, "mission")[0, VERBS.index("assault")] == 1
+    assert state.by_team.elapsed.tolist() == [0, LIMIT // 2]
+
+
+def test_the_dead_wait_and_are_paid_for_the_mission(game):
+    state = game.start("assault", hp=[0.0, 60.0, 150.0, 80.0])
+    state, time = game.step(state)
+    assert time.alive["blue"].tolist() == [False, True] and not time.terminated["blue"].any()
+    assert time.present["blue"].all() and time.reward["blue"][0] < 0
+    state, time = game.step(state)
+    assert time.reward["blue"][0] == 0.0 and (time.obs["blue"][0] == 0).all()
+    _, time = game.last(state)
+    assert time.over and time.terminated["blue"].all() and time.terminated["red"].all()
+    assert time.reward["blue"][0] < -0.05 and not time.alive["blue"].any()
+
+
+def test_both_teams_can_succeed(game):
+    """Blue has found both enemies while red held its objective throughout."""
+    state = game.start("scout", "hold", places=(*WEST, (35.0, 20.0), EAST[1]))
+    confirmed = np.zeros((4, 4), bool)
+    confirmed[0, 2:] = True
+    state = moved_objective(state, 1, (35.0, 20.0))
+    state = state.replace(by_mech=state.by_mech.replace(confirmed=jnp.asarray(confirmed)))
+    held = [0, LIMIT - 1]
+    _, time = game.last(state, elapsed=[LIMIT - 1] * 2, alone=held, latched=[4, 4])
+    assert game.env.spec.outcomes[time.info["outcome"]] == "both"
+    assert time.info["mission"] == pytest.approx(0.6) and time.info["mission/red"] == pytest.approx(0.6)
+    assert game.env.spec.labels("ending")[time.info["ending"]] == "time"
+    assert game.env.spec.tasks[time.info["task"]] == "scout" and time.info["detected"] == 1.0
+
+
+def test_the_free_rider_is_paid_no_credit(game):
+    state = game.start("scout")
+    confirmed = np.zeros((4, 4), bool)
+    confirmed[1, 2:] = True
+    state = state.replace(by_mech=state.by_mech.replace(confirmed=jnp.asarray(confirmed)))
+    only = make_reward({name: {"weight": float(name == "credit")} for name in PAID})
+    params = game.params.replace(echelon=game.params.echelon.replace(reward=only.params()))
+    echelon = state.echelon.replace(decision=jnp.int32(LIMIT - 1))
+    done = state.by_team.replace(latched=jnp.int32([4, NEVER]))
+    _, time = game.step(state.replace(echelon=echelon, by_team=done), params=params)
+    assert time.reward["blue"].tolist() == pytest.approx([0.0, 0.6], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("verb", "against", "hp", "ending"),
+    [
+        ("assault", "hold", [150.0, 60.0, 0.0, 0.0], "elimination"),
+        ("scout", "hold", [150.0, 60.0, 0.0, 0.0], None),
+        ("scout", "hold", [0.0, 0.0, 150.0, 80.0], "elimination"),
+        ("hold", "scout", [0.0, 0.0, 150.0, 80.0], None),
+        ("hold", "scout", [0.0, 0.0, 0.0, 0.0], "elimination"),
+    ],
+)
+def test_a_team_s_end_ends_the_episode_where_nothing_is_left_to_do(game, verb, against, hp, ending):
+    _, time = game.step(game.start(verb, against, hp=hp))
+    assert bool(time.over) == (ending is not None)
+    if ending:
+        assert results.ENDINGS[time.info["ending"]] == ending
+
+
+def test_a_capture_completes_an_assault(game):
+    state = game.start("assault", places=((10.0, 20.0), WEST[1], *EAST))
+    near = state.replace(by_team=state.by_team.replace(capture=jnp.int32([CAPTURE - 2, 0])))
+    near, time = game.step(near)
+    assert not time.over
+    _, time = game.step(near)
+    assert time.over and results.ENDINGS[time.info["ending"]] == "complete"
+    assert time.info["captured"] == 1.0 and time.info["mission"] == pytest.approx(1.0)
+
+
+def test_progress_is_a_potential_that_pays_nothing_over_an_episode(game):
+    """With a discount of 1 its sum is minus the potential at the start, whatever happens in between."""
+    params = game.env.task_params({"mission": "assault", "gamma": 1.0, "time_pressure": 0.0})
+    state, time = game.reset(jax.random.key(1), params)
+    opening, total, rest = float(state.potential[0]), 0.0, 0.0
+    row = dict(zip(VERBS, range(7), strict=True))["assault"]
+    for key in range(LIMIT):
+        actions = random_actions(game.env.spec, jax.random.key(key), time)
+        state, time = game.step(state, actions, params, key)
+        total += float(time.info["reward/mission_progress"])
+        paid = sum(float(v) for name, v in time.info.items() if name.startswith("reward/"))
+        rest += abs(paid - float(time.reward["blue"].mean()))
+    weight = float(params.weights.components[6])
+    assert time.over and row == 0 and total == pytest.approx(-weight * opening, abs=1e-5)
+    assert rest < 1e-4  # components of blue sum to its mean reward
+
+
+def test_status_reports_are_remembered(game):
+    said = {"blue": jnp.zeros((2, STATUS + 1)).at[0, STATUS].set(1.0).at[1, STATUS].set(-0.5)}
+    state, _ = game.step(game.start(), said)
+    assert state.report.status[:, -1].tolist() == pytest.approx([1.0, 0.25, 0.5, 0.5])
+    assert state.report.pending.tolist() == [1] * 4
+
+
+def test_a_room_may_be_empty(game):
+    params = game.env.task_params({"mission": "scout", "enemy_count": 0})
+    state, time = game.reset(jax.random.key(0), params)
+    assert not time.present["red"].any() and not time.alive["red"].any()
+    state, time = game.step(state, params=params)
+    assert not time.over and time.reward["red"].tolist() == [0.0, 0.0] and time.info["mission"] >= 0.3
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(time))
+
+
+def test_curricula_change_settings_without_a_new_program(game):
+    changed = game.env.task_params({"mission": "hold", "risk": 0.5, "objective": None, "progress": 1.0})
+    same = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (changed, game.params)]
+    assert same[0] == same[1] and changed.weights.terminal > 0.9
+
+
+def test_evaluation_takes_verbs_in_turn(game):
+    check_starts_differ(game.env, game.params)
+    used = [int(game.env.evaluation_params(game.params, i).levers.mission.argmax()) for i in range(8)]
+    assert used == [*range(7), 0]
+
+
+@pytest.fixture(scope="module")
+def red(game):
+    """Actions of the scripted red in a state."""
+    script = game.env.scripts["heuristic_red"]
+    act = jax.jit(lambda memory, state: script.act(jax.random.key(0), memory, state, game.params))
+
+    def play(state, memory=None):
+        memory, actions = act(script.init() if memory is None else memory, state)
+        return memory, np.asarray(actions)
+
+    return play
+
+
+def of_red(state, **facts):
+    return state.replace(
+        scenario=state.scenario.replace(**{n: jnp.int32([v, v]) for n, v in facts.items()}, fire=jnp.ones(2))
+    )
+
+
+def sighted(state, decisions=1):
+    timer = jnp.zeros((4, 4), jnp.int8).at[2:, :2].set(decisions)
+    return state.replace(by_mech=state.by_mech.replace(timer=timer))
+
+
+DEFENSIVE, AMBUSH, ROUTE = range(3)
+COLD, WARM, HOT = range(3)
+
+
+def test_a_cold_team_is_idle_until_it_tracks_or_is_hit(game, red):
+    state = of_red(game.start(), disposition=DEFENSIVE, awareness=COLD)
+    _, idle = red(state)
+    assert not idle[:, :2].any()
+    _, idle = red(sighted(state))
+    assert not idle[:, :2].any()
+    memory, awake = red(sighted(state, CONFIRMATION))
+    assert np.abs(awake[:, :2]).max() > 0.1
+    assert np.abs(red(state, memory)[1][:, :2]).max() > 0.1  # and stays awake
+    assert np.abs(red(of_red(state, disposition=DEFENSIVE, awareness=WARM))[1][:, :2]).max() > 0.1
+
+
+def test_an_ambush_holds_fire_until_the_enemy_is_close(game, red):
+    def fires(distance, **facts):
+        places = ((36.0 - distance, 20.0), (36.0 - distance, 26.0), *EAST)
+        state = sighted(of_red(game.start(places=places), **facts))
+        bodies = state.echelon.battle.mechs
+        bodies = bodies.replace(yaw=jnp.full(4, jnp.pi))
+        state = state.replace(
+            echelon=state.echelon.replace(battle=state.echelon.battle.replace(mechs=bodies))
+        )
+        action = red(state)[1]
+        return bool((action[:, [PRIMARY, TERTIARY]] > 0).any()), bool((action[:, :2] != 0).any())
+
+    assert fires(7.0, disposition=AMBUSH, awareness=HOT) == (True, True)
+    assert fires(13.0, disposition=AMBUSH, awareness=HOT) == (False, False)
+    assert fires(11.9, disposition=DEFENSIVE, awareness=HOT)[0]
+
+
+def test_a_team_attends_to_enemies_that_it_sees_unless_it_is_hot(game, red):
+    places = ((30.0, 20.0), WEST[1], *EAST)
+    state = of_red(game.start(places=places), disposition=DEFENSIVE, awareness=WARM)
+    turned = [
+        red(one)[1][0, 3] for one in (state, sighted(state), of_red(state, disposition=0, awareness=HOT))
+    ]
+    assert turned[1] == turned[2]
+    blind = red(state)[1]
+    assert not (blind[:, [PRIMARY, TERTIARY]] > 0).any()
+
+
+def test_a_patrol_follows_its_route(game, red):
+    state = of_red(game.start(), disposition=ROUTE, awareness=WARM)
+    route = jnp.broadcast_to(jnp.float32([[36.0, 36.0], [36.0, 4.0], [30.0, 4.0], [30.0, 36.0]]), (2, 4, 2))
+    state = state.replace(scenario=state.scenario.replace(route=route))
+    memory, action = red(state)
+    assert (
+        memory.leg.tolist() == [0, 0] and action[0, 1] > 0.2 and abs(action[0, 0]) < 0.1
+    )  # north, to its left
+    there = game.start(places=(*WEST, (36.0, 34.0), EAST[1]))
+    there = of_red(there, disposition=ROUTE, awareness=WARM)
+    memory, _ = red(there.replace(scenario=there.scenario.replace(route=route)))
+    assert memory.leg.tolist() == [1, 0]
+    assert action.shape == (2, 27) and bool((np.abs(action) <= 1).all())
+
+
+def test_configurations_build_and_take_overrides():
+    def read(*overrides):
+        small = ("env.maps=1", "env.size=[40,40,20]", "env.cache=null", "env.blue=pack5", "env.red=pack5")
+        with initialize_config_dir(str(config_directory()), version_base="1.3"):
+            return config_lib.read(compose("config", ["env=echelon_missions", *small, *overrides]))
+
+    read_one = read("env.mission=scout", "reward.components.stealth.weight=0")
+    env = read_one.env
+    assert env.teams == (5, 5) and env.default_params().echelon.reward["stealth"]["weight"] == 0.0
+    assert env.layout.size == 591 + 15 and read_one.controllers == {"blue": "learner", "red": "heuristic"}
+    own = read("env.verbs=[assault,hold,'" + f"{__name__}:PATROL" + "']", "env.mission=patrol").env
+    assert own.registry.names == ("assault", "hold", "patrol") and own.layout["mission"].shape == (11,)
+    assert own.default_params().levers.mission.tolist() == [0, 0, 1]

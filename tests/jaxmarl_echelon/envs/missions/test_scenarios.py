@@ -1,0 +1,278 @@
+"""Scenarios: what the terrains offer, forces, places, orders, settings and presets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from echelon_battles import flat_bank
+
+from jaxmarl_echelon.envs.echelon.missions.make import make
+from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
+from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
+from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS, biomes_of
+from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
+from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES
+
+WALL = ((18, 0, 0), (19, 30, 20))
+MANY = 192
+
+
+@pytest.fixture(scope="module")
+def bank():
+    return flat_bank(boxes=(WALL,))
+
+
+def built(bank, **given):
+    return make(
+        **{"reward": make_reward(), "bank": bank, "pages": 0, "blue": "pack10", "red": ["pack10"] * 2} | given
+    )
+
+
+@pytest.fixture(scope="module")
+def env(bank):
+    return built(bank)
+
+
+@pytest.fixture(scope="module")
+def sample(env):
+    """Draws many scenarios with parameters, by one program."""
+
+    @jax.jit
+    def drawn(params):
+        def one(key):
+            limits = Limits(
+                env.teams, env.bank.size, params.echelon.max_decisions, params.echelon.fire_probability
+            )
+            found = draw(key, env.registry, env.ground, jnp.int32(0), params.levers, params.weights, limits)
+            battle = env.battle_params(found.scenario, params)
+            return found, deploy(key, found, env.simulation, battle)
+
+        return jax.vmap(one)(jax.random.split(jax.random.key(0), MANY))
+
+    return drawn
+
+
+def packs(scenario, side, teams=(10, 20)):
+    here = slice(0, teams[0]) if side == 0 else slice(teams[0], None)
+    weight = forces.WEIGHTS[np.asarray(scenario.classes)] * np.asarray(scenario.present)
+    return weight[:, here].sum(1)
+
+
+def test_places_are_clear_of_walls_and_cells_can_be_reached(env):
+    ground = env.ground
+    free = np.asarray(ground.free[0]).reshape(10, 10)
+    assert not free[:7, 4].any() and free[:7, 3].all() and free[8:, 4].all()  # columns 16 to 19 hold the wall
+    assert ground.places[1].tolist() == [6.0, 2.0]
+    bits = np.unpackbits(np.asarray(ground.open_cells[0]).view(np.uint8), bitorder="little")
+    assert ground.cell == 5 and bits[:64].all() and not bits[64:].any()
+    dense = np.asarray(ground.complexity[0]).reshape(10, 10)
+    assert dense[0, 9] == 0 and 0 < dense[1, 2] < 1
+    assert int(ground.cell_of(jnp.array([12.0, 27.0, 1.0]))) == 5 * 8 + 2
+
+
+def test_terrain_types_and_complexity_say_which_biomes_are_painted():
+    assert sorted(name for names in TERRAINS.values() for name in names) == sorted(BIOMES)
+    whole = biomes_of(4, 7, ["urban", "forest"], (1.0, 1.0))
+    kinds = ["urban", "forest"] * 2
+    assert all(set(names) <= set(TERRAINS[kind]) for names, kind in zip(whole, kinds, strict=True))
+    bare = biomes_of(2, 7, ["urban"], (0.0, 0.0))
+    assert all(names.count("barrens") == 3 and len(names) == 4 for names in bare)
+    assert biomes_of(4, 7, ["urban", "forest"], (0.0, 1.0)) == biomes_of(
+        4, 7, ["urban", "forest"], (0.0, 1.0)
+    )
+
+
+def test_forces_come_near_the_strength_that_is_asked_for():
+    assert forces.packs([HEAVY, *[MEDIUM] * 5, *[LIGHT] * 3, SCOUT]) == pytest.approx(0.96)
+    pattern = jnp.asarray(forces.patterns((MEDIUM,) * 12)[1])
+    for strength in (0.0, 0.3, 0.77, 1.0, 9.0):
+        force = forces.muster(pattern, jnp.float32(strength), jnp.int32(-1), 0)
+        assert abs(force.packs - min(strength, forces.packs(pattern))) <= 0.1 + 1e-6
+        assert force.packs == pytest.approx(forces.packs(pattern[: int(force.count)]))
+    assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(-1), 1).count == 1
+    assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(5), 1).count == 5
+    assert all(row[0] == MEDIUM for row in forces.PATTERNS.values())
+
+
+def test_formations_keep_their_shape():
+    line, wedge, column, loose = (
+        np.asarray(placement.formation(jnp.int32(k), jnp.int32(5), 5)) for k in range(4)
+    )
+    assert line.tolist() == [[0, -2], [0, -1], [0, 0], [0, 1], [0, 2]]
+    assert column[:, 0].tolist() == [2, 1, 0, -1, -2] and not column[:, 1].any()
+    assert wedge.tolist() == [[0, 0], [-1, 1], [-1, -1], [-2, 2], [-2, -2]]
+    apart = np.linalg.norm(loose[:, None] - loose, axis=-1)[~np.eye(5, dtype=bool)]
+    assert apart.min() > 0.5
+    turned = placement.around(jnp.zeros(2), jnp.asarray(column), jnp.float32(2.0), jnp.float32(np.pi / 2))
+    np.testing.assert_allclose(turned[0], [0.0, 4.0], atol=1e-5)
+
+
+def test_scenarios_are_possible(env, sample):
+    drawn, mechs = sample(env.default_params())
+    scenario, here = drawn.scenario, np.asarray(drawn.scenario.present)
+    orders = scenario.orders
+    assert set(np.unique(orders.verb[:, 0, 0])) == set(range(len(VERBS)))
+    for index, name in enumerate(VERBS):
+        red = set(np.asarray(orders.verb[orders.verb[:, 0, 0] == index, 1, 0]).tolist())
+        allowed = {VERBS.index(verb) for verb in env.registry.verbs[index].template.opposed}
+        assert red and red <= allowed, name
+    staged = np.asarray(orders.verb[:, 0, 0]) == VERBS.index("stage")
+    go = np.asarray(orders.go[:, 0])
+    assert (go[~staged] == NEVER).all() and ((go[staged] >= 72) & (go[staged] <= 120)).all()
+    assert (np.asarray(orders.parameters) >= 0).all() and (np.asarray(orders.parameters) <= 1).all()
+    np.testing.assert_allclose(orders.budget, 60.0 * (1 - 0.5 * orders.parameters[:, :, 2]), rtol=1e-5)
+    assert (np.asarray(scenario.strength[:, 0]) >= 1).all()
+    assert here.sum(1).tolist() == np.asarray(scenario.strength.sum(1)).tolist()
+    assert (np.asarray(mechs.alive) == here).all() and (np.asarray(mechs.hp) > 0).tolist() == here.tolist()
+    np.testing.assert_allclose(np.asarray(mechs.hp)[:, :10].sum(1), scenario.hp[:, 0], rtol=1e-5)
+
+
+def test_mechs_start_apart_from_each_other_and_from_walls(env, sample):
+    drawn, mechs = sample(env.default_params())
+    half = np.asarray(CHASSIS.size)[np.asarray(drawn.scenario.classes)] / 2
+    place, here = np.asarray(mechs.position), np.asarray(drawn.scenario.present)
+    gap = np.abs(place[:, :, None] - place[:, None])[..., :2] - (half[:, :, None] + half[:, None])[..., :2]
+    both = here[:, :, None] & here[:, None] & ~np.eye(30, dtype=bool)
+    assert (gap.max(-1) >= -1e-4)[both].all()
+    low, high = place - half, place + half
+    in_wall = (low[..., 0] < 19) & (high[..., 0] > 18) & (low[..., 1] < 30)
+    assert not in_wall[here].any()
+    inside = (low[..., :2] >= -1e-4).all(-1) & (high[..., :2] <= 40 + 1e-4).all(-1)
+    assert inside[here].all()
+
+
+def test_strength_follows_the_difficulty(env, sample):
+    def strengths(difficulty):
+        params = env.task_params({"mission": "assault", "difficulty": difficulty})
+        scenario = sample(params)[0].scenario
+        return packs(scenario, 0), packs(scenario, 1), np.asarray(scenario.fire)
+
+    easy, hard = strengths(0.0), strengths(1.0)
+    assert (abs(easy[0] - 1.0) <= 0.2).all() and (abs(easy[1] - 0.5) <= 0.16).all()
+    assert (abs(hard[0] - 0.6) <= 0.17).all() and (abs(hard[1] - 1.5) <= 0.26).all()
+    np.testing.assert_allclose(easy[2], [[1.0, 0.2]] * MANY, atol=1e-6)
+    np.testing.assert_allclose(hard[2], [[1.0, 1.0]] * MANY, atol=1e-6)
+
+
+def test_levers_move_what_they_name(env, sample):
+    given = {
+        "mission": "hold",
+        "opposing": "flank",
+        "friendly_count": 3,
+        "enemy_count": 4,
+        "enemy_composition": "scout_heavy",
+        "health": "critical",
+        "disposition": "ambush",
+        "awareness": "cold",
+        "stealth": 1.0,
+        "risk": 0.25,
+        "objective": [10.0, 30.0],
+        "objective_radius": 25.0,
+        "engagement_distance": 100.0,
+    }
+    drawn, _ = sample(env.task_params(given))
+    scenario = drawn.scenario
+    assert (np.asarray(scenario.orders.verb[:, :, 0]) == [VERBS.index("hold"), VERBS.index("flank")]).all()
+    assert (np.asarray(scenario.strength) == [3, 4]).all()
+    assert (np.asarray(scenario.classes[:, 10:14]) == list(forces.PATTERNS["scout_heavy"][:4])).all()
+    assert (np.asarray(scenario.disposition) == 1).all() and (np.asarray(scenario.awareness) == 0).all()
+    assert (np.asarray(scenario.stealth) == 1).all() and (
+        np.asarray(scenario.orders.parameters[:, 0, 0]) == 0.25
+    ).all()
+    health = np.asarray(drawn.health)
+    assert (health[:, :3] >= 0.3).all() and (health[:, :3] <= 0.5).all() and (health[:, 10:14] == 1).all()
+    np.testing.assert_allclose(scenario.orders.objective[:, 0, 0], np.tile([10.0, 30.0], (MANY, 1)))
+    np.testing.assert_allclose(scenario.orders.radius, 5.0)
+    centre = np.asarray(scenario.start[:, 10:14]).mean(1)
+    away = np.linalg.norm(centre - [10.0, 30.0], axis=-1)
+    assert abs(np.median(away) - 20.0) < 4.0
+    near = np.linalg.norm(np.asarray(scenario.start[:, 0]) - [10.0, 30.0], axis=-1)
+    assert np.median(near) < 9.0  # who holds starts on the objective
+
+
+def test_risk_is_a_noisy_belief_of_the_balance_of_forces(env, sample):
+    drawn, _ = sample(env.task_params({"mission": "assault", "enemy_count": 6, "friendly_count": 10}))
+    scenario = drawn.scenario
+    balance = packs(scenario, 1) / (2 * packs(scenario, 0))
+    error = np.asarray(scenario.orders.parameters[:, 0, 0]) - balance
+    assert np.abs(error).max() <= 0.2 + 1e-5 and error.std() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "strength"),
+    [("nervous_empty_room", [5, 0]), ("hornets_nest", [5, 18]), ("depleted_force", [3, 8])],
+)
+def test_presets_are_the_design_s_scenarios(bank, sample, name, strength):
+    preset = built(bank, scenario=name)
+    drawn, _ = sample(preset.default_params())
+    scenario = drawn.scenario
+    assert (np.asarray(scenario.strength) == strength).all()
+    verb = "assault" if name == "depleted_force" else "scout"
+    assert (np.asarray(scenario.orders.verb[:, 0, 0]) == VERBS.index(verb)).all()
+    told = [0.7, 0.8, 0.9, 0.8] if verb == "assault" else [0.3, 0.1, 0.4, 0.3]
+    np.testing.assert_allclose(scenario.orders.parameters[:, 0], np.tile(told, (MANY, 1)), rtol=1e-6)
+    wounded = np.asarray(drawn.health[:, :3]).max() <= 0.5
+    assert wounded == (name == "depleted_force")
+
+
+def test_what_is_given_wins_over_a_preset(bank, sample):
+    changed = built(bank, scenario="hornets_nest", enemy_count=12, risk=0.9)
+    scenario = sample(changed.default_params())[0].scenario
+    assert (np.asarray(scenario.strength) == [5, 12]).all()
+    assert (np.asarray(scenario.orders.parameters[:, 0, 0]) == np.float32(0.9)).all()
+
+
+def test_orders_of_higher_levels_are_those_of_their_squads(env):
+    recon = np.asarray(env.task_params({"mission": "platoon_recon"}).levers.mission)
+    assert {VERBS[i]: float(w) for i, w in enumerate(recon) if w} == pytest.approx(
+        {"scout": 2 / 3, "overwatch": 1 / 3}
+    )
+    mixed = np.asarray(env.task_params({"mission": {"scout": 2.0, "hold": 1.0}}).levers.mission)
+    assert mixed[VERBS.index("scout")] == 2.0 and mixed.sum() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mission": "charge"}, ("env.mission='charge'", "assault", "platoon_recon")),
+        ({"loss_appetite": 1.5}, ("env.loss_appetite=1.5", "[0, 1]")),
+        ({"grouping": [0.5, -0.1]}, ("env.grouping",)),
+        ({"mission": "hold", "enemy_count": 0}, ("env.enemy_count=0", "hold needs at least one enemy")),
+        (
+            {"mission": "hold", "enemy_strength": 0.0},
+            ("env.enemy_strength=0", "hold needs at least one enemy"),
+        ),
+        ({"objective": [18.5, 10.0]}, ("env.objective=[18.5, 10.0]", "inside a wall")),
+        ({"objective": [99.0, 10.0]}, ("env.objective=[99.0, 10.0]", "inside 40 x 40")),
+        ({"enemy_count": 25}, ("env.enemy_count=25", "env.red has only 20 mechs")),
+        ({"friendly_strength": 2.0}, ("env.friendly_strength=[2.0, 2.0]", "10 slots", "0.96")),
+        ({"opposing": "none"}, ("env.opposing='none'", "scout")),
+        ({"health": "fine"}, ("env.health='fine'", "critical")),
+        ({"time_limit": 600.0}, ("env.time_limit=600.0",)),
+        ({"blue": "pack5"}, ("env.blue",)),
+        ({"speed": 1.0}, ("env.speed",)),
+    ],
+)
+def test_wrong_missions_are_named_in_one_line(env, given, words):
+    with pytest.raises(ValueError) as error:
+        env.task_params(given)
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"scenario": "picnic"}, ("env.scenario='picnic'", "hornets_nest")),
+        ({"scenario": "hornets_nest", "red": "pack10"}, ("env.enemy_count=18", "env.red has only 10")),
+        ({"mission": "suppress", "blue": ["heavy", "scout"]}, ("env.blue", "suppress needs a medium mech")),
+        ({"terrain": "lunar"}, ("env.terrain='lunar'", "urban")),
+        ({"verbs": ["dance"]}, ("env.verbs='dance'",)),
+    ],
+)
+def test_wrong_environments_are_named_in_one_line(bank, given, words):
+    with pytest.raises(ValueError) as error:
+        built(bank, **given)
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), str(error.value)
