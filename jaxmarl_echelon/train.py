@@ -185,7 +185,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     first = processes.is_first()
     require_shared(folder)
     if first:
-        prepare(job, folder)
+        announce(job, folder)
     processes.meet("run begins")
     try:
         summary = job.train(folder, tracker, checkpoint)
@@ -211,7 +211,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
         conclude(job, folder, summary)
 
 
-def prepare(job: Job, folder: Path) -> None:
+def announce(job: Job, folder: Path) -> None:
     """Writes the configuration, and says what is known before the run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))

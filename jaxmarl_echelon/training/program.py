@@ -151,7 +151,7 @@ def make_program(
     spread = Shards(config.shards)
 
     def local(run):
-        return local_part(agents, run)
+        return local_of_run(agents, run)
 
     def collector(world):
         here = placed(world)
@@ -263,7 +263,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     )
 
 
-def local_part(agents: dict[str, Agent], run: RunState) -> RunState:
+def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
     """See `Program.local`."""
     marks = shared_only(run)
     policies = {

@@ -135,8 +135,8 @@ def test_weights_follow_the_verb_and_the_hurry():
     )
     assert assault["mission_progress"] == pytest.approx(2 * scout["mission_progress"])
     assert sum(scout.values()) == pytest.approx(float(given.sum()))  # gates keep the sum
-    for verb in range(len(VERBS)):
-        row = components.weights_by_verb(given, jnp.asarray(registry.gates)[jnp.int32([verb, verb])], hurry)[
-            0
-        ]
-        np.testing.assert_allclose(row, weights.verb_weights(given, jnp.int32(verb)), rtol=1e-6)
+    for verb, gates in enumerate(weights.gate_table()):
+        row, _ = components.weights_by_verb(
+            given, jnp.asarray(registry.gates)[jnp.int32([verb, verb])], hurry
+        )
+        np.testing.assert_allclose(row, weights.verb_weights(given, jnp.asarray(gates)), rtol=1e-6)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon.missions import weights
@@ -158,9 +157,7 @@ def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.Orders) 
       gates: `[K, C]` rows of the teams' verbs.
       orders: `[K]` what the parameters make of the reward.
     """
-    shaping = np.array([name in weights.SHAPING for name in COMPONENTS])
-    opened = weights.gated(jnp.where(shaping, given, 0.0), jnp.where(shaping, gates, 1.0))
-    return weights.hurried(jnp.where(shaping, opened, given), orders)
+    return weights.hurried(weights.verb_weights(given, gates), orders)
 
 
 def _living(it: Situation, values: jax.Array) -> jax.Array:
