@@ -31,8 +31,9 @@ class Curriculum(NamedTuple):
       stages: names of the stages; empty without stages.
       stage: `(state) -> int32`, the present stage.
       stage_params: `(state, index) -> params` of one stage's task.
-      evaluated: `(state, score) -> state`, after an evaluation of the present stage; `score` is its
-        float32 mean score over counted episodes, NaN without any.
+      evaluated: `(state, score, finished) -> state`, after an evaluation of the present stage; `score` is
+        its float32 mean score over counted episodes, NaN without any; `finished` (`Finished`, `[N]`,
+        without tags) has the episodes.
     """
 
     init: Callable
@@ -46,7 +47,7 @@ class Curriculum(NamedTuple):
     stages: tuple[str, ...] = ()
     stage: Callable = lambda state: jnp.int32(0)
     stage_params: Callable | None = None
-    evaluated: Callable = lambda state, rate: state
+    evaluated: Callable = lambda state, score, finished: state
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:

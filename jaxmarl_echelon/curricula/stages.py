@@ -67,7 +67,7 @@ class Rules(NamedTuple):
         it are ignored.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
       window: longest window, in episodes.
-      evaluated: `(course, rate) -> course`, see `Curriculum`.
+      evaluated: `(course, score) -> course`, after an evaluation of the present stage.
     """
 
     init: Callable
@@ -75,7 +75,7 @@ class Rules(NamedTuple):
     advance: Callable
     metrics: Callable
     window: int
-    evaluated: Callable = lambda course, rate: course
+    evaluated: Callable = lambda course, score: course
 
 
 @struct.dataclass
@@ -186,7 +186,7 @@ def staged(
         tags={"stage": names},
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: at_stage(state.params, index),
-        evaluated=lambda state, rate: state.replace(course=rules.evaluated(state.course, rate)),
+        evaluated=lambda state, score, _: state.replace(course=rules.evaluated(state.course, score)),
         retasked=lambda state, fresh: state.replace(params=fresh.params),
     )
 

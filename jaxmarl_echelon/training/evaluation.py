@@ -12,7 +12,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
-from jaxmarl_echelon.envs.episodes import Running, advance, initial_sums
+from jaxmarl_echelon.envs.episodes import Finished, Running, advance, initial_sums
 from jaxmarl_echelon.envs.rows import Rows, row, rows
 from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.training.controllers import Controller
@@ -46,6 +46,13 @@ class Evaluation:
     def mean_return(self, role: str) -> jax.Array:
         """Returns `[N]`, means over the present agents of a role; NaN without any."""
         return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
+
+    @property
+    def finished(self) -> Finished:
+        """The episodes as those of training are reported, without tags; quarantined ones did not finish."""
+        return Finished(
+            ~self.quarantined, self.present, self.episode_return, self.length, self.results, tags={}
+        )
 
     def score(self, spec: EnvSpec) -> jax.Array:
         """Mean score of the counted episodes; NaN without any."""

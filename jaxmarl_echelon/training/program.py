@@ -173,7 +173,7 @@ def make_program(
         scalars = evaluation.summary(result, env.spec, scored)
         rate = own.score(env.spec)
         scalars["eval_agg/phase_success_rate"] = rate
-        return curriculum.evaluated(course, rate), Assessment(scalars, result, stage)
+        return curriculum.evaluated(course, rate, own.finished), Assessment(scalars, result, stage)
 
     return Program(
         init=init,

@@ -1,6 +1,7 @@
 """Curriculum panel: present phase, and criteria for leaving it."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -8,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jaxmarl_echelon.tracking.formats import count, number, short_percent
+from jaxmarl_echelon.tracking.formats import count, measured, number, short_percent
 from jaxmarl_echelon.tracking.panels import parts
 from jaxmarl_echelon.tracking.panels.parts import ACCENT
 from jaxmarl_echelon.tracking.view import RunView
@@ -29,6 +30,12 @@ TRANSITIONS = (
 MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("", "")}
 
 
+# Of a criterion `criteria/NAME/FIELD`: what is measured, and what it is compared with.
+MEASURED = {"rate": short_percent, "number": measured, "count": count}
+LIMITS = {"above": ">", "at_least": "/", "at_most": "≤"}
+CRITERIA = "criteria/"
+
+
 class Criterion(NamedTuple):
     """A condition for leaving the phase.
 
@@ -38,6 +45,8 @@ class Criterion(NamedTuple):
       limit: its threshold, as text; empty without one.
       met: whether the threshold is met; None without one.
       mark: text after it; by default derived from `met`.
+      interval: the interval of the value, as text; empty without one.
+      lack: what is missing to meet the threshold, as text; empty if nothing or unknown.
     """
 
     name: str
@@ -45,20 +54,29 @@ class Criterion(NamedTuple):
     limit: str = ""
     met: bool | None = None
     mark: tuple[str, str] | None = None
+    interval: str = ""
+    lack: str = ""
+
+    @property
+    def lines(self) -> int:
+        """Lines that it takes."""
+        return 1 + bool(self.interval)
 
 
 def curriculum(view: RunView, width: int, height: int) -> Panel:
-    """Phase, progress through all phases, a line per criterion, and counts of transitions.
+    """Phase, progress through all phases, the criteria with their intervals, and counts of transitions.
 
-    If not everything fits, unmet criteria come first.
+    If not everything fits, intervals are left out, and unmet criteria come first.
     """
     conditions = criteria(view)
     head = _head(view, width)
     room = height - len(head)
+    if sum(item.lines for item in conditions) > room:
+        conditions = [item._replace(interval="") for item in conditions]
     if len(conditions) > room:
         conditions.sort(key=lambda item: (False, True, None).index(item.met))
         conditions = conditions[: max(room, 0)]
-    room -= len(conditions)
+    room -= sum(item.lines for item in conditions)
     lines: list[RenderableType] = list(head)
     way, transitions = _way(view), _transitions(view, width)
     if math.isfinite(way) and room > 0:
@@ -98,7 +116,57 @@ def criteria(view: RunView) -> list[Criterion]:
         # Never marked as met: when patience runs out, the advance is forced.
         mark = ("!", "bold yellow") if patience.met else ("", "")
         found.append(patience._replace(met=None, mark=mark))
+    found += [_measured(fields) for fields in _measurements(view) if _limit(fields)[0]]
     return [item for item in found if item is not None]
+
+
+def _measurements(view: RunView) -> list[dict[str, float | int | str]]:
+    """The fields of each `criteria/NAME/...`, with its `name`; in order of appearance."""
+    found: dict[str, dict] = {}
+    for key, value in view.section(f"curriculum/{CRITERIA}"):
+        name, _, field = key.rpartition("/")
+        found.setdefault(name, {"name": name})[field] = value
+    return list(found.values())
+
+
+def _limit(fields: dict) -> tuple[str, float]:
+    """The field that is the threshold, and its value; empty and NaN without one."""
+    known = ((name, fields[name]) for name in LIMITS if math.isfinite(fields.get(name, math.nan)))
+    return next(known, ("", math.nan))
+
+
+def _value(fields: dict) -> tuple[float, Callable[[float], str]]:
+    """What is measured, and how it is written."""
+    return next(
+        ((fields[kind], text) for kind, text in MEASURED.items() if kind in fields), (math.nan, count)
+    )
+
+
+def _measured(fields: dict) -> Criterion:
+    """A criterion that says itself what it measures, how surely, and what it is compared with."""
+    (value, text), (kind, limit) = _value(fields), _limit(fields)
+    low, high, met = (fields.get(name, math.nan) for name in ("low", "high", "met"))
+    if not math.isfinite(met) and math.isfinite(value):
+        met = {"above": value > limit, "at_least": value >= limit, "at_most": value <= limit}[kind]
+    shown = text(value) if math.isfinite(value) else "-"
+    sure = math.isfinite(low) and math.isfinite(high)
+    return Criterion(
+        name=fields["name"],
+        value=shown,
+        limit=f"{LIMITS[kind]} {text(limit)}",
+        met=met == 1,
+        interval=f"{text(low).removesuffix(' %')}–{text(high)}" if sure else "",
+        lack="" if met == 1 else _lack(fields, text),
+    )
+
+
+def _lack(fields: dict, text: Callable[[float], str]) -> str:
+    """By how much the interval's lower end, or else the effect size, falls short."""
+    low, limit = fields.get("low", math.nan), fields.get("above", math.nan)
+    if low <= limit:
+        return f"+{text(limit - low)}"
+    effect, least = (fields.get(name, math.nan) for name in ("effect", "least_effect"))
+    return f"d {effect:.2f}" if effect < least else ""
 
 
 def _criterion(name: str, value: float, limit: float, text) -> Criterion | None:
@@ -136,6 +204,8 @@ def _table(conditions: list[Criterion]) -> Table:
     for item in conditions:
         mark = MARKS[item.met] if item.mark is None else item.mark
         table.add_row(item.name, item.value, item.limit, Text(*mark))
+        if item.interval:
+            table.add_row(f" {item.interval}", "needs" if item.lack else "", item.lack, "")
     return table
 
 
@@ -153,10 +223,18 @@ def _transitions(view: RunView, width: int) -> Text | None:
 
 
 def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
-    """Outcome rates in this phase, then all other curriculum values."""
+    """Outcome rates in this phase, what other phases ask for, then all other curriculum values."""
     rates = {f"{name}_rate": name for name in view.run.spec.outcomes}
-    given = {name: value for name, value in view.section("curriculum/") if name not in SHOWN}
+    given = {
+        name: value
+        for name, value in view.section("curriculum/")
+        if name not in SHOWN and not name.startswith(CRITERIA)
+    }
+    measurements = [
+        (fields["name"], *_value(fields)) for fields in _measurements(view) if not _limit(fields)[0]
+    ]
+    others = [(name, text(value)) for name, value, text in measurements if math.isfinite(value)]
     shares = [
         (name, short_percent(view.value(f"curriculum/{key}"))) for key, name in rates.items() if key in given
     ]
-    return [*shares, *((name, value) for name, value in given.items() if name not in rates)]
+    return [*shares, *others, *((name, value) for name, value in given.items() if name not in rates)]

@@ -122,7 +122,7 @@ def follow(curriculum, update, evaluated, seed, rollouts=120):
         runs.judge(reference, rollout)
         if index % 3 == 0:
             success = rng.random(4) < 0.6
-            state = evaluated(state, jnp.float32(success.mean()))
+            state = evaluated(state, jnp.float32(success.mean()), None)
             reference.evaluations.append(success.mean())
         yield reference, state, rollout
 
@@ -201,7 +201,7 @@ def test_the_gate_wants_good_evaluations_in_a_row_and_of_this_phase():
 
     def evaluate(state, *shares):
         for share in shares:
-            state = curriculum.evaluated(state, jnp.float32(share))
+            state = curriculum.evaluated(state, jnp.float32(share), None)
         return state
 
     def stage_after_a_win(state):

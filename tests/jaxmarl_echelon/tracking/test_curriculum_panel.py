@@ -277,3 +277,63 @@ def test_episodes_without_outcome_leave_no_cells(tmp_path):
 )
 def test_events_are_coloured_by_what_they_say(text, style):
     assert event_style(text) == style
+
+
+JUDGED = {
+    "current_stage": 1.0, "phase_name": "objective", "total_phases": 4.0, "progress": 0.31,
+    "episodes_in_stage": 1234.0, "criteria_min_episodes": 500.0, "advances": 1.0, "regressions": 0.0,
+    **{f"criteria/window/{field}": value for field, value in (("count", 500.0), ("at_least", 500.0))},
+    **{f"criteria/completion/{field}": value for field, value in dict(
+        rate=0.622, low=0.5793, high=0.6647, above=0.6, effect=0.045, least_effect=0.1, met=0.0).items()},
+    **{f"criteria/efficiency/{field}": value for field, value in dict(
+        rate=0.55, low=0.52, high=0.58, above=0.5, effect=0.15, least_effect=0.1, met=1.0).items()},
+    **{f"criteria/survival/{field}": value for field, value in dict(
+        rate=0.9, low=0.88, high=0.92, above=math.nan, effect=math.nan, met=math.nan).items()},
+    "criteria/variance/number": 0.0312, "criteria/variance/at_most": math.nan,
+    "weights/terminal": 0.25,
+}  # fmt: skip
+
+
+def lines_of(view, width=100, height=30):
+    return [" ".join(line.split()) for line in columns(picture(view, width, height))[2].splitlines()]
+
+
+def test_criteria_that_say_what_they_measure_are_shown_with_their_intervals(tmp_path):
+    shown = lines_of(make_view(tmp_path, JUDGED))
+    assert shown[0] == "phase 1/4 objective"
+    assert shown[2:9] == [
+        "episodes 1.23 k / 500 ✓",
+        "window 500 / 500 ✓",
+        "completion 62.2 % > 60 % ✗",
+        "57.9–66.5 % needs +2.1 %",
+        "efficiency 55 % > 50 % ✓",
+        "52–58 %",
+        "advances 1 regressions 0",
+    ]
+    assert shown[9:12] == ["survival 90 %", "variance 0.0312", "weights/terminal 0.2500"]
+
+
+def test_an_interval_that_is_high_enough_may_still_lack_effect(tmp_path):
+    near = JUDGED | {"criteria/completion/low": 0.601, "criteria/completion/rate": 0.643}
+    assert "60.1–66.5 % needs d 0.04" in lines_of(make_view(tmp_path, near))
+
+
+def test_without_room_unmet_criteria_come_first_and_without_intervals(tmp_path):
+    text = "\n".join(picture(make_view(tmp_path, JUDGED), 80, 24))
+    assert re.search(r"completion +62\.2 % > 60 % +✗", text) and "57.9" not in text
+
+
+def test_an_upper_bound_is_met_below_it(tmp_path):
+    for value, mark in ((0.1, "✓"), (0.2, "✓"), (0.21, "✗")):
+        given = JUDGED | {"criteria/variance/number": value, "criteria/variance/at_most": 0.2}
+        (line,) = [line for line in lines_of(make_view(tmp_path, given)) if line.startswith("variance")]
+        assert line.endswith(f"≤ 0.2000 {mark}")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_criteria_with_intervals_stay_within_their_terminal(tmp_path, width, height):
+    unknown = dict.fromkeys((name for name in JUDGED if name.startswith("criteria/")), math.nan)
+    for phase in (JUDGED, JUDGED | unknown):
+        lines = picture(make_view(tmp_path, phase), width, height)
+        assert len(lines) == height - 1 and max(map(cell_len, lines)) <= width
+        assert "nan" not in "\n".join(lines)

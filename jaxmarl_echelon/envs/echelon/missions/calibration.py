@@ -13,7 +13,7 @@ from flax import struct
 
 WINDOW = 20
 WEIGHT = 0.05
-# Decisions for which trouble counts, 2 s; voxels gained on the objective, over the window, that are an advance.
+# Decisions for which trouble counts (2 s), and voxels gained over the window that are an advance.
 TROUBLE, ADVANCE = 8, 0.5
 DEAD, STRUGGLING, WAITING, ADVANCING = 0.0, 0.3, 0.5, 0.7
 
@@ -68,7 +68,7 @@ def fade(progress: jax.Array) -> jax.Array:
 
 
 def outcome(alive: jax.Array, troubled: jax.Array, advancing: jax.Array) -> jax.Array:
-    """What a report is scored against: dead, else in trouble, else advancing, else waiting; float32 `[...]`."""
+    """What a report is scored against, `[...]`: dead, else in trouble, else advancing, else waiting."""
     living = jnp.where(troubled, STRUGGLING, jnp.where(advancing, ADVANCING, WAITING))
     return jnp.where(alive, living, DEAD)
 
@@ -83,8 +83,8 @@ def advance(
 ) -> tuple[Reports, jax.Array]:
     """Scores the reports that are due and records the new ones.
 
-    A living agent's report is due after 20 decisions. At a death all that are pending, with the one just made,
-    are scored as those of the dead; otherwise those who report well until they die would never be charged.
+    A living agent's report is due after 20 decisions. At a death all that are pending, with the one just
+    made, are scored as those of the dead; otherwise good reports until the end would never be charged.
     Reports still pending when the episode ends are not scored, whatever they say.
 
     Args:

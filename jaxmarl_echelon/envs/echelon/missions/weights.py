@@ -146,20 +146,10 @@ def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
     return jnp.where(after > _LEAST, rescaled, passed)
 
 
-def verb_weights(weights: jax.Array, verb: jax.Array, gates: jax.Array | None = None) -> jax.Array:
-    """Weights under a verb: shaping is gated and keeps its sum, the objective is as it was.
-
-    Args:
-      weights: `[C]` before gates.
-      verb: int32 row of the table.
-      gates: `[verbs, C]`; `gate_table()` by default.
-
-    Returns:
-      `[C]`.
-    """
+def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
+    """Weights `[..., C]` under verbs with gates `[..., C]`: shaping keeps its sum, the rest is not gated."""
     shaping = _members(SHAPING)
-    table = jnp.asarray(gate_table() if gates is None else gates)
-    opened = gated(jnp.where(shaping, weights, 0.0), table[verb])
+    opened = gated(jnp.where(shaping, weights, 0.0), gates)
     return jnp.where(shaping, opened, weights)
 
 

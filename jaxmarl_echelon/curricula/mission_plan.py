@@ -1,0 +1,263 @@
+"""The numbers of a mission curriculum, read from a configuration.
+
+Source: sections 3, 5 and 8 of the mission curriculum's design; spec/echelon.md sections 7.3, 7.9 and 7.10.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.curricula import stages
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
+from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
+
+TASK, VARIANCE = "task", "variance"
+# What results count in that count only where scripted enemies fire at every chance: spec section 7.10.
+FULL_FIRE = "full_fire"
+PHASE_KEYS = ("name", "difficulty", "exams", "criteria")
+CREDIT_AS_TERMINAL = "terminal"
+LEAST_CREDIT = 0.25
+
+
+class Phase(NamedTuple):
+    """One parsed entry of `phases`; `variance` is infinite and `at_least` lacks what it does not ask for."""
+
+    name: str
+    difficulty: tuple[float, float]
+    exams: float
+    at_least: dict[str, float]
+    variance: float
+
+
+@struct.dataclass
+class Plan:
+    """The numbers of a curriculum of S phases, M metrics and V verbs.
+
+    Attributes:
+      schedule: int32 index into `weights.SCHEDULES`.
+      totals: `[3]`, floor: scalar; see `weights.shares`.
+      base: `[C]` relative weights of the components.
+      calibration: weight of the status report's bonus.
+      credit: weight of the difference reward; NaN for the terminal reward's, but at least `least_credit`.
+      least_credit: see `credit`.
+      at_least: `[S, M]` thresholds; -inf for metrics that a phase does not ask for.
+      variance: `[S]` largest variance of the score between verbs; infinite for any.
+      advance_margin, regress_margin: added to thresholds for advancing, subtracted for regressing.
+      effect: least effect size (Cohen's d) for advancing.
+      dwell: int32, least episodes in a phase.
+      nominal: episodes that a phase takes, for the progress.
+      blend: episodes over which the weights go over from one phase to the next.
+      difficulty: `[S, 2]` range of difficulties.
+      fire: `[2]` fire probability of scripted enemies at difficulty 0 and 1.
+      exams: `[S]` share of episodes at full fire.
+      verbs: `[V]` how often each verb is drawn.
+    """
+
+    schedule: jax.Array
+    totals: jax.Array
+    floor: jax.Array
+    base: jax.Array
+    calibration: jax.Array
+    credit: jax.Array
+    least_credit: jax.Array
+    at_least: jax.Array
+    variance: jax.Array
+    advance_margin: jax.Array
+    regress_margin: jax.Array
+    effect: jax.Array
+    dwell: jax.Array
+    nominal: jax.Array
+    blend: jax.Array
+    difficulty: jax.Array
+    fire: jax.Array
+    exams: jax.Array
+    verbs: jax.Array
+
+
+def read_plan(
+    spec: EnvSpec,
+    table: Sequence[Phase],
+    own_verbs: np.ndarray,
+    schedule: str = "continuous",
+    verbs: Mapping[str, float] | None = None,
+    fire: Sequence[float] = (0.2, 1.0),
+    dwell: int = 500,
+    effect: float = 0.1,
+    advance_margin: float = 0.1,
+    regress_margin: float = 0.3,
+    nominal_episodes: int = 2000,
+    blend_episodes: int = 200,
+    floor: float = weights.FLOOR,
+    totals: Sequence[float] = weights.TOTALS,
+    base: Mapping[str, float] | None = None,
+    calibration: float = WEIGHT,
+    credit: float | str = 1.0,
+) -> Plan:
+    """The numbers of a curriculum, on the host.
+
+    Args:
+      spec: the environment's; the labels of its code `task` are the verbs.
+      table: from `read_phases`.
+      own_verbs: `[V]`, how often the environment draws each verb by itself.
+      schedule: one of `weights.SCHEDULES`.
+      verbs: how often each verb is drawn; those left out never. None: as the environment does.
+      fire: probability that a scripted enemy fires, at difficulty 0 and 1.
+      dwell: least episodes in a phase.
+      effect: least Cohen's d for advancing.
+      advance_margin, regress_margin: by which thresholds must be surpassed, or missed, for a transition.
+      nominal_episodes: episodes that a phase takes as progress counts.
+      blend_episodes: over which weights go over from one phase to the next.
+      floor, totals, base: see `weights`; `base` replaces single weights.
+      calibration: weight of honest status reports.
+      credit: weight of the difference reward, or "terminal": the terminal reward's, but at least 0.25.
+
+    Raises:
+      ValueError: one line, for unknown, out-of-range or contradictory values.
+    """
+    names = metrics(table)
+    margin = _between("advance_margin", advance_margin)
+    _check_reachable(spec, table, float(margin))
+    asked = [[phase.at_least.get(name, -np.inf) for name in names] for phase in table]
+    return Plan(
+        schedule=np.int32(_schedule(schedule)),
+        totals=_totals(totals),
+        floor=_between("floor", floor),
+        base=_base(base),
+        calibration=_between("calibration", calibration, 0.0, 100.0),
+        credit=_credit(credit),
+        least_credit=np.float32(LEAST_CREDIT),
+        at_least=np.array(asked, np.float32).reshape(len(table), len(names)),
+        variance=np.array([phase.variance for phase in table], np.float32),
+        advance_margin=margin,
+        regress_margin=_between("regress_margin", regress_margin),
+        effect=_between("effect", effect, 0.0, 10.0),
+        dwell=np.int32(stages.whole("curriculum.dwell", dwell, 0)),
+        nominal=np.float32(stages.whole("curriculum.nominal_episodes", nominal_episodes, 1)),
+        blend=np.float32(stages.whole("curriculum.blend_episodes", blend_episodes, 0)),
+        difficulty=np.array([phase.difficulty for phase in table], np.float32),
+        fire=_pair("fire", fire),
+        exams=np.array([phase.exams for phase in table], np.float32),
+        verbs=_verbs(verbs, spec.tasks, own_verbs),
+    )
+
+
+def metrics(table: Sequence[Phase]) -> tuple[str, ...]:
+    """Names of the results that phases ask for, in alphabetical order."""
+    return tuple(sorted({name for phase in table for name in phase.at_least}))
+
+
+def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:
+    """Reads the table of phases, `{name, difficulty, exams, criteria}` each.
+
+    Raises:
+      ValueError: one line with the phase, for what is unknown, out of range or not reported.
+    """
+    reported("curriculum", TASK, spec)
+    if spec.score is None:
+        raise ValueError(f"curriculum: {spec.name} reports no score")
+    if isinstance(phases, str | Mapping) or not isinstance(phases, Sequence) or not phases:
+        raise ValueError(f"curriculum.phases={phases!r}: must be a list of at least one phase")
+    table = [_read_phase(f"phases.{index}", given, spec) for index, given in enumerate(phases)]
+    names = [phase.name for phase in table]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"curriculum.phases: {name}: another phase has this name")
+    for index, phase in enumerate(table):
+        asks = phase.at_least or np.isfinite(phase.variance)
+        if asks and index == len(table) - 1:
+            raise ValueError(f"curriculum.phases.{index} ({phase.name}): criteria: the last phase has none")
+        if not phase.at_least and index < len(table) - 1:
+            raise ValueError(f"curriculum.phases.{index} ({phase.name}): criteria: must name a result")
+    return table
+
+
+def _read_phase(key: str, given, spec: EnvSpec) -> Phase:
+    where = f"curriculum.{key}"
+    name = given.get("name") if isinstance(given, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{where}={given!r}: must be a mapping with a name")
+    stages.known(f"{where}.", given, PHASE_KEYS)
+    asked = dict(stages.mapping(f"{where}.criteria", given.get("criteria")))
+    at_least = {one: _between(f"{key}.criteria.{one}", value) for one, value in asked.items()}
+    variance = at_least.pop(VARIANCE, np.inf)
+    for one in at_least:
+        reported(f"{where}.criteria", one, spec)
+    difficulty = _pair(f"{key}.difficulty", given.get("difficulty", (0.0, 1.0)))
+    return Phase(name, difficulty, _between(f"{key}.exams", given.get("exams", 0.0)), at_least, variance)
+
+
+def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> None:
+    """Raises ValueError for criteria that no run could meet."""
+    for index, phase in enumerate(table):
+        where = f"curriculum.phases.{index} ({phase.name}): criteria"
+        for name, value in phase.at_least.items():
+            if value + margin >= 1.0:
+                raise ValueError(f"{where}.{name}={value:g}: with advance_margin={margin:g} must be below 1")
+            if spec.result(name).over == FULL_FIRE and phase.exams == 0.0:
+                raise ValueError(f"{where}.{name}: counts at full fire only; exams must be above 0")
+
+
+def reported(where: str, name: str, spec: EnvSpec) -> None:
+    """Raises ValueError unless the environment reports a result of this name."""
+    known = [one.name for one in spec.results]
+    if name not in known:
+        raise ValueError(f"{where}: {name}: no result of {spec.name}; its results: {', '.join(known)}")
+
+
+def _schedule(given) -> int:
+    if given not in weights.SCHEDULES:
+        allowed = ", ".join(weights.SCHEDULES)
+        raise ValueError(f"curriculum.schedule={given!r}: unknown; allowed: {allowed}")
+    return weights.SCHEDULES.index(given)
+
+
+def _between(key: str, value: Any, low: float = 0.0, high: float = 1.0) -> np.float32:
+    return np.float32(stages.number(f"curriculum.{key}", value, low, high))
+
+
+def _pair(key: str, value) -> np.ndarray:
+    """Two ordered numbers in [0, 1]."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
+        raise ValueError(f"curriculum.{key}={value!r}: must be [low, high]")
+    low, high = (_between(key, end) for end in value)
+    if low > high:
+        raise ValueError(f"curriculum.{key}={value!r}: the first number must not exceed the second")
+    return np.array([low, high], np.float32)
+
+
+def _verbs(given, known: tuple[str, ...], own: np.ndarray) -> np.ndarray:
+    if given is None:
+        return own.astype(np.float32)
+    chosen = stages.mapping("curriculum.verbs", given)
+    stages.known("curriculum.verbs.", chosen, known)
+    shares = [_between(f"verbs.{name}", chosen.get(name, 0.0), 0.0, 1e6) for name in known]
+    if sum(shares) <= 0:
+        raise ValueError(f"curriculum.verbs={dict(chosen)!r}: one of them must be above 0")
+    return np.array(shares, np.float32)
+
+
+def _totals(given) -> np.ndarray:
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or len(given) != 3:
+        raise ValueError(f"curriculum.totals={given!r}: must be one number for each of {weights.FAMILIES}")
+    return np.array([_between("totals", value, 1e-6, 1e6) for value in given], np.float32)
+
+
+def _base(given) -> np.ndarray:
+    given = stages.mapping("curriculum.base", given)
+    stages.known("curriculum.base.", given, COMPONENTS)
+    return weights.base_weights(
+        {key: _between(f"base.{key}", value, 0.0, 1e6) for key, value in given.items()}
+    )
+
+
+def _credit(given) -> np.float32:
+    if given == CREDIT_AS_TERMINAL:
+        return np.float32(np.nan)
+    if isinstance(given, str):
+        raise ValueError(f"curriculum.credit={given}: must be a number or {CREDIT_AS_TERMINAL}")
+    return _between("credit", given, 0.0, 100.0)
