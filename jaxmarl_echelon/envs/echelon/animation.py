@@ -1,5 +1,6 @@
 """One episode of a battle from above, as a GIF."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -64,15 +65,25 @@ class Canvas:
         self.draw.line([self.pixel(start), self.pixel(end)], fill=colour, width=width)
 
 
-def save_gif(path: str | Path, episode: Episode) -> None:
-    """Animates an episode, as a GIF below 5 MB."""
+def save_gif(
+    path: str | Path, episode: Episode, draw: Callable | None = None, colours: Sequence[str] = ()
+) -> None:
+    """Animates an episode, as a GIF below 5 MB.
+
+    Args:
+      path: file to write.
+      episode: what to show.
+      draw: `(canvas, episode, moment) -> image`, of one moment; by default the fight for the zone.
+      colours: that it uses besides those of every battle.
+    """
+    draw = draw or _draw
     background = _background(episode.voxels)
-    palette = _palette(background)
+    palette = _palette(background, colours)
     stride = max(1, -(-episode.last // _MOST_FRAMES))
     while True:
         order = np.unique(np.append(np.arange(0, episode.last, stride), episode.last))
         images = [
-            _draw(Canvas(background, episode.voxels.shape[1]), episode, moment).quantize(
+            draw(Canvas(background, episode.voxels.shape[1]), episode, moment).quantize(
                 palette=palette, dither=Image.Dither.NONE
             )
             for moment in order
@@ -93,9 +104,9 @@ def _background(voxels: np.ndarray) -> Image.Image:
     return image
 
 
-def _palette(background: Image.Image) -> Image.Image:
+def _palette(background: Image.Image, further: Sequence[str]) -> Image.Image:
     """A palette that holds the terrain's colours and every colour drawn on it."""
-    marks = (*TEAM_COLOURS, *WEAPON_COLOURS, NEUTRAL, SMOKE, WRECK, _INK, _PAPER, _GOOD, _HOT)
+    marks = (*TEAM_COLOURS, *WEAPON_COLOURS, NEUTRAL, SMOKE, WRECK, _INK, _PAPER, _GOOD, _HOT, *further)
     ground = [colour for _, colour in background.getcolors(256)]
     colours = dict.fromkeys([ImageColor.getrgb(mark) for mark in marks] + ground)
     image = Image.new("P", (1, 1))
@@ -104,18 +115,23 @@ def _palette(background: Image.Image) -> Image.Image:
 
 
 def _draw(canvas: Canvas, episode: Episode, moment: int) -> Image.Image:
-    now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
     owner = episode.holders[moment]
     colour = NEUTRAL if owner == NOBODY else TEAM_COLOURS[owner]
     canvas.disc(episode.zone[:2], episode.zone[2], outline=colour, width=4)
+    draw_fight(canvas, episode, moment)
+    _draw_header(canvas, episode, moment)
+    return canvas.image
+
+
+def draw_fight(canvas: Canvas, episode: Episode, moment: int) -> None:
+    """Draws mechs, smoke and shots of a moment."""
+    now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
     _draw_mechs(canvas, episode, moment, now)
     _draw_smoke(canvas, now)
     for _, weapon, shooter, target in (beam for beam in episode.beams if beam[0] == moment):
         start, end = episode.position[moment, [shooter, target]]
         canvas.line(start, end, WEAPON_COLOURS[weapon])
     _draw_projectiles(canvas, episode.frames, moment)
-    _draw_header(canvas, episode, moment)
-    return canvas.image
 
 
 def _draw_mechs(canvas: Canvas, episode: Episode, moment: int, now: Frame) -> None:

@@ -1,6 +1,6 @@
 """Pictures of mech battles: trajectories from above, an animation and an interactive replay."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -79,7 +79,13 @@ class Viewer(base.Viewer):
         return f"{name} by {ENDINGS[ending]}" if ending >= 0 else name
 
 
-def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
+def save_picture(
+    path: str | Path,
+    episodes: Sequence[Episode],
+    title: str,
+    mark: Callable | None = None,
+    caption: Callable | None = None,
+) -> None:
     """Draws the ways of all mechs on their terrains, as a PNG.
 
     A dot is a start, a triangle the place of a survivor, a cross a death; the circle is the zone.
@@ -88,7 +94,10 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
       path: file to write.
       episodes: at least one; each gets a panel.
       title: headline.
+      mark: `(axes, episode)` draws what is at stake; by default the zone.
+      caption: `(episode) -> str`, below the number of an episode; by default its result and score.
     """
+    mark, caption = mark or _mark_zone, caption or _caption
     from matplotlib.figure import Figure
 
     columns = min(3, len(episodes))
@@ -96,8 +105,8 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
     figure = Figure(figsize=(5.2 * columns, 5.4 * rows + 0.8), dpi=100, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
-        _draw_panel(axes, episode)
-        axes.set_title(f"episode {index}: {_caption(episode)}", fontsize=10)
+        _draw_panel(axes, episode, mark)
+        axes.set_title(f"episode {index}: {caption(episode)}", fontsize=10)
     for axes in grid[len(episodes) :]:
         axes.axis("off")
     figure.suptitle(title)
@@ -105,13 +114,17 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
     figure.savefig(path)
 
 
-def _draw_panel(axes, episode: Episode) -> None:
+def _mark_zone(axes, episode: Episode) -> None:
     from matplotlib.patches import Circle
 
+    axes.add_patch(Circle(episode.zone[:2], episode.zone[2], fill=False, color="black", linewidth=1.6))
+
+
+def _draw_panel(axes, episode: Episode, mark: Callable) -> None:
     rows, columns = episode.voxels.shape[1:]
     image = terrain_image(episode.voxels)
     axes.imshow(image, origin="lower", extent=(0, columns, 0, rows), interpolation="nearest")
-    axes.add_patch(Circle(episode.zone[:2], episode.zone[2], fill=False, color="black", linewidth=1.6))
+    mark(axes, episode)
     for mech in np.flatnonzero(episode.alive[0]):
         colour, died = TEAM_COLOURS[episode.team[mech]], episode.deaths[:, mech]
         end = int(np.argmax(died)) if died.any() else episode.last

@@ -4,13 +4,15 @@ import base64
 import dataclasses
 import html
 import json
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.episode import Episode
-from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
+from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT
 from jaxmarl_echelon.envs.echelon.palette import (
     MATERIAL_COLOURS,
     NEUTRAL,
@@ -29,8 +31,17 @@ _OPACITY = {GLASS: 90, FOLIAGE: 170}
 _BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
 
 
-def save_replay(path: str | Path, episode: Episode) -> None:
-    """Writes an episode as a page in which it can be played, turned and followed."""
+def save_replay(
+    path: str | Path, episode: Episode, further: Mapping = MappingProxyType({}), script: str = ""
+) -> None:
+    """Writes an episode as a page in which it can be played, turned and followed.
+
+    Args:
+      path: file to write.
+      episode: what to show.
+      further: what the recording holds besides, for `script`.
+      script: JavaScript after the page's own.
+    """
     recording = {
         "period": episode.period,
         "zone": np.asarray(episode.zone, float).tolist(),
@@ -40,14 +51,17 @@ def save_replay(path: str | Path, episode: Episode) -> None:
         **_terrain(episode.voxels),
         **_roster(episode),
         **_constants(),
-        "frames": {f.name: encode(getattr(episode.frames, f.name)) for f in dataclasses.fields(Frame)},
+        "frames": {
+            f.name: encode(getattr(episode.frames, f.name)) for f in dataclasses.fields(episode.frames)
+        },
+        **further,
     }
     # A "<" could end the element that the text stands in.
     text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(f"Echelon: {episode.result}"),
         "style": _asset("style.css"),
-        "scripts": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
+        "scripts": "\n".join([*(_asset(f"{name}.js") for name in SCRIPTS), *filter(None, [script])]),
         "recording": text,
     }
     page = _asset("replay.html")

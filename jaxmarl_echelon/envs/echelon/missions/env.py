@@ -25,6 +25,7 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
 from jaxmarl_echelon.envs.echelon.missions.script import mission_script
 from jaxmarl_echelon.envs.echelon.missions.standing import standing_of
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
+from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
 from jaxmarl_echelon.envs.echelon.scene import chassis_of
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
@@ -82,6 +83,7 @@ class EchelonMissions(Echelon):
         self.registry, self.ground = frame.registry, ground
         self._params, self._task = params, task
         self.spec = _spec(self.teams, layout, frame, int(params.echelon.max_decisions))
+        self.viewer = MissionViewer(self, results.OUTCOMES, PERIOD)
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:

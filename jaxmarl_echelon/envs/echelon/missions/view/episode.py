@@ -1,0 +1,101 @@
+"""One recorded mission, and the facts that follow from the recording."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.missions.view.frames import PERCENT
+from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
+from jaxmarl_echelon.envs.echelon.types import NOBODY, TEAMS
+
+# Green, yellow, red: what a mech reports of itself.
+STATUS_COLOURS = ("#37b24d", "#f0b429", "#e03131")
+_GREEN, _YELLOW = 2 / 3, 1 / 3
+
+
+@dataclass(frozen=True)
+class MissionEpisode(Episode):
+    """A mission of M mechs.
+
+    Attributes:
+      verbs: names of the verbs.
+      cell: edge of a coverage cell, voxels.
+      columns: coverage cells along x.
+      area: voxels around an objective that belong to its area of operations.
+    """
+
+    verbs: tuple[str, ...]
+    cell: int
+    columns: int
+    area: float
+
+    @property
+    def score_goal(self) -> float:
+        """Success that fills a bar of the score."""
+        return 1.0
+
+    @cached_property
+    def words(self) -> list[list[str]]:
+        """Per team the order in words at every moment, `[K][T]`."""
+        found = []
+        for team in range(len(TEAMS)):
+            said: dict[tuple, str] = {}
+            rows = zip(
+                self.frames.verb[:, team],
+                self.frames.parameters[:, team],
+                self.frames.zone[:, team],
+                strict=True,
+            )
+            column = []
+            for verb, parameters, zone in rows:
+                key = (int(verb), *map(int, parameters), *map(float, zone))
+                if key not in said:
+                    said[key] = order_in_words(self.verbs[verb], parameters / PERCENT, zone)
+                column.append(said[key])
+            found.append(column)
+        return found
+
+    def covered(self, moment: int, team: int) -> np.ndarray:
+        """Middles `[N, 2]` of the coverage cells that a team has entered by a moment."""
+        bits = np.unpackbits(self.frames.covered[moment, team], bitorder="little")
+        number = np.flatnonzero(bits)
+        return (np.stack([number % self.columns, number // self.columns], -1) + 0.5) * self.cell
+
+    @cached_property
+    def tracks(self) -> np.ndarray:
+        """bool `[T, M, M]`: a viewer has a confirmed track of a target."""
+        bits = np.unpackbits(self.frames.tracks, axis=-1, bitorder="little")
+        return bits[..., : self.frames.tracks.shape[1]].astype(bool)
+
+    def status_colour(self, moment: int, mech: int) -> str:
+        """The colour of what a mech reported last."""
+        share = self.frames.report[moment, mech] / PERCENT
+        return STATUS_COLOURS[0 if share >= _GREEN else 1 if share >= _YELLOW else 2]
+
+    @cached_property
+    def events(self) -> list[tuple[int, int, str]]:
+        """What a commentator would say, in order: (frame, team or -1, sentence)."""
+        said = sorted(self._kills() + self._orders() + self._finds(), key=lambda event: event[0])
+        return [*said, (self.last, NOBODY, self.result)]
+
+    def _orders(self) -> list[tuple[int, int, str]]:
+        """Orders at the start and where they change."""
+        said = []
+        for team, words in enumerate(self.words):
+            changes = [t for t in range(len(words)) if t == 0 or words[t] != words[t - 1]]
+            said += [(t, team, f"{'GO: ' if t else ''}{words[t]}") for t in changes]
+        return said
+
+    def _finds(self) -> list[tuple[int, int, str]]:
+        """Who was found first by whom."""
+        said = []
+        for target in range(self.tracks.shape[2]):
+            seen = np.argwhere(self.tracks[:, :, target])
+            if len(seen):
+                moment, viewer = (int(i) for i in seen[0])
+                said.append(
+                    (moment, int(self.team[viewer]), f"{self.names[viewer]} has found {self.names[target]}")
+                )
+        return said

@@ -1,0 +1,160 @@
+"""Pictures of missions: trajectories, an animation and a replay, with orders and what became of them."""
+
+from importlib import resources
+from pathlib import Path
+
+import jax
+import numpy as np
+from PIL import ImageFont
+
+from jaxmarl_echelon.envs.echelon.animation import Canvas, draw_fight, save_gif
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
+from jaxmarl_echelon.envs.echelon.missions.results import ENDINGS, RED_SCORE, SCORE
+from jaxmarl_echelon.envs.echelon.missions.view.episode import STATUS_COLOURS, MissionEpisode
+from jaxmarl_echelon.envs.echelon.missions.view.frames import snapshot
+from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS
+from jaxmarl_echelon.envs.echelon.render import Viewer, save_picture
+from jaxmarl_echelon.envs.echelon.replay import save_replay
+from jaxmarl_echelon.envs.echelon.types import TEAMS
+
+_PANELS = 6
+_INK, _TRACK = "#1c1c1c", "#8a8a8a"
+_SUCCEED = {
+    "both": "both succeed",
+    "blue": "blue succeeds",
+    "red": "red succeeds",
+    "neither": "neither succeeds",
+}
+
+
+class MissionViewer(Viewer):
+    """Draws evaluations of missions."""
+
+    def __init__(self, env, outcomes: tuple[str, ...], period: float):
+        """Remembers what recordings leave out.
+
+        Args:
+          env: the environment.
+          outcomes: names of the outcome codes.
+          period: seconds per decision.
+        """
+        super().__init__(env.bank, env.teams, outcomes, period)
+        self.snapshot = snapshot(env.teams, env.battle_params)
+        self.verbs, self.ground = env.registry.names, env.ground
+
+    def picture(self, path: Path, evaluation) -> None:
+        """Draws the first episodes of an evaluation, one panel each, as a PNG."""
+        shown = [self._episode(evaluation, i) for i in range(min(_PANELS, len(evaluation.length)))]
+        success = [float(np.mean(evaluation.results[name])) for name in (SCORE, RED_SCORE)]
+        means = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, success, strict=True))
+        title = f"{len(evaluation.length)} episodes: mean success {means}"
+        save_picture(path, shown, title, _mark_orders, _caption)
+
+    def animation(self, path: Path, evaluation, episode: int) -> None:
+        """Draws one episode of an evaluation from above, as a GIF."""
+        save_gif(path, self._episode(evaluation, episode), _draw, (*STATUS_COLOURS, _TRACK))
+
+    def replay(self, path: Path, evaluation, episode: int) -> None:
+        """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
+        shown = self._episode(evaluation, episode)
+        further = {
+            "words": [_changes(words) for words in shown.words],
+            "cell": shown.cell,
+            "cellColumns": shown.columns,
+            "area": shown.area,
+            "statusColours": STATUS_COLOURS,
+        }
+        script = resources.files("jaxmarl_echelon.envs.echelon.missions.view") / "missions.js"
+        save_replay(path, shown, further, script.read_text(encoding="utf-8"))
+
+    def _episode(self, evaluation, index: int) -> MissionEpisode:
+        length = int(evaluation.length[index]) + 1
+        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        return MissionEpisode(
+            voxels=np.asarray(self.bank.voxels.material[int(frames.map_index[0])]),
+            zone=frames.zone[0, 0],
+            frames=frames,
+            blue=self.teams[0],
+            result=self._result(evaluation, index),
+            period=self.period,
+            verbs=self.verbs,
+            cell=self.ground.cell,
+            columns=self.ground.columns,
+            area=AREA,
+        )
+
+    def _result(self, evaluation, index: int) -> str:
+        """How an episode ended, for people: "both succeed (blue 0.71, red 0.60), time"."""
+        outcome, ending = int(evaluation.results["outcome"][index]), int(evaluation.frames.ending[-1, index])
+        if outcome < 0:
+            return "not over"
+        values = [float(evaluation.results[name][index]) for name in (SCORE, RED_SCORE)]
+        grades = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, values, strict=True))
+        end = f", {ENDINGS[ending]}" if ending >= 0 else ""
+        return f"{_SUCCEED[self.outcomes[outcome]]} ({grades}){end}"
+
+
+def _changes(words: list[str]) -> list[tuple[int, str]]:
+    """Where a sentence changes, and into what."""
+    return [(t, text) for t, text in enumerate(words) if t == 0 or text != words[t - 1]]
+
+
+def _caption(episode: MissionEpisode) -> str:
+    alive, present = episode.alive[-1], episode.frames.present[0] > 0
+    sides = [present & (episode.team == team) for team in range(len(TEAMS))]
+    left = " : ".join(f"{alive[side].sum()} of {side.sum()}" for side in sides)
+    seconds = episode.frames.decision[-1] * episode.period
+    orders = "\n".join(f"{team}: {words[0]}" for team, words in zip(TEAMS, episode.words, strict=True))
+    return f"{episode.result}, {seconds:.1f} s, alive {left}\n{orders}"
+
+
+def _mark_orders(axes, episode: MissionEpisode) -> None:
+    """Objectives, areas of operations, and what both teams covered."""
+    from matplotlib.patches import Circle, Rectangle
+
+    for team, colour in enumerate(TEAM_COLOURS):
+        for x, y in episode.covered(episode.last, team):
+            corner = x - episode.cell / 2, y - episode.cell / 2
+            axes.add_patch(
+                Rectangle(corner, episode.cell, episode.cell, color=colour, alpha=0.08, linewidth=0)
+            )
+        for zone in np.unique(episode.frames.zone[:, team], axis=0):
+            axes.add_patch(Circle(zone[:2], zone[2], fill=False, color=colour, linewidth=1.6))
+            wide = zone[2] + episode.area
+            axes.add_patch(Circle(zone[:2], wide, fill=False, color=colour, linewidth=0.7, linestyle=":"))
+
+
+def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
+    """One moment of an animation."""
+    frames = episode.frames
+    for team, colour in enumerate(TEAM_COLOURS):
+        for middle in episode.covered(moment, team):
+            canvas.box(middle, 0.12 * episode.cell, outline=colour)
+        zone = frames.zone[moment, team]
+        canvas.disc(zone[:2], zone[2] - 0.4 * team, outline=colour, width=3)
+        canvas.disc(zone[:2], zone[2] + episode.area, outline=colour, width=1)
+    for viewer, target in np.argwhere(episode.tracks[moment]):
+        canvas.line(*episode.position[moment, [viewer, target]], _TRACK, 1)
+    draw_fight(canvas, episode, moment)
+    for mech in np.flatnonzero(episode.alive[moment]):
+        canvas.disc(
+            episode.position[moment, mech], 0.5, fill=episode.status_colour(moment, mech), outline=_INK
+        )
+    _draw_header(canvas, episode, moment)
+    return canvas.image
+
+
+def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
+    """Bars of success that grow from the edges, orders in words, and the time."""
+    width, font = canvas.image.width, ImageFont.load_default(size=10)
+    success = episode.frames.score[moment]
+    for team, colour in enumerate(TEAM_COLOURS):
+        length = min(float(success[team]), 1.0) * width / 2
+        edges = (0, length) if team == 0 else (width - length, width)
+        if length >= 1:
+            canvas.draw.rectangle((edges[0], 0, edges[1], 10), fill=colour)
+        row, side = 12 + 13 * team, "la"
+        text = f"{TEAMS[team]} {success[team]:.2f}: {episode.words[team][moment]}"
+        canvas.draw.text((6, row), text, fill=colour, font=font, anchor=side)
+    seconds = episode.frames.decision[moment] * episode.period
+    canvas.draw.text((width - 6, 12), f"{seconds:.1f} s", fill=_INK, font=font, anchor="ra")
