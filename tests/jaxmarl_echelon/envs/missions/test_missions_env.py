@@ -328,7 +328,14 @@ def test_a_patrol_follows_its_route(game, red):
 
 def test_configurations_build_and_take_overrides():
     def read(*overrides):
-        small = ("env.maps=1", "env.size=[40,40,20]", "env.cache=null", "env.blue=pack5", "env.red=pack5")
+        small = (
+            "env.maps=1",
+            "env.size=[40,40,20]",
+            "env.cache=null",
+            "env.telemetry=true",
+            "env.blue=pack5",
+            "env.red=pack5",
+        )
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
             return config_lib.read(compose("config", ["env=echelon_missions", *small, *overrides]))
 
