@@ -1,6 +1,7 @@
 """Initial values of parameters."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +21,20 @@ def orthogonal(gain: float = 1.0) -> Callable:
 
     def init(key, shape, dtype=jnp.float32):
         short, long = sorted(shape)
-        x = jax.random.normal(key, (short, long))
-        x = x / jnp.linalg.norm(x)
-
-        def iterate(_, x):
-            square = jnp.matmul(x, x.T, precision="highest")
-            return 1.5 * x - 0.5 * jnp.matmul(square, x, precision="highest")
-
-        x = gain * jax.lax.fori_loop(0, ORTHOGONAL_ITERATIONS, iterate, x)
+        x = gain * _polar_factor(key, short, long)
         return (x if shape == (short, long) else x.T).astype(dtype)
 
     return init
+
+
+# Compiled once per shape where networks are initialised outside of a program.
+@partial(jax.jit, static_argnums=(1, 2))
+def _polar_factor(key: jax.Array, rows: int, columns: int) -> jax.Array:
+    x = jax.random.normal(key, (rows, columns))
+    x = x / jnp.linalg.norm(x)
+
+    def iterate(_, x):
+        square = jnp.matmul(x, x.T, precision="highest")
+        return 1.5 * x - 0.5 * jnp.matmul(square, x, precision="highest")
+
+    return jax.lax.fori_loop(0, ORTHOGONAL_ITERATIONS, iterate, x)
