@@ -165,7 +165,7 @@ def test_groups_of_environments_act_as_each_state_alone(make):
     groups, part = 3, E // 3
     alone = make()
     bank = in_groups(alone, groups)
-    state = different(jax.vmap(alone.init)(jax.random.split(jax.random.key(0), groups)))
+    state = different(jax.jit(jax.vmap(alone.init))(jax.random.split(jax.random.key(0), groups)))
     keys = jax.random.split(jax.random.key(1), 4)
     obs, carry = jax.random.normal(keys[0], (E, A, F)), noise(bank.initial_carry((E, A)))
     reset = jax.random.bernoulli(keys[1], 0.5, (E, A))
@@ -185,6 +185,6 @@ def test_groups_of_environments_act_as_each_state_alone(make):
 
 def test_groups_that_do_not_come_out_even_are_refused():
     bank = in_groups(ppo(), 4)
-    state = jax.vmap(ppo().init)(jax.random.split(jax.random.key(0), 4))
+    state = jax.jit(jax.vmap(ppo().init))(jax.random.split(jax.random.key(0), 4))
     with pytest.raises(ValueError, match="^groups=4: must divide the 6 environments$"):
         bank.greedy(state, jnp.zeros((E, A, F)), (), jnp.zeros((E, A), bool), None)

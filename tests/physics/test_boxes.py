@@ -61,7 +61,7 @@ def test_overlap_of_known_pairs(pose_a, pose_b, expected):
 def test_pile_of_cars_and_one_apart():
     rng = np.random.default_rng(0)
     poses = jnp.asarray(np.r_[rng.normal(0, 0.01, (6, 3)), [[10, 10, 0]]], jnp.float32)
-    pairs = jax.vmap(lambda a: jax.vmap(lambda b: overlap(a, SIZE, b, SIZE))(poses))(poses)
+    pairs = jax.jit(jax.vmap(lambda a: jax.vmap(lambda b: overlap(a, SIZE, b, SIZE))(poses)))(poses)
     expected = np.zeros((7, 7), bool)
     expected[:6, :6] = expected[6, 6] = True
     np.testing.assert_array_equal(pairs, expected)
@@ -161,7 +161,7 @@ def test_contact_has_no_false_alarm_and_misses_less_than_half_a_spacing():
         distance_at = field_of(occupied, 0.05)
 
         def contact(size, intervals):
-            clear = jax.vmap(lambda pose: clearance(pose, size, distance_at, intervals))(poses)
+            clear = jax.jit(jax.vmap(lambda pose: clearance(pose, size, distance_at, intervals)))(poses)
             return np.asarray(clear <= 0)
 
         coarse, fine = contact(SIZE, (7, 5)), contact(SIZE, (640, 450))
@@ -241,5 +241,5 @@ def test_gradients_are_finite_where_rays_miss_or_run_parallel():
         ranges = ray_box(jnp.zeros(2), angles, pose, 0.32, 0.225)
         return jnp.where(jnp.isfinite(ranges), ranges, 0).sum()
 
-    gradient = jax.grad(total)(jnp.array([1.0, 0.0, 0.0]))
+    gradient = jax.jit(jax.grad(total))(jnp.array([1.0, 0.0, 0.0]))
     np.testing.assert_allclose(gradient, [1, 0, 0], atol=1e-5)

@@ -238,9 +238,9 @@ def test_projections_batch_over_maps(bank):
     xy = jax.random.uniform(key_point, (64, 2), minval=-8.0, maxval=8.0)
     maps = jax.random.randint(key_map, (64,), 0, 3)
     whole = frenet(bank, maps, xy)
-    mapped = jax.vmap(frenet, (None, 0, 0))(bank, maps, xy)
+    mapped = jax.jit(jax.vmap(frenet, (None, 0, 0)))(bank, maps, xy)
     local = jax.jit(frenet_near, static_argnums=4)
-    near = jax.vmap(lambda m, p, i: local(bank, m, p, i, 4))(maps, xy, whole[3])
+    near = jax.jit(jax.vmap(lambda m, p, i: local(bank, m, p, i, 4)))(maps, xy, whole[3])
     direct = local(bank, maps, xy, whole[3], 4)
     for results in zip(whole, mapped, near, direct, strict=True):
         for other in results[1:]:

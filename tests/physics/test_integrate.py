@@ -50,5 +50,5 @@ def test_structure_and_dtype_are_kept(integrator):
 
 def test_gradient_through_a_step_matches_the_exact_flow():
     with jax.enable_x64(True):
-        slope = jax.grad(lambda x: rk4(lambda x, u: u * x, x, -2.0, 0.01))(1.5)
+        slope = jax.jit(jax.grad(lambda x: rk4(lambda x, u: u * x, x, -2.0, 0.01)))(1.5)
     np.testing.assert_allclose(slope, np.exp(-0.02), rtol=1e-10)

@@ -219,7 +219,7 @@ def test_environments_see_their_own_maps_and_overlays(pages):
     bank = voxel_bank([blocky(seed, 40, 60) for seed in range(3)])
     environments, pairs = 6, 400
     maps = jnp.asarray(rng.integers(0, 3, environments), jnp.int32)
-    overlays = jax.vmap(lambda _: no_overlay((20, 40, 40), pages, 4))(maps)
+    overlays = jax.jit(jax.vmap(lambda _: no_overlay((20, 40, 40), pages, 4)))(maps)
     cells = jnp.asarray(rng.integers(0, [40, 40, 3], (environments, 400, 3)), jnp.int32)
 
     @jax.jit

@@ -195,7 +195,7 @@ def test_lookup_batches_over_maps_and_points():
     index = jax.random.randint(jax.random.key(1), (50,), 0, 3)
     one_by_one = jnp.stack([distance_at(bank, int(m), point) for m, point in zip(index, xy, strict=True)])
     np.testing.assert_array_equal(distance_at(bank, index, xy), one_by_one)
-    np.testing.assert_array_equal(jax.vmap(distance_at, (None, 0, 0))(bank, index, xy), one_by_one)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(distance_at, (None, 0, 0)))(bank, index, xy), one_by_one)
     with pytest.raises(ValueError, match="at least one map"):
         map_bank([])
 

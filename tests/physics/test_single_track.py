@@ -65,7 +65,7 @@ def test_only_the_steering_is_delayed(depth):
 
 def test_delay_of_a_batch_is_the_delay_of_each():
     buffer, command = jnp.arange(24.0).reshape(3, 2, 2, 2), -jnp.arange(12.0).reshape(3, 2, 2)
-    one_by_one = jax.vmap(jax.vmap(push_command))(buffer, command)
+    one_by_one = jax.jit(jax.vmap(jax.vmap(push_command)))(buffer, command)
     for batch, single in zip(push_command(buffer, command), one_by_one, strict=True):
         np.testing.assert_array_equal(batch, single)
 
@@ -303,7 +303,7 @@ def test_every_car_may_have_its_own_parameters():
     commands = jnp.asarray(rng.uniform(-1, 1, (4, 2)), jnp.float32)
     pairs = (limo_car(), f1tenth_car()), (f110_gains(), gym_gains())
     cars, gains = (jax.tree.map(lambda *leaves: jnp.stack(leaves * 2), *pair) for pair in pairs)
-    mapped, _ = jax.vmap(lambda *args: advance(*args, DT))(states, commands, cars, gains)
+    mapped, _ = jax.jit(jax.vmap(lambda *args: advance(*args, DT)))(states, commands, cars, gains)
     broadcast, _ = advance(states, commands, cars, gains, DT)
     np.testing.assert_allclose(mapped, broadcast, rtol=1e-6, atol=1e-6)
     for i, (car, gain) in enumerate(zip(*pairs, strict=True)):

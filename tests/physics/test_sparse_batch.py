@@ -87,7 +87,7 @@ def test_fold_active_visits_each_active_entry_once_in_order(lockstep, size):
     def fold(mask):
         return fold_active(mask, visit, (jnp.full(size, -1), jnp.int32(0)), 4, lockstep=lockstep)
 
-    seen, clock = jax.vmap(fold)(jnp.asarray(mask))
+    seen, clock = jax.jit(jax.vmap(fold))(jnp.asarray(mask))
     np.testing.assert_array_equal(seen, np.where(mask, np.cumsum(mask, 1) - 1, -1))
     np.testing.assert_array_equal(clock, mask.sum(1))
 
@@ -107,7 +107,7 @@ def test_a_loop_while_anywhere_selects_nothing():
         )
 
     start = jnp.arange(8), jnp.ones((8, 100))
-    assert jax.vmap(count)(start)[0].tolist() == [5, 5, 5, 5, 5, 5, 6, 7]
+    assert jax.jit(jax.vmap(count))(start)[0].tolist() == [5, 5, 5, 5, 5, 5, 6, 7]
     body = str(jax.make_jaxpr(jax.vmap(count))(start))
     assert "bool[8,100]" not in body
 

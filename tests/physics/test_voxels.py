@@ -342,7 +342,7 @@ def test_static_terrain_takes_nothing():
 def test_environments_change_apart():
     bank = voxel_bank([scattered(seed, (6, 12, 12)) for seed in (7, 8)])
     maps = jnp.arange(4) % 2
-    overlays = jax.vmap(lambda _: no_overlay((6, 12, 12), 9, 8))(maps)
+    overlays = jax.jit(jax.vmap(lambda _: no_overlay((6, 12, 12), 9, 8)))(maps)
     cells = jnp.asarray(np.random.default_rng(9).integers(0, [12, 12, 6], (4, 30, 3)), jnp.int32)
     amount, where = jnp.full(30, 70.0), jnp.ones(30, bool)
 

@@ -20,7 +20,7 @@ def test_gaussian_agrees_with_scipy():
 
 
 def test_gaussian_samples_have_its_moments():
-    samples = jax.vmap(Gaussian(MEAN, LOG_STD).sample)(jax.random.split(jax.random.key(0), 20_000))
+    samples = jax.jit(jax.vmap(Gaussian(MEAN, LOG_STD).sample))(jax.random.split(jax.random.key(0), 20_000))
     np.testing.assert_allclose(samples.mean(0), MEAN, atol=0.03)
     np.testing.assert_allclose(samples.std(0), np.broadcast_to(np.exp(LOG_STD), (2, 2)), rtol=0.03)
 
@@ -28,7 +28,7 @@ def test_gaussian_samples_have_its_moments():
 def test_squashed_density_integrates_to_one_and_gives_the_entropy():
     distribution = SquashedGaussian(jnp.array([0.4]), jnp.array([-0.3]))
     grid = jnp.tanh(jnp.linspace(-7.0, 7.0, 20_001))[:, None]
-    density = jnp.exp(jax.vmap(distribution.log_prob)(grid))
+    density = jnp.exp(jax.jit(jax.vmap(distribution.log_prob))(grid))
     np.testing.assert_allclose(jnp.trapezoid(density, grid[:, 0]), 1.0, atol=1e-3)
     entropy = -jnp.trapezoid(density * jnp.log(density), grid[:, 0])
     np.testing.assert_allclose(distribution.entropy(), entropy, atol=2e-3)
@@ -39,7 +39,9 @@ def test_squashed_samples_keep_their_log_probability_even_when_saturated():
     action = distribution.sample(jax.random.key(1))
     assert jnp.all(jnp.abs(action) < 1.0)
     assert jnp.isfinite(distribution.log_prob(action))
-    grads = jax.grad(lambda m: SquashedGaussian(m, distribution.log_std).log_prob(action))(distribution.mean)
+    grads = jax.jit(jax.grad(lambda m: SquashedGaussian(m, distribution.log_std).log_prob(action)))(
+        distribution.mean
+    )
     assert jnp.all(jnp.isfinite(grads))
 
 
@@ -48,7 +50,7 @@ def test_squashed_entropy_has_the_gradient_of_its_value():
         return SquashedGaussian(jnp.array([mean]), jnp.array([-0.3])).entropy()
 
     slope = (entropy(0.51) - entropy(0.49)) / 0.02
-    np.testing.assert_allclose(jax.grad(entropy)(0.5), slope, rtol=1e-2)
+    np.testing.assert_allclose(jax.jit(jax.grad(entropy))(0.5), slope, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -62,14 +64,14 @@ def test_illegal_options_are_impossible_and_everything_stays_finite(dtype):
     np.testing.assert_allclose(probabilities[:, :3].sum(-1).astype(jnp.float32), 1.0, atol=1e-2)
     assert jnp.all(jnp.isfinite(distribution.entropy()))
 
-    samples = jax.vmap(distribution.sample)(jax.random.split(jax.random.key(0), 500))
+    samples = jax.jit(jax.vmap(distribution.sample))(jax.random.split(jax.random.key(0), 500))
     legal = jnp.stack([jnp.take(mask[0, :3], samples[:, 0, 0]), jnp.take(mask[0, 3:], samples[:, 0, 1])])
     assert jnp.all(legal) and samples.dtype == jnp.int32
     action = distribution.mode()
     assert jnp.take(mask[1, 3:], action[1, 1]) and action[0, 0] == 0
 
     total = lambda x: (build(x).entropy() + build(x).log_prob(action)).sum().astype(jnp.float32)  # noqa: E731
-    grads = jax.grad(total)(logits)
+    grads = jax.jit(jax.grad(total))(logits)
     assert jnp.all(jnp.isfinite(grads))
     assert jnp.all(jnp.where(mask, True, grads == 0.0))
 
@@ -96,12 +98,12 @@ def test_divergences_are_what_samples_say():
     second = Gaussian(jnp.array([0.0, 0.4]), jnp.array([0.2, -0.3]))
     for family in (Gaussian, SquashedGaussian):
         a, b = family(first.mean, first.log_std), family(second.mean, second.log_std)
-        actions = jax.vmap(a.sample)(jax.random.split(key, 40_000))
+        actions = jax.jit(jax.vmap(a.sample))(jax.random.split(key, 40_000))
         sampled = (a.log_prob(actions) - b.log_prob(actions)).mean()
         np.testing.assert_allclose(divergence(a, b), sampled, rtol=0.02)
         np.testing.assert_allclose(divergence(a, a), 0.0, atol=1e-6)
     a, b = (MultiCategorical(jax.random.normal(k, (5,)), (2, 3)) for k in jax.random.split(key))
-    actions = jax.vmap(a.sample)(jax.random.split(key, 40_000))
+    actions = jax.jit(jax.vmap(a.sample))(jax.random.split(key, 40_000))
     np.testing.assert_allclose(
         divergence(a, b), (a.log_prob(actions) - b.log_prob(actions)).mean(), rtol=0.05
     )

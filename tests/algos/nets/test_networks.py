@@ -60,7 +60,7 @@ def test_critics_are_independent_members_of_one_ensemble():
     np.testing.assert_allclose(critics.apply(one, OBS, action)[0], values[2], rtol=1e-5, atol=1e-6)
     assert jnp.abs(values[0] - values[1]).max() > 1e-3
     for slot in (0, 1):
-        slope = jax.grad(lambda *x: critics.apply(params, *x)[0].sum(), argnums=slot)(OBS, action)
+        slope = jax.jit(jax.grad(lambda *x: critics.apply(params, *x)[0].sum(), argnums=slot))(OBS, action)
         assert jnp.abs(slope).max() > 0
 
 
@@ -75,7 +75,7 @@ def test_state_dependent_deviation_starts_at_its_value_and_depends_on_the_state(
 def test_the_critic_has_its_own_trunk_unless_shared():
     def influence(params):
         """Whether the value's gradient reaches the actor's trunk."""
-        grads = jax.grad(lambda p: policy.apply(p, OBS, None)[1].sum())(params)
+        grads = jax.jit(jax.grad(lambda p: policy.apply(p, OBS, None)[1].sum()))(params)
         return float(jnp.abs(grads["params"]["actor_trunk"]["layer_0"]["kernel"]).sum()) > 0
 
     policy, params = build()

@@ -100,7 +100,7 @@ def test_one_step_follows_the_policy_gradient(action):
             - 0.1 * jnp.mean(entropy)
         )
 
-    grads = jax.grad(loss)(state.params)
+    grads = jax.jit(jax.grad(loss))(state.params)
     learnt, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
     expected = jax.tree.map(lambda p, g: p - g / (jnp.abs(g) + 1.0), state.params, grads)
     assert_same(learnt.params, expected, rtol=1e-4, atol=1e-5)
@@ -156,7 +156,7 @@ def test_hyper_parameters_are_traced():
         return agent.update(start, jax.random.key(2), rollout)
 
     rates, decays = jnp.array([1e-4, 1e-3]), jnp.array([0.5, 0.99])
-    together = jax.vmap(run)(rates, decays)
+    together = jax.jit(jax.vmap(run))(rates, decays)
     for i in range(2):
         single = jax.jit(run)(rates[i], decays[i])
         assert_same(jax.tree.map(lambda x, i=i: x[i], together), single, rtol=1e-3, atol=1e-5)

@@ -52,7 +52,7 @@ def test_beta_goes_to_one():
 
 
 def test_a_partition_holds_every_row_once_and_differs_from_key_to_key():
-    parts = jax.vmap(lambda key: partition(key, S, 3))(jax.random.split(jax.random.key(0), 500))
+    parts = jax.jit(jax.vmap(lambda key: partition(key, S, 3)))(jax.random.split(jax.random.key(0), 500))
     assert parts.shape == (500, 3, M)
     np.testing.assert_array_equal(jnp.sort(parts.reshape(500, -1)), np.tile(np.arange(S), (500, 1)))
     seen = np.zeros((3, S))
@@ -235,7 +235,7 @@ def test_runs_side_by_side_equal_single_runs():
     def draw(key, alpha):
         return choose(key, "prioritized", jnp.arange(M), advantage, alive, alpha=alpha, beta=0.4)
 
-    together = jax.vmap(draw)(keys, alphas)
+    together = jax.jit(jax.vmap(draw))(keys, alphas)
     for i in range(3):
         rows, weight = draw(keys[i], alphas[i])
         np.testing.assert_array_equal(together[0][i], rows)

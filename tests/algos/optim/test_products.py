@@ -36,7 +36,7 @@ def test_a_batch_of_matrices():
     kernels = jnp.stack([scale * kernel for scale in (1.0, -2.0, 0.5, 3.0, 0.0)])
     for axes, others in (((0, 0, 0), (x, kernels, slope)), ((None, 0, 0), (x[0], kernels, slope))):
         got = jax.jit(jax.vmap(lambda *a: pull_back(product, *a), axes))(*others)
-        wanted = jax.vmap(lambda *a: pull_back(jnp.matmul, *a), axes)(*others)
+        wanted = jax.jit(jax.vmap(lambda *a: pull_back(jnp.matmul, *a), axes))(*others)
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_allclose(one, other, **TIGHT)
 

@@ -138,7 +138,7 @@ def test_variants_of_the_state_run_side_by_side_and_share_the_evaluation():
         own = [made.stage_params(state, index)["level"] for index in range(3)]
         return jnp.stack(own), made.evaluation(state)["level"]
 
-    levels, scored = jax.vmap(run)(jnp.array([10.0, 20.0]))
+    levels, scored = jax.jit(jax.vmap(run))(jnp.array([10.0, 20.0]))
     np.testing.assert_array_equal(levels, [[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])
     np.testing.assert_array_equal(scored, [7.0, 7.0])
 

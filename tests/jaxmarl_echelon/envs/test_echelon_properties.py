@@ -210,7 +210,7 @@ def test_equal_keys_give_equal_battles(battles, history):
 
 def test_starts_in_the_corners(simulation, params):
     keys = jax.random.split(jax.random.key(0), 200)
-    battles = jax.vmap(simulation.start, (0, 0, None))(keys, jnp.arange(200) % 6, params)
+    battles = jax.jit(jax.vmap(simulation.start, (0, 0, None)))(keys, jnp.arange(200) % 6, params)
     corners = np.asarray(simulation.bank.corners)[np.arange(200) % 6][:, simulation.team]
     position, size = np.asarray(battles.mechs.position), np.asarray(chassis_of(params).size)
     far = np.stack([corners & 1, corners >> 1], -1) == 1
@@ -228,7 +228,7 @@ def test_starts_in_the_corners(simulation, params):
 def test_static_terrain_stays_as_it_is(simulation, params):
     static = dataclasses.replace(simulation, pages=0, substeps=2)
     keys = jax.random.split(jax.random.key(0), 3)
-    start = jax.vmap(static.start, (0, 0, None))(keys, jnp.arange(3), params)
+    start = jax.jit(jax.vmap(static.start, (0, 0, None)))(keys, jnp.arange(3), params)
     dying = start.replace(mechs=start.mechs.replace(hp=start.mechs.hp.at[:, 0].set(0.0)))
     after = jax.jit(jax.vmap(static.decide, (0, 0, None, None)))(keys, dying, jnp.ones((10, 26)), params)
     assert after.tally.died[:, 0].all() and after.overlay.gone.size == 0

@@ -382,7 +382,7 @@ def test_evaluation_goes_round_the_spawn_points(env):
     params = env.default_params().replace(
         spawn_weights=jnp.array([1.0, 0, 2.0, 0, 0, 1.0]), speed_range=jnp.array([0.1, 0.3])
     )
-    chosen = jax.vmap(env.evaluation_params, (None, 0))(params, jnp.arange(6))
+    chosen = jax.jit(jax.vmap(env.evaluation_params, (None, 0)))(params, jnp.arange(6))
     assert np.asarray(chosen.spawn_weights).argmax(1).tolist() == [0, 2, 5, 0, 2, 5]
     speeds = np.array([0.1, 0.2, 0.3] * 2)
     np.testing.assert_allclose(chosen.speed_range, np.stack([0.95 * speeds, 1.05 * speeds], -1), atol=1e-6)

@@ -80,7 +80,7 @@ def test_goals_are_relative_positions_in_metres(env, played):
     poses = poses_of(state.cars.state)
     ego, target = poses[:, :, ATTACKER], poses[:, :, DEFENDER]
     goal, obs = env.goals["attacker"], time.obs["attacker"][:, :, 0]
-    place = jax.vmap(jax.vmap(rotate))(target[..., :2] - ego[..., :2], -ego[..., 2])
+    place = jax.jit(jax.vmap(jax.vmap(rotate)))(target[..., :2] - ego[..., :2], -ego[..., 2])
     np.testing.assert_allclose(goal.achieved(obs), place, atol=1e-4)
     wanted = goal.desired(obs)
     np.testing.assert_allclose(wanted, state.goal, atol=1e-5)

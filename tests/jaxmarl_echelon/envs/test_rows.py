@@ -51,7 +51,7 @@ def test_narrow_leaves_share_one_array_per_dtype():
 
 def test_rows_are_those_of_the_single_trees_also_in_a_batch_of_batches():
     tree = trees(6)
-    single = jax.vmap(row)(tree)
+    single = jax.jit(jax.vmap(row))(tree)
     chex.assert_trees_all_equal(jax.tree.map(_raw, single), jax.tree.map(_raw, rows(tree)))
     nested = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), rows(tree))
     back = jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), nested.tree)
@@ -60,7 +60,7 @@ def test_rows_are_those_of_the_single_trees_also_in_a_batch_of_batches():
 
 def test_what_does_not_depend_on_the_batch_is_laid_out_once():
     constant = {"gain": jnp.float32(2.0), "limit": jnp.arange(3.0)}
-    laid = jax.vmap(lambda _: row(constant), out_axes=None, axis_size=7)(jnp.arange(7))
+    laid = jax.jit(jax.vmap(lambda _: row(constant), out_axes=None, axis_size=7))(jnp.arange(7))
     assert laid.narrow["float32"].tolist() == [2.0, 0.0, 1.0, 2.0]
 
 

@@ -22,7 +22,7 @@ INF = float("inf")
     ids=str,
 )
 def test_samples_belong_to_the_space(space):
-    samples = jax.vmap(space.sample)(jax.random.split(jax.random.key(0), 500))
+    samples = jax.jit(jax.vmap(space.sample))(jax.random.split(jax.random.key(0), 500))
     assert samples.shape == (500, *space.shape)
     assert samples.dtype == space.dtype
     assert np.asarray(space.contains(samples)).shape == (500,)
@@ -54,7 +54,7 @@ def test_equal_descriptions_are_equal_and_hash_alike():
 def test_discrete_membership_and_mask():
     assert Discrete(3).contains(jnp.array([-1, 0, 2, 3])).tolist() == [False, True, True, False]
     mask = jnp.array([False, True, False, True])
-    draws = jax.vmap(Discrete(4).sample, (0, None))(jax.random.split(jax.random.key(2), 200), mask)
+    draws = jax.jit(jax.vmap(Discrete(4).sample, (0, None)))(jax.random.split(jax.random.key(2), 200), mask)
     assert set(draws.tolist()) == {1, 3}
 
 
@@ -62,7 +62,9 @@ def test_multi_discrete_mask_is_read_choice_after_choice():
     space = MultiDiscrete((2, 3, 1))
     assert space.mask_size == 6
     mask = jnp.array([False, True, True, False, True, True])
-    draws = np.asarray(jax.vmap(space.sample, (0, None))(jax.random.split(jax.random.key(3), 200), mask))
+    draws = np.asarray(
+        jax.jit(jax.vmap(space.sample, (0, None)))(jax.random.split(jax.random.key(3), 200), mask)
+    )
     assert set(draws[:, 0]) == {1} and set(draws[:, 1]) == {0, 2} and set(draws[:, 2]) == {0}
     assert space.contains(jnp.array([[1, 2, 0], [1, 2, 1], [2, 0, 0]])).tolist() == [True, False, False]
 

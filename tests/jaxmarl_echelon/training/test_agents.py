@@ -77,7 +77,7 @@ def reinforce(rate=0.5):
 
         same = jnp.abs(taken(state, rollout.obs, rollout.action) - sampled).max()
         away = jnp.abs(witness["seen"] - rollout.obs).max()
-        state = jax.tree.map(lambda x, g: x - rate * g, state, jax.grad(loss)(state))
+        state = jax.tree.map(lambda x, g: x - rate * g, state, jax.jit(jax.grad(loss))(state))
         return state, {"apart": jnp.maximum(same, away)}
 
     return Agent(
