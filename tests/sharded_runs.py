@@ -1,13 +1,17 @@
 """Short runs on several devices, in a process that has them; `test_shards` reads what it writes.
 
-    python tests/sharded_runs.py FOLDER
+    python tests/sharded_runs.py PART FOLDER
 
-JAX must have been told to cut the CPU into `DEVICES` devices.
+PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
 
 import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +26,15 @@ from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Goal
+from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import group, loop
 from jaxmarl_echelon.training.compiling import Compiled, compile_program
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.devices import Layout
+from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import run_key
 from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
 
@@ -170,3 +178,132 @@ def unlike(state, local) -> list[str]:
         if not mark and len(set(copies)) > 1:
             found.append(jax.tree_util.keystr(path))
     return found
+
+
+def write_run(name: str, devices: int, folder: Path) -> None:
+    """Writes the state after the first and the last update, the first report, and what replicas say."""
+    one = sharded(name, devices)
+    state = one.compiled.init()
+    for number in range(1, UPDATES + 1):
+        state, report = one.compiled.chunk(state)
+        if number == 1:
+            np.savez(folder / f"{name}_{devices}_first.npz", **arrays((state, report)))
+    course, assessment = one.compiled.assess(state)
+    last = state, assessment.result
+    np.savez(folder / f"{name}_{devices}_last.npz", **arrays(last))
+    differing = unlike(state, one.program.local(state))
+    (folder / f"{name}_{devices}.json").write_text(json.dumps({"differing": differing}))
+    if devices == DEVICES:
+        (folder / f"{name}.hlo").write_text(one.compiled.executable().as_text())
+
+
+def write_moves(name: str, folder: Path) -> None:
+    """A run that goes on with fewer devices after every update, and one that keeps all."""
+    for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
+        resume = None
+        for number, devices in enumerate(places, 1):
+            config = configure(name, updates=4)
+            program = make_program(config)
+            layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
+            tracker, resolved = Tracker({}), {"seed": config.seed}
+            loop.train(config, program, resolved, folder / run, tracker, resume, until, layout)
+            resume = checkpoints.find(folder / run, "latest")
+        like = jax.eval_shape(program.init, run_key(config.seed))
+        np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore(resume, like)))
+
+
+def write_seeds(folder: Path) -> None:
+    """Four seeds, each on two devices, and the same on one."""
+    places = {"spread": Layout.over(jax.devices(), 4, grouped=True), "together": ALONE}
+    for run, layout in places.items():
+        members = []
+        for seed in range(4):
+            config = configure("a2c", 2)
+            config = config.__class__(**vars(config) | {"seed": seed, "curriculum": fixed})
+            members.append(group.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
+        group.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
+
+
+def told(arguments: Sequence[str], folder: Path) -> dict:
+    """What a command line ends with, says, and leaves, begun in an empty folder."""
+    folder.mkdir(parents=True)
+    out, errors, status = StringIO(), StringIO(), 0
+    sys.argv = ["train", *arguments]
+    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            command_line.guarded(train.main)
+        except SystemExit as end:
+            status = end.code
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return {"status": status, "out": out.getvalue(), "errors": errors.getvalue(), "left": left}
+
+
+TINY = (
+    "env=gymnax/CartPole-v1",
+    "algo=ppo",
+    "tuning=none",
+    "algo.horizon=8",
+    "algo.widths=[8]",
+    "algo.num_minibatches=1",
+    "tracking=quiet",
+    "num_envs=16",
+    "eval_episodes=8",
+    "env.params.max_steps_in_episode=20",
+)
+REFUSED = {
+    "envs": ("num_envs=12", "devices=8"),
+    "episodes": ("eval_episodes=12", "devices=8"),
+    "absent": ("devices=9",),
+    "shards": ("shards=8", "devices=3"),
+    "memory": ("num_envs=1073741824", "devices=8"),
+}
+
+
+def write_lines(folder: Path) -> None:
+    """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
+    heard = {name: told([*TINY, *more], folder / name) for name, more in REFUSED.items()}
+    begun = [*TINY, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
+    heard["begun"] = told(begun, folder / "begun")
+    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
+    shutil.copytree(run, folder / "before", symlinks=True)
+    heard["three"] = told([f"resume={run}", "devices=3"], folder / "three")
+    (folder / "lines.json").write_text(json.dumps(heard))
+
+
+def write_runs(names: Sequence[str], folder: Path) -> None:
+    """`write_run` of every algorithm on every number of devices."""
+    for name in names:
+        for devices in PLACES[name]:
+            write_run(name, devices, folder)
+
+
+def write_rollouts(folder: Path) -> None:
+    """Learners from rollouts, and a run that moves; its programs are in the cache by then."""
+    write_runs(("ppo", "ppo_rnn", "a2c"), folder)
+    write_moves("ppo", folder)
+
+
+def write_replays(folder: Path) -> None:
+    """Learners from a replay."""
+    write_runs(("sac", "td3", "tqc"), folder)
+
+
+def write_rest(folder: Path) -> None:
+    """Seeds over devices, and the command line."""
+    write_seeds(folder)
+    write_lines(folder)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "rollouts": write_rollouts,
+    "replays": write_replays,
+    "rest": write_rest,
+}
+
+
+if __name__ == "__main__":
+    part, where = sys.argv[1:]
+    if len(jax.devices()) != DEVICES:
+        raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    PARTS[part](Path(where))
