@@ -117,7 +117,7 @@ def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path
 
 
 def test_signals_and_kills(repository, tmp_path):
-    """SIGTERM to either: both save and end well. A kill: the other ends, and the run goes on from `latest`."""
+    """SIGTERM to either: both save and end well. A kill: the other ends, and `latest` can be continued."""
     where, run = placed(tmp_path, "long")
     arguments = (*TINY, *where, "total_env_steps=1000000000", "resume=auto")
     steps = [0]

@@ -309,7 +309,9 @@ def test_a_collective_gives_every_shard_the_same(four, call, expected):
         for copy in np.asarray(found):
             np.testing.assert_allclose(copy, wanted)
 
-    jax.tree.map(equal, four(call), jax.tree.map(np.asarray, expected, is_leaf=lambda x: not isinstance(x, dict)))
+    jax.tree.map(
+        equal, four(call), jax.tree.map(np.asarray, expected, is_leaf=lambda x: not isinstance(x, dict))
+    )
 
 
 def test_every_shard_has_its_own_part_of_rows_and_keys(four):
