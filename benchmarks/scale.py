@@ -251,7 +251,8 @@ def show_plan(arguments: argparse.Namespace, found: Sequence[Collective], measur
             f"{environments:,} per GPU",
         )
     told_so = (
-        f"on paper, not measured: f = {rounds:,} rounds x {arguments.round * 1e6:,.0f} us = {fixed * 1e3:,.0f} ms, "
+        f"on paper, not measured: f = {rounds:,} rounds x {arguments.round * 1e6:,.0f} us"
+        f" = {fixed * 1e3:,.0f} ms, "
         f"w E = {per_device:,} steps / ({arguments.rate:,.0f} steps/s) = {work * 1e3:,.0f} ms on each GPU"
     )
     Console().print(told_so, table)
