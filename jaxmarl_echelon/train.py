@@ -338,6 +338,7 @@ def launch(
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Runs a Hydra sweep, after checking that all combinations can be composed."""
+    extras.require_launcher(overrides)
     for chosen in command_line.combinations(overrides, sources):
         extras.require(*command_line.compose_config(chosen, sources))
     # By its importable name, so that a launcher can hand it to other machines.
