@@ -106,6 +106,11 @@ def any_of(flag: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(flag)).any()) if several() else flag
 
 
+def least(number: float) -> float:
+    """The smallest of all processes' numbers, in float32; all must ask."""
+    return float(multihost_utils.process_allgather(np.float32(number)).min()) if several() else number
+
+
 def first_says(text: str) -> str:
     """The text of process 0, at most 1,000 bytes; all must ask."""
     if not several():

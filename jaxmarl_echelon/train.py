@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -187,7 +188,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
 
     Process 0 writes the configuration, the summary and the plots to the folder.
     """
-    first = processes.is_first()
+    first, begun = processes.is_first(), folder.exists()
     require_shared(folder)
     if first:
         announce(job, folder)
@@ -195,10 +196,12 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     try:
         summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
-        if first and checkpoint is None:
-            shutil.rmtree(folder)
+        if first and not begun:
+            discard(folder)
         raise
-    except checkpoints.CheckpointError:
+    except checkpoints.CheckpointError as error:
+        if processes.several():
+            processes.end(str(error))
         raise
     except ValueError as error:
         # The configuration is valid at this point, so this is not a user error.
@@ -227,6 +230,14 @@ def announce(job: Job, folder: Path) -> None:
         print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
     for role, plan in job.plans.items():
         Console().print(tables.plan(role, plan))
+
+
+def discard(folder: Path) -> None:
+    """Removes a run's folder, and those that `run_folder` put around it where they are empty."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for parent in folder.parents[:3]:
+            parent.rmdir()
 
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
