@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -31,6 +31,14 @@ class Collective(NamedTuple):
     times: int | None
     loops: tuple[int | None, ...]
     place: str
+
+
+class Link(NamedTuple):
+    """What so many GPUs are joined by: bytes/s of the slowest link per GPU, and seconds per message."""
+
+    devices: int
+    bandwidth: float
+    latency: float
 
 
 def collectives(text: str) -> list[Collective]:
@@ -87,3 +95,19 @@ def _bytes(types: str, *, halves: bool) -> int:
         bits = int(re.sub(r"\D", "", dtype) or 8) if dtype != "pred" else 8
         sizes.append(math.prod(int(n) for n in lengths.split(",") if n) * bits // 8)
     return sum(sizes[len(sizes) // 2 :] if halves else sizes)
+
+
+def communication(found: Sequence[Collective], measured: int, link: Link) -> float:
+    """Seconds that a call's collectives take over a link, one after another.
+
+    Args:
+      found: the collectives.
+      measured: the number of devices that they were read for.
+      link: what the devices are joined by.
+    """
+    number, total = link.devices, 0.0
+    for one in found:
+        passed = 2.0 * one.bytes if one.kind == "all-reduce" else one.bytes * number / measured
+        volume = passed * (number - 1) / number / link.bandwidth
+        total += (one.times or 1) * (2 * math.ceil(math.log2(number)) * link.latency + volume)
+    return total

@@ -1,11 +1,11 @@
 """One run on 1, 2, 4, ... devices: steps/s, efficiency, what devices say to each other, and a plan on paper.
 
-    python benchmarks/scale.py [KEY=VALUE ...] [--devices 1,2,4,8] [--envs-per-device 512] [--turns 3]
+    python benchmarks/scale.py [KEY=VALUE ...] [--devices 1,2,4,8] [--envs-per-device 512] [--turns 4]
     python benchmarks/scale.py [KEY=VALUE ...] --one-device 1024,4096,16384,65536
 
 Devices are parts into which XLA cuts the CPU, or the machine's GPUs with `--platform default`. Weak scaling
 gives every device the same number of environments, strong scaling divides those of the smallest count. Every
-count runs in a process of its own, all in turns, and times whole updates without evaluations. Parts of a CPU
+count has a process of its own, which makes an update when it is its turn, without evaluations. Parts of a CPU
 share its cores: the rates say what the program costs, not how it scales beyond them.
 
 The collectives are read from the compiled program of the largest count, and the plan computes from them
@@ -24,10 +24,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
-from collectives import KINDS, Collective, collectives
+from collectives import KINDS, Collective, Link, collectives, communication
 from rich.console import Console
 from rich.table import Table
 from trainer import best_seconds, make_collect
@@ -45,14 +44,6 @@ GOOD = 0.9
 LINKS = "8:300e9:10e-6,64:25e9:20e-6"
 
 
-class Link(NamedTuple):
-    """What so many GPUs are joined by: bytes/s of the slowest link per GPU, and seconds per message."""
-
-    devices: int
-    bandwidth: float
-    latency: float
-
-
 def parse() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -61,10 +52,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", help=f"of the job; without any {' '.join(DEFAULT)}")
     parser.add_argument("--devices", type=numbers, default=(1, 2, 4, 8))
     parser.add_argument("--envs-per-device", type=int, default=512)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=3, help="timed per turn, after one that is not")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument(
+        "--num-envs", type=int, help="of strong scaling; default: those of the fewest devices"
+    )
     parser.add_argument("--platform", choices=("cpu", "default"), default="cpu")
-    parser.add_argument("--cores", help="cores of each count, as for taskset, separated by slashes: 0/0,1")
+    parser.add_argument("--cores", help="each count on each of these, as for taskset: 0/0,1")
     parser.add_argument("--only", choices=("weak", "strong"))
     parser.add_argument("--links", default=LINKS, help="devices:bytes/s:seconds, separated by commas")
     parser.add_argument("--rate", type=float, default=1e6, help="steps/s of one GPU, for the plan")
@@ -86,107 +79,136 @@ def read(overrides: Sequence[str], **changes) -> config_lib.RunConfig:
     return config_lib.read(composed)
 
 
-def measure(overrides: Sequence[str], devices: int, num_envs: int, updates: int) -> dict:
-    """Seconds of each of so many updates, and the collectives of one."""
+def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
+    """Compiles a run and tells of it in a line, then makes an update for every line that it hears.
+
+    Answers with the seconds of the update.
+    """
     config = read(overrides, num_envs=num_envs, shards=devices, eval_episodes=devices)
     program = make_program(config, tuned=True)
-    layout = Layout.over(jax.devices()[:devices])
-    arguments = (run_key(config.seed),)
     compiled = compile_program(
         lambda key, world: program.init(key, world=world),
         program.update,
         scored_assessment(program, config.seed),
-        arguments,
+        (run_key(config.seed),),
         program.world,
         1,
         program.compiler_options,
-        layout,
+        Layout.over(jax.devices()[:devices]),
         program.local,
     )
-    state, seconds = compiled.init(), []
-    for _ in range(updates + 1):
-        begin = time.perf_counter()
-        state, report = compiled.chunk(state)
-        jax.block_until_ready((state, report))
-        seconds.append(time.perf_counter() - begin)
-    found = collectives(compiled.executable().as_text()) if devices > 1 else []
-    return {
-        "seconds": seconds[1:],
+    state, _ = compiled.chunk(compiled.init())
+    facts = {
         "steps": config.steps_per_update,
         "decisions": config.horizon,
         "num_envs": num_envs,
-        "collectives": found,
-        "device": jax.devices()[0].device_kind,
+        "collectives": collectives(compiled.executable().as_text()) if devices > 1 else [],
     }
+    print(json.dumps(facts), flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        state, report = compiled.chunk(state)
+        jax.block_until_ready((state, report))
+        print(json.dumps(time.perf_counter() - begin), flush=True)
 
 
-def in_process(arguments: argparse.Namespace, job: dict, cores: str | None) -> dict:
-    """`measure` in a process that has the devices; exits with its output if it fails."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    environment = dict(os.environ)
-    if arguments.platform == "cpu":
-        environment |= {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={job['devices']}",
-        }
-    pinned = ["taskset", "-c", cores] if cores else []
-    command = [*pinned, sys.executable, HERE, "--measure", json.dumps(job)]
-    environment["PYTHONPATH"] = os.pathsep.join((str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{job}: failed\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+class Measured:
+    """`measure` in a process that has the devices.
+
+    Attributes:
+      facts: what it told of the run.
+      seconds: of the updates so far.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, job: dict, cores: str | None):
+        self.job, self.seconds = job, []
+        environment = dict(os.environ)
+        if arguments.platform == "cpu":
+            flags = (
+                f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={job['devices']}"
+            )
+            environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        paths = str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")
+        command = ["taskset", "-c", cores] if cores else []
+        self.process = subprocess.Popen(
+            [*command, sys.executable, HERE, "--measure", json.dumps(job)],
+            env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.facts = self._heard()
+
+    def update(self) -> None:
+        """Makes one update, and notes its seconds."""
+        self.process.stdin.write("update\n")
+        self.process.stdin.flush()
+        self.seconds.append(self._heard())
+
+    def end(self) -> None:
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def rates(self) -> list[float]:
+        """Steps/s of each update."""
+        return [self.facts["steps"] / seconds for seconds in self.seconds]
+
+    def _heard(self):
+        for line in self.process.stdout:
+            if not line.startswith("[Gloo]"):
+                return json.loads(line)
+        raise SystemExit(f"{self.job}: ended with status {self.process.wait()}")
 
 
-def jobs(arguments: argparse.Namespace) -> dict[tuple[str, int], dict]:
-    """What is measured, by kind of scaling and number of devices."""
+def jobs(arguments: argparse.Namespace) -> dict[tuple[str, int, str | None], dict]:
+    """What is measured, by kind of scaling, number of devices and cores."""
     found = {}
-    smallest = min(arguments.devices) * arguments.envs_per_device
-    common = {"overrides": arguments.overrides or DEFAULT, "updates": arguments.updates}
+    total = arguments.num_envs or min(arguments.devices) * arguments.envs_per_device
     for kind in ("weak", "strong") if arguments.only is None else (arguments.only,):
         for devices in arguments.devices:
-            total = devices * arguments.envs_per_device if kind == "weak" else smallest
-            found[kind, devices] = common | {"devices": devices, "num_envs": total}
+            number = devices * arguments.envs_per_device if kind == "weak" else total
+            for cores in arguments.cores.split("/") if arguments.cores else (None,):
+                job = {"overrides": arguments.overrides or DEFAULT, "devices": devices, "num_envs": number}
+                found[kind, devices, cores] = job
     return found
 
 
 def scaling(arguments: argparse.Namespace) -> None:
     """Measures all counts in turns, prints tables, and the plan."""
-    asked = jobs(arguments)
-    cores = arguments.cores.split("/") if arguments.cores else [None] * len(arguments.devices)
-    pinned = dict(zip(arguments.devices, cores, strict=True))
-    heard: dict[tuple[str, int], list[dict]] = {name: [] for name in asked}
+    measured = {name: Measured(arguments, job, name[2]) for name, job in jobs(arguments).items()}
     for _ in range(arguments.turns):
-        for name, job in asked.items():
-            heard[name].append(in_process(arguments, job, pinned[name[1]]))
-    show_rates(heard, asked, pinned)
-    largest = max(heard, key=lambda name: (name[0] == "weak", name[1]))
+        for one in measured.values():
+            one.update()
+    show_rates(measured)
+    largest = max(measured, key=lambda name: (name[0] == "weak", name[1]))
+    facts = measured[largest].facts
+    for one in measured.values():
+        one.end()
     if largest[1] > 1:
-        told = heard[largest][0]
-        found = [Collective(*one) for one in told["collectives"]]
+        found = [Collective(*one) for one in facts["collectives"]]
         show_collectives(found, largest[1])
-        show_plan(arguments, found, largest[1], told)
+        show_plan(arguments, found, largest[1], facts)
 
 
-def rates(turns: Sequence[dict]) -> list[float]:
-    """Steps/s of each turn, by its median update."""
-    return [one["steps"] / statistics.median(one["seconds"]) for one in turns]
-
-
-def show_rates(heard: dict, asked: dict, pinned: dict) -> None:
-    """Prints steps/s; efficiency is against the smallest count of the same kind."""
+def show_rates(measured: dict[tuple[str, int, str | None], Measured]) -> None:
+    """Prints steps/s, and ratios turn by turn to the first of the same kind."""
+    rate = "Steps/s, median (least, most)"
     table = Table(
-        "Scaling", "Devices", "Cores", "Environments", "Steps/s, median (least, most)", "x", "Efficiency"
+        "Scaling", "Devices", "Cores", "Environments", rate, "x, median (least, most)", "Efficiency"
     )
-    for (kind, devices), turns in heard.items():
-        least = min(count for other, count in heard if other == kind)
-        found, base = rates(turns), rates(heard[kind, least])
-        ratio = statistics.median(a / b for a, b in zip(found, base, strict=True))
-        middle = f"{statistics.median(found):,.0f} ({min(found):,.0f}, {max(found):,.0f})"
-        size = f"{asked[kind, devices]['num_envs']:,}"
-        cells = (kind, str(devices), pinned[devices] or "all", size, middle, f"{ratio:.2f}")
-        table.add_row(*cells, f"{ratio * least / devices:.2f}")
+    for (kind, devices, cores), one in measured.items():
+        (fewest, base), *_ = ((name[1], other) for name, other in measured.items() if name[0] == kind)
+        ratios = [a / b for a, b in zip(one.rates(), base.rates(), strict=True)]
+        efficiency = statistics.median(ratios) * fewest / devices
+        cells = (kind, str(devices), cores or "all", f"{one.facts['num_envs']:,}")
+        table.add_row(*cells, middle(one.rates(), ",.0f"), middle(ratios, ".2f"), f"{efficiency:.2f}")
     Console().print(table)
+
+
+def middle(values: Sequence[float], form: str) -> str:
+    """The median of values, and their ends."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 
 def grouped(found: Sequence[Collective]) -> dict[tuple[str, int | None], list[Collective]]:
@@ -207,16 +229,6 @@ def show_collectives(found: Sequence[Collective], devices: int) -> None:
         total = "unknown" if times is None else f"{size * times:,}"
         table.add_row(kind, str(len(group)), str(times or "by data"), f"{size:,}", total)
     Console().print(f"collectives of an update on {devices} devices:", table)
-
-
-def communication(found: Sequence[Collective], measured: int, link: Link) -> float:
-    """Seconds per update; `measured` is the number of devices that the collectives were read for."""
-    number, total = link.devices, 0.0
-    for one in found:
-        passed = 2.0 * one.bytes if one.kind == "all-reduce" else one.bytes * number / measured
-        volume = passed * (number - 1) / number / link.bandwidth
-        total += (one.times or 1) * (2 * math.ceil(math.log2(number)) * link.latency + volume)
-    return total
 
 
 def show_plan(arguments: argparse.Namespace, found: Sequence[Collective], measured: int, told: dict) -> None:
@@ -284,7 +296,7 @@ def main() -> None:
     arguments = parse()
     command_line.use_compilation_cache()
     if arguments.measure is not None:
-        print(json.dumps(measure(**json.loads(arguments.measure))))
+        measure(**json.loads(arguments.measure))
     elif arguments.one_device:
         one_device(arguments)
     else:

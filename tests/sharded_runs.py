@@ -14,6 +14,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import group, loop
+from jaxmarl_echelon.training import group, loop, memory
 from jaxmarl_echelon.training.compiling import Compiled, compile_program
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.devices import ALONE, Layout
@@ -255,13 +256,14 @@ REFUSED = {
     "episodes": ("eval_episodes=12", "devices=8"),
     "absent": ("devices=9",),
     "shards": ("shards=8", "devices=3"),
-    "memory": ("num_envs=1073741824", "devices=8"),
 }
 
 
 def write_lines(folder: Path) -> None:
     """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
     heard = {name: told([*TINY, *more], folder / name) for name, more in REFUSED.items()}
+    with mock.patch.object(memory, "available_bytes", lambda devices: 1_000_000):
+        heard["memory"] = told([*TINY, "num_envs=131072", "devices=8"], folder / "memory")
     begun = [*TINY, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
     heard["begun"] = told(begun, folder / "begun")
     run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
