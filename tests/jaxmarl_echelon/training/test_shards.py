@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from probes import ROLE
-from sharded_runs import ALGOS, DEVICES, PLACES, SHARDS, UPDATES, arrays, configure
+from sharded_runs import ALGOS, DEVICES, EVALUATED, PLACES, SHARDS, UPDATES, arrays, configure
 
 from algos import axis
 from jaxmarl_echelon.training import program as program_lib
@@ -113,6 +113,19 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
     counts = [key for key in one if key.startswith("[0].curriculum") or key.endswith((".seen", ".updates"))]
     assert_alike({k: one[k] for k in counts}, {k: many[k] for k in counts}, rtol=1e-4, atol=1e-5)
     assert one["[0].updates"] == UPDATES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", PLACES[EVALUATED][1:])
+def test_an_evaluation_does_not_depend_on_the_devices(ran, devices):
+    """Every shard plays its part of the episodes; all see all of them, in order."""
+    one, many = (read(ran("rollouts"), EVALUATED, number, "last") for number in (1, devices))
+    scalars, results = (
+        [key for key in one if key.startswith(f"[1].{part}")] for part in ("scalars", "result")
+    )
+    assert scalars and one["[1].result.length"].shape == (configure(EVALUATED).eval_episodes,)
+    keys = (*scalars, *results)
+    assert_alike({k: one[k] for k in keys}, {k: many[k] for k in keys}, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
