@@ -79,7 +79,7 @@ def compile_program(
     specs = None if layout.mesh is None else layout.specs(local(state))
     state = layout.shapes(state, specs)
     start = layout.jit(init, (*(shared for _ in arguments), all_of_it), specs, specs)
-    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick())]
+    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick(layout.number))]
     score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))
     parts.append(pool.submit(compiled, score.lower(state, world)))
     advance = layout.jit(
