@@ -188,7 +188,8 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
 
     Process 0 writes the configuration, the summary and the plots to the folder.
     """
-    first, begun = processes.is_first(), folder.exists()
+    first = processes.is_first()
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     require_shared(folder)
     if first:
         announce(job, folder)
@@ -196,8 +197,8 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     try:
         summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
-        if first and not begun:
-            discard(folder)
+        if first and missing:
+            discard(*missing)
         raise
     except checkpoints.CheckpointError as error:
         if processes.several():
@@ -232,12 +233,12 @@ def announce(job: Job, folder: Path) -> None:
         Console().print(tables.plan(role, plan))
 
 
-def discard(folder: Path) -> None:
-    """Removes a run's folder, and those that `run_folder` put around it where they are empty."""
+def discard(folder: Path, *around: Path) -> None:
+    """Removes a run's folder, and those around it that are empty, the innermost first."""
     shutil.rmtree(folder)
     with suppress(OSError):
-        for parent in folder.parents[:3]:
-            parent.rmdir()
+        for place in around:
+            place.rmdir()
 
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
