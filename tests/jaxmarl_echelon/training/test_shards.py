@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from probes import ROLE
-from sharded_runs import ALGOS, DEVICES, EVALUATED, PLACES, SHARDS, UPDATES, arrays, configure
+from sharded_runs import ALGOS, DEVICES, EVALUATED, PLACES, SHARDS, UPDATES, configure
 
 from algos import axis
 from jaxmarl_echelon.training import program as program_lib
 from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import make_program, scored_assessment
+from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.rollout import Collector
 
 PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
@@ -184,14 +183,8 @@ def test_a_run_goes_on_with_fewer_devices(ran):
     """Saved on 8, continued on 4, 2 and 1."""
     folder = ran("rollouts")
     with np.load(folder / "moved.npz") as moved, np.load(folder / "kept.npz") as kept:
-        params = [key for key in kept if ".params" in key]
-        assert params
-        for key in params:
-            np.testing.assert_allclose(moved[key], kept[key], rtol=0, atol=1e-5, err_msg=key)
-        environments = [key for key in kept if key.endswith((".start", ".clock", ".updates"))]
-        assert len(environments) > 2
-        for key in environments:
-            np.testing.assert_array_equal(moved[key], kept[key], err_msg=key)
+        assert kept[".updates"] == 4
+        assert_alike(dict(kept), dict(moved), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -276,23 +269,6 @@ def test_one_shard_is_the_program_without_shards():
         mine, theirs = (jax.jit(lambda x, fn=fn: fn(x)).lower(given).as_text() for fn in (plain, ours))
         assert mine == theirs
         assert not any(word in mine for word in ("all_reduce", "all_gather", "partition_id"))
-
-
-def test_one_device_is_compiled_without_a_mesh():
-    config = configure("a2c", shards=1)
-    program = make_program(config)
-    compiled = compile_program(
-        lambda key, world: program.init(key, world=world),
-        program.update,
-        scored_assessment(program, config.seed),
-        (run_key(config.seed),),
-        program.world,
-        1,
-    )
-    found, _ = compiled.chunk(compiled.init())
-    plain, _ = jax.jit(program.update)(jax.jit(program.init)(run_key(config.seed)))
-    for name, x in arrays(plain).items():
-        np.testing.assert_array_equal(x, arrays(found)[name], err_msg=name)
 
 
 @pytest.fixture(scope="module")
