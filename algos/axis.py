@@ -100,14 +100,13 @@ def stack(tree: PyTree) -> PyTree:
 
 
 def gather(tree: PyTree, axis: int = 0) -> PyTree:
-    """Leaves whose `axis` joins that of all shards, in order."""
+    """Leaves whose `axis` joins that of all shards, in order; one collective per dtype."""
 
-    def everywhere(x):
-        for name in reversed(_bound()):
-            x = lax.all_gather(x, name, axis=axis, tiled=True)
-        return x
+    def joined(x):
+        x = jnp.moveaxis(x, 0, axis)
+        return x.reshape(x.shape[:axis] + (-1,) + x.shape[axis + 2 :])
 
-    return jax.tree.map(everywhere, tree) if size() > 1 else tree
+    return jax.tree.map(joined, stack(tree)) if size() > 1 else tree
 
 
 def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree, PyTree, jax.Array]:

@@ -33,13 +33,13 @@ class UsageError(ValueError):
     """Invalid user input; the message is one line."""
 
 
-def guarded(main: Callable[[], None]) -> None:
-    """Runs a command line; user errors become one line on stderr and exit status 2.
+def guarded(main: Callable[[], Any]) -> Any:
+    """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
 
     JAXMARL_TRACEBACK=1 shows the traceback instead.
     """
     try:
-        main()
+        return main()
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
         if os.environ.get("JAXMARL_TRACEBACK"):
             raise
@@ -68,8 +68,9 @@ def use_compilation_cache() -> None:
 
 
 def groups() -> list[str]:
-    """Names of the configuration groups."""
-    return sorted(path.name for path in config_directory().iterdir() if path.is_dir())
+    """Names of the configuration groups of a run; those of Hydra itself are none."""
+    folders = (path.name for path in config_directory().iterdir() if path.is_dir())
+    return sorted(name for name in folders if name != "hydra")
 
 
 def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:

@@ -1,6 +1,6 @@
 """Optional packages: which modules need them, and how to install them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +11,9 @@ NEEDED = {
     "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
     "jaxmarl_echelon.tracking.wandb_sink": "wandb",
 }
+
+# Hydra's launcher in `conf/hydra`: the override, the module and the package that it needs.
+LAUNCHER = ("hydra/launcher=slurm", "submitit", "hydra-submitit-launcher")
 
 
 def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
@@ -30,6 +33,13 @@ def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, .
             if package is not None and find_spec(package) is None:
                 install = f"install it with pip install 'jaxmarl_echelon[{package}]'"
                 raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
+
+
+def require_launcher(overrides: Sequence[str]) -> None:
+    """Checks that the package of a chosen launcher is installed; raises ValueError in one line."""
+    override, module, package = LAUNCHER
+    if override in overrides and find_spec(module) is None:
+        raise ValueError(f"{override}: needs the package {package}; install it with pip install {package}")
 
 
 def _targets(node: Any) -> Iterator[str]:

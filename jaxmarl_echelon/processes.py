@@ -7,6 +7,7 @@ alone writes and draws. With one process all functions are trivial and start no 
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +21,8 @@ AUTO, OFF = "auto", "off"
 NEEDED = ("coordinator_address", "num_processes", "process_id")
 # In seconds: how long to wait for the others at the start, and for a sign of life later.
 TIMEOUTS = {"initialization_timeout": 120, "heartbeat_timeout_seconds": 100}
+SLACK = 30
+USAGE = 2
 
 
 def start(setting: Any) -> None:
@@ -39,11 +42,17 @@ def start(setting: Any) -> None:
     limit = arguments["initialization_timeout"]
     if (address := arguments.get("coordinator_address")) and arguments["process_id"] > 0:
         _await(address, limit)
+    failed = f"distributed={shown(setting)}: no start within {limit} s"
+    # Where others do not come, JAX ends the process by force, with pages of text: this is before it.
+    watch = threading.Timer(limit, end, (f"{failed} (not all processes came)", USAGE))
+    watch.daemon = True
+    watch.start()
     try:
-        jax.distributed.initialize(**arguments)
+        jax.distributed.initialize(**arguments | {"initialization_timeout": limit + SLACK})
     except (RuntimeError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"distributed={shown(setting)}: no start within {limit} s ({reason})") from error
+        raise ValueError(f"{failed} ({' '.join(str(error).split())[:160]})") from error
+    finally:
+        watch.cancel()
 
 
 def read(setting: Any) -> dict[str, Any] | None:
@@ -106,6 +115,11 @@ def any_of(flag: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(flag)).any()) if several() else flag
 
 
+def least(number: float) -> float:
+    """The smallest of all processes' numbers, in float32; all must ask."""
+    return float(multihost_utils.process_allgather(np.float32(number)).min()) if several() else number
+
+
 def first_says(text: str) -> str:
     """The text of process 0, at most 1,000 bytes; all must ask."""
     if not several():
@@ -121,8 +135,8 @@ def meet(where: str) -> None:
         multihost_utils.sync_global_devices(where)
 
 
-def end(line: str) -> NoReturn:
+def end(line: str, status: int = 1) -> NoReturn:
     """Prints one line and ends this process at once; an orderly end would wait for those that are gone."""
     print(f"error: {line}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(1)
+    os._exit(status)

@@ -4,11 +4,15 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
+from functools import partial, update_wrapper
+from importlib import import_module
+from math import nan
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import hydra
 import jax
@@ -45,8 +49,8 @@ AUTO = "auto"
 
 def start(
     config: DictConfig, choices: dict[str, str], sources: Sources = PACKAGED, folder: Path | None = None
-) -> None:
-    """Starts a new run, or a group of runs, from a composed configuration.
+) -> dict[str, Any]:
+    """Starts a new run, or a group of runs, from a composed configuration; returns its summary.
 
     Args:
       config, choices, sources: as composed.
@@ -62,7 +66,7 @@ def start(
         folder = command_line.new_run_folder(config, choices, stamp)
     for line in command_line.tuning_lines(config, choices, sources) if processes.is_first() else ():
         print(line)
-    execute(job, folder, tracker, None)
+    return execute(job, folder, tracker, None)
 
 
 def placed(config: DictConfig) -> Layout:
@@ -96,20 +100,20 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
     return Continuation(checkpoint, after, choices)
 
 
-def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> None:
-    """Resumes a run from its checkpoint, with overrides of its configuration."""
+def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> dict[str, Any]:
+    """Resumes a run from its checkpoint, with overrides of its configuration; returns its summary."""
     checkpoint, config, choices = continuation(path, overrides, sources)
     tracker = make_tracker(config)
     job = read_job(config, choices, placed(config))
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
-    execute(job, checkpoint.parent.parent, tracker, checkpoint)
+    return execute(job, checkpoint.parent.parent, tracker, checkpoint)
 
 
 def continue_or_start(
     config: DictConfig, choices: dict[str, str], overrides: Sequence[str], sources: Sources = PACKAGED
-) -> None:
-    """Resumes the run `run_name` from its checkpoint, or starts it if it has none.
+) -> dict[str, Any]:
+    """Resumes the run `run_name` from its checkpoint, or starts it if it has none; returns its summary.
 
     Args:
       config, choices, sources: as composed from the overrides.
@@ -119,11 +123,10 @@ def continue_or_start(
         raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
     folder = command_line.run_folder(config, choices, config.run_name)
     if not checkpoints.exists(folder, "latest"):
-        start(config, choices, sources, folder)
-        return
+        return start(config, choices, sources, folder)
     # These two only locate the folder.
     said = [o for o in overrides if not o.startswith(("run_name=", "output_dir="))]
-    resume(folder, said, sources)
+    return resume(folder, said, sources)
 
 
 def make_tracker(config: DictConfig) -> Tracker:
@@ -180,9 +183,13 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
 
 
-def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> None:
-    """Runs the loop; process 0 writes the configuration, the summary and the plots to the folder."""
+def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> dict[str, Any]:
+    """Runs the loop and returns its summary.
+
+    Process 0 writes the configuration, the summary and the plots to the folder.
+    """
     first = processes.is_first()
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     require_shared(folder)
     if first:
         announce(job, folder)
@@ -190,10 +197,12 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     try:
         summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
-        if first and checkpoint is None:
-            shutil.rmtree(folder)
+        if first and missing:
+            discard(*missing)
         raise
-    except checkpoints.CheckpointError:
+    except checkpoints.CheckpointError as error:
+        if processes.several():
+            processes.end(str(error))
         raise
     except ValueError as error:
         # The configuration is valid at this point, so this is not a user error.
@@ -209,6 +218,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
         processes.end(f"another process is gone; continue with resume={folder} ({reason})")
     if first:
         conclude(job, folder, summary)
+    return summary
 
 
 def announce(job: Job, folder: Path) -> None:
@@ -221,6 +231,14 @@ def announce(job: Job, folder: Path) -> None:
         print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
     for role, plan in job.plans.items():
         Console().print(tables.plan(role, plan))
+
+
+def discard(folder: Path, *around: Path) -> None:
+    """Removes a run's folder, and those around it that are empty, the innermost first."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for place in around:
+            place.rmdir()
 
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
@@ -321,31 +339,43 @@ def launch(
     choices: dict[str, str],
     overrides: Sequence[str],
     sources: Sources = PACKAGED,
-) -> None:
-    """Starts a run (`where` is None), or resumes or starts it (`auto`)."""
+) -> dict[str, Any]:
+    """Starts a run (`where` is None), or resumes or starts it (`auto`); returns its summary."""
     if where is None:
-        start(config, choices, sources)
-    elif where == AUTO:
-        continue_or_start(config, choices, overrides, sources)
-    else:
-        raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep, whose runs are several")
+        return start(config, choices, sources)
+    if where == AUTO:
+        return continue_or_start(config, choices, overrides, sources)
+    raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep, whose runs are several")
 
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Runs a Hydra sweep, after checking that all combinations can be composed."""
+    extras.require_launcher(overrides)
     for chosen in command_line.combinations(overrides, sources):
         extras.require(*command_line.compose_config(chosen, sources))
-
-    @hydra.main(config_path=str(sources.main_folder()), config_name=sources.name, version_base="1.3")
-    def job(config):
-        chosen = HydraConfig.get().runtime.choices
-        choices = {key: option for key, option in chosen.items() if "hydra" not in key}
-        where, typed = command_line.split_resume(HydraConfig.get().overrides.task)
-        config.resume = None
-        command_line.guarded(lambda: launch(where, config, choices, typed, sources))
-
+    # By its importable name, so that a launcher can hand it to other machines.
+    task = import_module("jaxmarl_echelon.train").swept
+    start_all = hydra.main(
+        config_path=str(sources.main_folder()), config_name=sources.name, version_base="1.3"
+    )
     sys.argv[1:] = ["--multirun", *overrides, *sources.searched()]
-    job()
+    start_all(update_wrapper(partial(task, sources), task))()
+
+
+def swept(sources: Sources, config: DictConfig) -> float:
+    """One run of a sweep, as Hydra composed it; returns `best_score` for sweepers that search."""
+    command_line.use_compilation_cache()
+    chosen = HydraConfig.get().runtime.choices
+    choices = {key: option for key, option in chosen.items() if "hydra" not in key}
+    where, typed = command_line.split_resume(HydraConfig.get().overrides.task)
+    config.resume = None
+    return best_score(command_line.guarded(lambda: launch(where, config, choices, typed, sources)))
+
+
+def best_score(summary: Mapping[str, Any]) -> float:
+    """Score of the best evaluation (its return, without a score); of a group the mean over its runs."""
+    runs = summary.get("members", {"": summary}).values()
+    return fmean(run["best"].get("best_eval", [nan])[0] for run in runs)
 
 
 def script() -> None:

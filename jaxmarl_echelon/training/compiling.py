@@ -22,7 +22,7 @@ class Compiled(NamedTuple):
       state: shapes and dtypes of the state, with its shardings where it lies on several devices.
       place: `(RunState) -> RunState`, a restored state on its devices.
       world: the program's world, on its devices.
-      memory: `() -> jax.stages.CompiledMemoryStats` of `chunk`, on one device; blocks.
+      executable: `() -> jax.stages.Compiled` of `chunk`, which tells its memory and its text; blocks.
       seconds: `() -> float`, wall-clock seconds from the first trace to the last compiled part; blocks.
     """
 
@@ -32,7 +32,7 @@ class Compiled(NamedTuple):
     state: Any
     place: Callable
     world: Any
-    memory: Callable
+    executable: Callable
     seconds: Callable
 
 
@@ -79,7 +79,7 @@ def compile_program(
     specs = None if layout.mesh is None else layout.specs(local(state))
     state = layout.shapes(state, specs)
     start = layout.jit(init, (*(shared for _ in arguments), all_of_it), specs, specs)
-    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick())]
+    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick(layout.number))]
     score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))
     parts.append(pool.submit(compiled, score.lower(state, world)))
     advance = layout.jit(
@@ -98,6 +98,6 @@ def compile_program(
         state=state,
         place=lambda restored: restored if specs is None else layout.put(restored, specs),
         world=world,
-        memory=lambda: parts[2].result()[0].memory_analysis(),
+        executable=lambda: parts[2].result()[0],
         seconds=lambda: max(part.result()[1] for part in parts) - begin,
     )

@@ -127,7 +127,8 @@ class Runner:
         )
         memory.check_arrays(self.compiled.state, self.compiled.world, self.layout)
         state = self._start(resume)
-        memory.check_program(self.compiled.memory(), self.compiled.state, self.compiled.world, self.layout)
+        stats = self.compiled.executable().memory_analysis()
+        memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
             if processes.any_of(stop.requested) or self.progress.updates == stop_after:

@@ -1,11 +1,13 @@
 """Memory that a run needs on each of its devices, compared with what is free before it starts."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from jaxmarl_echelon import processes
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.devices import ALONE, Layout
 
@@ -27,8 +29,14 @@ def replay_bytes(config: RunConfig) -> int:
     return total
 
 
+def free_bytes(layout: Layout) -> float:
+    """Free memory in bytes of each device of a run, on any host; infinite where unknown. All must ask."""
+    mine = available_bytes(layout.number)
+    return processes.least(math.inf if mine is None else mine)
+
+
 def available_bytes(devices: int = 1) -> int | None:
-    """Free memory in bytes of a device, one of so many; None where unknown."""
+    """Free memory in bytes of a device of this process, one of so many; None where unknown."""
     device = jax.local_devices()[0]
     facts = device.memory_stats() or {}
     if "bytes_limit" in facts:
@@ -45,8 +53,8 @@ def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> in
     Raises:
       ValueError: if they exceed the free memory of the devices.
     """
-    needed, free = runs * replay_bytes(config), available_bytes(layout.number)
-    if free is not None and needed / layout.number > free:
+    needed, free = runs * replay_bytes(config), free_bytes(layout)
+    if needed / layout.number > free:
         devices = f" on each of {layout.number} devices" if layout.number > 1 else ""
         raise ValueError(
             f"algo.replay.capacity: the replay buffer needs {needed / layout.number / 1e9:.2f} GB{devices}"
@@ -100,8 +108,8 @@ def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> i
 
 
 def _require(needed: int, found: Mapping[str, int], layout: Layout, what: str) -> None:
-    free = available_bytes(layout.number)
-    if free is None or needed <= free:
+    free = free_bytes(layout)
+    if needed <= free:
         return
     largest = sorted(found.items(), key=lambda item: -item[1])[:NAMED]
     named = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in largest)

@@ -1,9 +1,11 @@
 """A folder of configurations of the user's own, other main configurations, and configurations shown."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -158,3 +160,15 @@ def test_composing_leaves_what_a_program_of_the_users_composes_alone(folder):
     with initialize_config_dir(str(folder), version_base="1.3"):
         command_line.compose_config(["env=mine"], Sources(folder))
         assert compose("env/probe").env.horizon == 4
+
+
+def test_the_launcher_of_slurm_is_hydras_and_no_group_of_runs(call):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        typed = ["hydra/launcher=slurm", "hydra.launcher.tasks_per_node=8"]
+        launcher = compose("config", overrides=typed, return_hydra_config=True).hydra.launcher
+    assert launcher._target_.endswith("SlurmLauncher")
+    assert (launcher.nodes, launcher.gpus_per_node, launcher.max_num_timeout) == (1, 8, 5)
+    assert "hydra" not in command_line.groups()
+    if find_spec("submitit") is None:
+        message = call("-m", "hydra/launcher=slurm", "env=f110", status=2)
+        assert "hydra/launcher=slurm: needs the package hydra-submitit-launcher" in message

@@ -1,0 +1,307 @@
+"""One run on 1, 2, 4, ... devices: steps/s, efficiency, what devices say to each other, and a plan on paper.
+
+    python benchmarks/scale.py [KEY=VALUE ...] [--devices 1,2,4,8] [--envs-per-device 512] [--turns 4]
+    python benchmarks/scale.py [KEY=VALUE ...] --one-device 1024,4096,16384,65536
+
+Devices are parts into which XLA cuts the CPU, or the machine's GPUs with `--platform default`. Weak scaling
+gives every device the same number of environments, strong scaling divides those of the smallest count. Every
+count has a process of its own, which makes an update when it is its turn, without evaluations. Parts of a CPU
+share its cores: the rates say what the program costs, not how it scales beyond them.
+
+The collectives are read from the compiled program of the largest count, and the plan computes from them
+what an update spends on communication on 8 and 64 GPUs: a collective over D devices costs
+2 ceil(log2 D) latencies and its bytes, 2 (D - 1) / D of them for an all-reduce and (D - 1) / D of the
+gathered for an all-gather, over the bandwidth of the slowest link (`--links`). Nothing overlaps.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from collectives import KINDS, Collective, Link, collectives, communication
+from rich.console import Console
+from rich.table import Table
+from trainer import best_seconds, make_collect
+
+from jaxmarl_echelon import command_line
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.compiling import compile_program
+from jaxmarl_echelon.training.devices import Layout
+from jaxmarl_echelon.training.keys import run_key
+from jaxmarl_echelon.training.program import make_program, scored_assessment
+
+HERE = Path(__file__).resolve()
+DEFAULT = ("env=f110", "algo=ppo")
+GOOD = 0.9
+LINKS = "8:300e9:10e-6,64:25e9:20e-6"
+
+
+def parse() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="*", help=f"of the job; without any {' '.join(DEFAULT)}")
+    parser.add_argument("--devices", type=numbers, default=(1, 2, 4, 8))
+    parser.add_argument("--envs-per-device", type=int, default=512)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument(
+        "--num-envs", type=int, help="of strong scaling; default: those of the fewest devices"
+    )
+    parser.add_argument("--platform", choices=("cpu", "default"), default="cpu")
+    parser.add_argument("--cores", help="each count on each of these, as for taskset: 0/0,1")
+    parser.add_argument("--only", choices=("weak", "strong"))
+    parser.add_argument("--links", default=LINKS, help="devices:bytes/s:seconds, separated by commas")
+    parser.add_argument("--rate", type=float, default=1e6, help="steps/s of one GPU, for the plan")
+    parser.add_argument("--round", type=float, default=2e-4, help="least seconds of a loop's round on a GPU")
+    parser.add_argument("--one-device", type=numbers, help="numbers of environments on one device")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def read(overrides: Sequence[str], **changes) -> config_lib.RunConfig:
+    """The run of the overrides and changes."""
+    typed = [*overrides, *(f"{key}={value}" for key, value in changes.items())]
+    composed, _ = command_line.compose_config(command_line.plain(typed))
+    return config_lib.read(composed)
+
+
+def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
+    """Compiles a run and tells of it in a line, then makes an update for every line that it hears.
+
+    Answers with the seconds of the update.
+    """
+    config = read(overrides, num_envs=num_envs, shards=devices, eval_episodes=devices)
+    program = make_program(config, tuned=True)
+    compiled = compile_program(
+        lambda key, world: program.init(key, world=world),
+        program.update,
+        scored_assessment(program, config.seed),
+        (run_key(config.seed),),
+        program.world,
+        1,
+        program.compiler_options,
+        Layout.over(jax.devices()[:devices]),
+        program.local,
+    )
+    state, _ = compiled.chunk(compiled.init())
+    facts = {
+        "steps": config.steps_per_update,
+        "decisions": config.horizon,
+        "num_envs": num_envs,
+        "collectives": collectives(compiled.executable().as_text()) if devices > 1 else [],
+    }
+    print(json.dumps(facts), flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        state, report = compiled.chunk(state)
+        jax.block_until_ready((state, report))
+        print(json.dumps(time.perf_counter() - begin), flush=True)
+
+
+class Measured:
+    """`measure` in a process that has the devices.
+
+    Attributes:
+      facts: what it told of the run.
+      seconds: of the updates so far.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, job: dict, cores: str | None):
+        self.job, self.seconds = job, []
+        environment = dict(os.environ)
+        if arguments.platform == "cpu":
+            flags = (
+                f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={job['devices']}"
+            )
+            environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        paths = str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")
+        command = ["taskset", "-c", cores] if cores else []
+        self.process = subprocess.Popen(
+            [*command, sys.executable, HERE, "--measure", json.dumps(job)],
+            env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.facts = self._heard()
+
+    def update(self) -> None:
+        """Makes one update, and notes its seconds."""
+        self.process.stdin.write("update\n")
+        self.process.stdin.flush()
+        self.seconds.append(self._heard())
+
+    def end(self) -> None:
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def rates(self) -> list[float]:
+        """Steps/s of each update."""
+        return [self.facts["steps"] / seconds for seconds in self.seconds]
+
+    def _heard(self):
+        for line in self.process.stdout:
+            if not line.startswith("[Gloo]"):
+                return json.loads(line)
+        raise SystemExit(f"{self.job}: ended with status {self.process.wait()}")
+
+
+def jobs(arguments: argparse.Namespace) -> dict[tuple[str, int, str | None], dict]:
+    """What is measured, by kind of scaling, number of devices and cores."""
+    found = {}
+    total = arguments.num_envs or min(arguments.devices) * arguments.envs_per_device
+    for kind in ("weak", "strong") if arguments.only is None else (arguments.only,):
+        for devices in arguments.devices:
+            number = devices * arguments.envs_per_device if kind == "weak" else total
+            for cores in arguments.cores.split("/") if arguments.cores else (None,):
+                job = {"overrides": arguments.overrides or DEFAULT, "devices": devices, "num_envs": number}
+                found[kind, devices, cores] = job
+    return found
+
+
+def scaling(arguments: argparse.Namespace) -> None:
+    """Measures all counts in turns, prints tables, and the plan."""
+    measured = {name: Measured(arguments, job, name[2]) for name, job in jobs(arguments).items()}
+    for _ in range(arguments.turns):
+        for one in measured.values():
+            one.update()
+    show_rates(measured)
+    largest = max(measured, key=lambda name: (name[0] == "weak", name[1]))
+    facts = measured[largest].facts
+    for one in measured.values():
+        one.end()
+    if largest[1] > 1:
+        found = [Collective(*one) for one in facts["collectives"]]
+        show_collectives(found, largest[1])
+        show_plan(arguments, found, largest[1], facts)
+
+
+def show_rates(measured: dict[tuple[str, int, str | None], Measured]) -> None:
+    """Prints steps/s, and ratios turn by turn to the first of the same kind."""
+    rate = "Steps/s, median (least, most)"
+    table = Table(
+        "Scaling", "Devices", "Cores", "Environments", rate, "x, median (least, most)", "Efficiency"
+    )
+    for (kind, devices, cores), one in measured.items():
+        (fewest, base), *_ = ((name[1], other) for name, other in measured.items() if name[0] == kind)
+        ratios = [a / b for a, b in zip(one.rates(), base.rates(), strict=True)]
+        efficiency = statistics.median(ratios) * fewest / devices
+        cells = (kind, str(devices), cores or "all", f"{one.facts['num_envs']:,}")
+        table.add_row(*cells, middle(one.rates(), ",.0f"), middle(ratios, ".2f"), f"{efficiency:.2f}")
+    Console().print(table)
+
+
+def middle(values: Sequence[float], form: str) -> str:
+    """The median of values, and their ends."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
+
+
+def grouped(found: Sequence[Collective]) -> dict[tuple[str, int | None], list[Collective]]:
+    """Collectives by kind and by how often an update runs them."""
+    groups: dict[tuple[str, int | None], list[Collective]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.times), []).append(one)
+    return groups
+
+
+def show_collectives(found: Sequence[Collective], devices: int) -> None:
+    """Prints what an update exchanges."""
+    table = Table(
+        "Collective", "In the program", "Runs of each per update", "Bytes of all, once", "Bytes per update"
+    )
+    for (kind, times), group in grouped(found).items():
+        size = sum(one.bytes for one in group)
+        total = "unknown" if times is None else f"{size * times:,}"
+        table.add_row(kind, str(len(group)), str(times or "by data"), f"{size:,}", total)
+    Console().print(f"collectives of an update on {devices} devices:", table)
+
+
+def show_plan(arguments: argparse.Namespace, found: Sequence[Collective], measured: int, told: dict) -> None:
+    """Prints where efficiency falls below `GOOD`, by a device's rate and by the environments left to it.
+
+    An update of E environments takes f + w E + c: rounds of loops, work, communication. Weak scaling compares
+    it with f + w E, strong scaling with what one device would take for all of them.
+    """
+    per_device = told["steps"] // measured
+    rounds = told["decisions"] + sum(one.times or 1 for one in found if one.loops and one.kind == KINDS[0])
+    fixed, work = rounds * arguments.round, per_device / arguments.rate
+    table = Table(
+        "GPUs", "GB/s", "us", "c, ms", "Weak", f"Weak {GOOD} up to", "Strong", f"Strong {GOOD} from"
+    )
+    for text in arguments.links.split(","):
+        devices, bandwidth, latency = (float(part) for part in text.split(":"))
+        spent = communication(found, measured, Link(int(devices), bandwidth, latency))
+        # f + w E = c GOOD / (1 - GOOD), and (f + D w E) / (D (f + w E + c)) = GOOD.
+        enough = spent * GOOD / (1 - GOOD) - fixed
+        fastest = "any rate" if enough <= 0 else f"{per_device / enough:,.0f} steps/s"
+        strong = (fixed + devices * work) / (devices * (fixed + work + spent))
+        least = (GOOD * devices * (fixed + spent) - fixed) / (devices * (1 - GOOD) * work)
+        environments = math.ceil(least * told["num_envs"] / measured)
+        table.add_row(
+            f"{devices:.0f}",
+            f"{bandwidth / 1e9:,.0f}",
+            f"{latency * 1e6:,.0f}",
+            f"{spent * 1e3:.2f}",
+            f"{(fixed + work) / (fixed + work + spent):.3f}",
+            fastest,
+            f"{strong:.2f}",
+            f"{environments:,} per GPU",
+        )
+    told_so = (
+        f"on paper, not measured: f = {rounds:,} rounds x {arguments.round * 1e6:,.0f} us"
+        f" = {fixed * 1e3:,.0f} ms, "
+        f"w E = {per_device:,} steps / ({arguments.rate:,.0f} steps/s) = {work * 1e3:,.0f} ms on each GPU"
+    )
+    Console().print(told_so, table)
+
+
+def one_device(arguments: argparse.Namespace) -> None:
+    """Steps/s of one device by the number of environments, the rollout's share, and memory."""
+    table = Table("Environments", "Steps/s", "Rollout", "Argument + temporary MB", "Compile s")
+    for num_envs in arguments.one_device:
+        config = read(arguments.overrides or DEFAULT, num_envs=num_envs)
+        program = make_program(config, tuned=True)
+        begin = time.perf_counter()
+        run = jax.jit(program.init)(jax.random.key(0))
+        options = program.compiler_options
+        update = jax.jit(program.update).lower(run).compile(compiler_options=options)
+        seconds = time.perf_counter() - begin
+        collect = jax.jit(make_collect(config, program)).lower(run).compile(compiler_options=options)
+        best = best_seconds({"update": (update, run), "rollout": (collect, run)}, arguments.turns)
+        stats = update.memory_analysis()
+        memory = 0 if stats is None else stats.argument_size_in_bytes + stats.temp_size_in_bytes
+        rate = config.steps_per_update / best["update"]
+        share = f"{best['rollout'] / best['update']:.0%}"
+        table.add_row(f"{num_envs:,}", f"{rate:,.0f}", share, f"{memory / 1e6:,.0f}", f"{seconds:.1f}")
+    Console().print(f"one device: {jax.devices()[0].device_kind}", table)
+
+
+def main() -> None:
+    """Entry point."""
+    arguments = parse()
+    command_line.use_compilation_cache()
+    if arguments.measure is not None:
+        measure(**json.loads(arguments.measure))
+    elif arguments.one_device:
+        one_device(arguments)
+    else:
+        scaling(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Several processes in one run: equal to one, stopped together, and never left hanging."""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxmarl_echelon import checkpoints
+
+TINY = (
+    "env=gymnax/CartPole-v1",
+    "env.params.max_steps_in_episode=20",
+    "algo=ppo",
+    "tuning=none",
+    "algo.horizon=8",
+    "algo.widths=[8]",
+    "algo.epochs=1",
+    "algo.num_minibatches=2",
+    "tracking=quiet",
+    "num_envs=16",
+    "eval_every=1",
+    "eval_episodes=8",
+    "checkpoint_every=1",
+)
+HEARTBEAT = 10
+# See `test_shards` on the emitters.
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
+
+pytestmark = pytest.mark.slow
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subprocess.Popen:
+    """A training process with so many devices, in its own folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = f"{FLAGS} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxmarl_echelon.train", *arguments],
+        env=os.environ | {"PYTHONPATH": str(repository), "XLA_FLAGS": flags},
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def joined(port: int, number: int, processes: int = 2, **more: int) -> str:
+    """The setting `distributed` of one of the processes."""
+    places = {"coordinator_address": f"'127.0.0.1:{port}'", "num_processes": processes, "process_id": number}
+    times = {"heartbeat_timeout_seconds": HEARTBEAT} | more
+    return f"distributed={{{', '.join(f'{k}: {v}' for k, v in (places | times).items())}}}"
+
+
+def pair(repository: Path, folder: Path, *arguments: str) -> list[subprocess.Popen]:
+    """Two processes of one run, with two devices each."""
+    port = free_port()
+    return [
+        begin(repository, folder / f"host_{number}", 2, *arguments, joined(port, number))
+        for number in range(2)
+    ]
+
+
+def ended(process: subprocess.Popen, limit: float = 120) -> tuple[int, str, str]:
+    """Status, output and errors of a process, without what gloo says of its connections."""
+    try:
+        out, errors = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    quiet = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+    return process.returncode, "\n".join(quiet), errors
+
+
+def placed(folder: Path, name: str) -> tuple[tuple[str, ...], Path]:
+    """Where a run of this name goes, as arguments, and its folder."""
+    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / name
+    return (f"output_dir={folder / 'outputs'}", f"run_name={name}"), run
+
+
+def table(path: Path) -> dict[str, np.ndarray]:
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = [name for name in rows[0] if not name.startswith("time/") and name != "time"]
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in columns}
+
+
+def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path):
+    length = "total_env_steps=384"
+    where, run = placed(tmp_path, "two")
+    hosts = pair(repository, tmp_path, *TINY, *where, length)
+    alone, single = placed(tmp_path, "one")
+    one = begin(repository, tmp_path / "alone", 4, *TINY, *alone, length, "devices=4")
+    first, second, other = (ended(process) for process in (*hosts, one))
+    assert [first[0], second[0], other[0]] == [0, 0, 0], (first, second, other)
+    assert "devices: 4 (4 for the environments), shards of a run: 4" in first[1]
+    assert second[1] == "", "only the first process speaks"
+    for name in ("metrics.csv", "eval.csv", "episodes.csv"):
+        ours, theirs = table(run / name), table(single / name)
+        assert ours.keys() == theirs.keys() and len(next(iter(ours.values()))) >= 3
+        for column, values in ours.items():
+            np.testing.assert_allclose(values, theirs[column], rtol=1e-4, atol=1e-5, err_msg=column)
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+    assert list((tmp_path / "host_1").iterdir()) == []
+
+
+def test_signals_and_a_kill(repository, tmp_path):
+    """SIGTERM to either: both save and end well. A kill: the other ends, and `latest` can be read."""
+    where, run = placed(tmp_path, "long")
+    arguments = (*TINY, *where, "total_env_steps=1000000000", "resume=auto")
+    steps = [0]
+    for target in (1, 0):
+        hosts = pair(repository, tmp_path, *arguments)
+        wait_for_a_later_checkpoint(run, steps[-1], hosts)
+        hosts[target].send_signal(signal.SIGTERM)
+        results = [ended(process) for process in hosts]
+        assert [status for status, *_ in results] == [0, 0], results
+        assert json.loads((run / "summary.json").read_text())["status"] == "stopped"
+        steps.append(latest(run))
+    hosts = pair(repository, tmp_path, *arguments)
+    wait_for_a_later_checkpoint(run, steps[-1], hosts)
+    hosts[1].kill()
+    hosts[1].communicate()
+    status, _, errors = ended(hosts[0], HEARTBEAT + 20)
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert status == 1 and len(said) == 1 and "another process is gone" in said[0], errors
+    steps.append(latest(run))
+    assert steps == sorted(set(steps))
+
+
+def latest(run: Path) -> int:
+    return checkpoints.metadata(checkpoints.find(run, "latest"))["step"]
+
+
+def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        for process in hosts:
+            assert process.poll() is None, process.communicate()
+        if checkpoints.exists(run, "latest") and latest(run) > step:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint within two minutes")
+
+
+@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 3 s"), (0, "no start within 3 s")])
+def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, number, words):
+    setting = joined(free_port(), number, initialization_timeout=3)
+    where = tmp_path / "here"
+    status, out, errors = ended(begin(repository, where, 1, *TINY, setting))
+    assert status == 2, errors
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and words in said[0], errors
+    assert out == "" and list(where.iterdir()) == []

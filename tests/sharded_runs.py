@@ -1,0 +1,316 @@
+"""Short runs on several devices, in a process that has them; `test_shards` reads what it writes.
+
+    python tests/sharded_runs.py PART FOLDER
+
+PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.types import Goal
+from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import group, loop, memory
+from jaxmarl_echelon.training.compiling import Compiled, compile_program
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.devices import ALONE, Layout
+from jaxmarl_echelon.training.keys import run_key
+from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
+
+DEVICES = SHARDS = 8
+UPDATES = 3
+NUM_ENVS = 16
+PLACE, ASKED = 0, 1
+
+
+class Reach(probes.ContinuousTarget):
+    """Three steps; one feature that the action moves, one that asks for it, and tasks with other gains."""
+
+    horizon = 3
+    observation = Box((2,), -10.0, 10.0)
+    goals = {
+        probes.ROLE: Goal(
+            achieved=lambda obs: obs[..., PLACE : PLACE + 1],
+            desired=lambda obs: obs[..., ASKED : ASKED + 1],
+            replace=lambda obs, goal: obs.at[..., ASKED].set(goal[..., 0]),
+            reward=lambda achieved, desired: -jnp.square(achieved - desired)[..., 0],
+        )
+    }
+
+    def task_params(self, settings):
+        return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+    def observe(self, state, params):
+        return jnp.stack([jnp.broadcast_to(state.level, state.cue.shape), state.cue], -1)
+
+    def reward(self, state, action, params):
+        return -jnp.square(self._moved(state, action) - state.cue)
+
+    def step(self, key, state, actions, params):
+        after, time = super().step(key, state, actions, params)
+        after = after.replace(level=self._moved(state, actions[probes.ROLE])[0])
+        shown = {probes.ROLE: self.observe(after, params)}
+        return after, time.replace(obs=shown)
+
+    def _moved(self, state, action):
+        return state.level + 0.5 * action[..., 0] + action[..., 1]
+
+
+def course(env):
+    """Three tasks, which a handful of episodes each lead through."""
+    phases = [
+        {"name": f"gain_{gain}", "settings": {"gain": gain}, "criteria": {"success_rate": 0.0}}
+        for gain in (1, 2, 3)
+    ]
+    common = {
+        "criteria": {"min_episodes": 40, "window_size": 20},
+        "mixture": {"foundation": 0.2, "previous": 0.2},
+    }
+    return phased(env, phases, common)
+
+
+SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}
+REPLAY = {
+    "batch_size": 16,
+    "learning_starts": 100,
+    "replay": {"capacity": 512, "n_step": 2, "prioritized": True},
+}
+HINDSIGHT = {"replay": REPLAY["replay"] | {"hindsight_ratio": 0.5}}
+ALGOS = {
+    "ppo": PPOConfig(**SMALL, epochs=2, num_minibatches=2, target_kl=0.05),
+    "ppo_rnn": PPOConfig(
+        **SMALL,
+        epochs=2,
+        num_minibatches=4,
+        sampling="prioritized",
+        segments_per_agent=2,
+        core={"kind": "lstm", "width": 8},
+        priority_alpha=0.5,
+    ),
+    "a2c": A2CConfig(**SMALL, normalize_reward=True),
+    "sac": SACConfig(**SMALL, **REPLAY),
+    "td3": TD3Config(**SMALL, **REPLAY | {"replay": {"capacity": 512}}),
+    "tqc": TQCConfig(**SMALL, **REPLAY | HINDSIGHT, n_critics=2, n_quantiles=5, drop_per_critic=1),
+}
+# Every number of devices once, and the two ends for the rest: most of the time goes to compiling.
+EVALUATED = "ppo"
+PLACES = {name: (1, DEVICES) for name in ALGOS} | {EVALUATED: (1, 2, 4, DEVICES)}
+
+
+def configure(name: str, shards: int = SHARDS, updates: int = UPDATES) -> RunConfig:
+    """A short run of an algorithm."""
+    return RunConfig(
+        env=Reach(),
+        algo=ALGOS[name],
+        curriculum=course,
+        total_env_steps=updates * NUM_ENVS * ALGOS[name].horizon * ALGOS[name].segments,
+        num_envs=NUM_ENVS,
+        shards=shards,
+        eval_episodes=8,
+        window=64,
+        episode_rows=64,
+    )
+
+
+def unevaluated(state, world):
+    """Stands for an evaluation where there is none."""
+    return state.curriculum, state.updates
+
+
+class Sharded(NamedTuple):
+    """A run's program on some devices."""
+
+    config: RunConfig
+    program: Program
+    layout: Layout
+    compiled: Compiled
+
+
+def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
+    """An algorithm's run on the first so many devices."""
+    config = configure(name, shards)
+    program = make_program(config)
+    layout = Layout.over(jax.devices()[:devices])
+    assess = scored_assessment(program, config.seed) if name == EVALUATED else unevaluated
+
+    def init(key, world):
+        return program.init(key, world=world)
+
+    compiled = compile_program(
+        init, program.update, assess, (run_key(config.seed),), program.world, 1, {}, layout, program.local
+    )
+    return Sharded(config, program, layout, compiled)
+
+
+def arrays(tree) -> dict[str, np.ndarray]:
+    """Key path to array, on the host."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(raw(leaf)) for path, leaf in leaves}
+
+
+def raw(leaf):
+    """A leaf, or the data of a key."""
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def unlike(state, local) -> list[str]:
+    """Names of the leaves without an axis of shards whose copies on the devices differ in a bit."""
+    marks = jax.tree.leaves(local)
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    found = []
+    for mark, (path, leaf) in zip(marks, leaves, strict=True):
+        copies = [np.asarray(part.data).tobytes() for part in raw(leaf).addressable_shards]
+        if not mark and len(set(copies)) > 1:
+            found.append(jax.tree_util.keystr(path))
+    return found
+
+
+def write_run(name: str, devices: int, folder: Path) -> None:
+    """Writes the state after the first and the last update, the first report, and what replicas say."""
+    one = sharded(name, devices)
+    state = one.compiled.init()
+    for number in range(1, UPDATES + 1):
+        state, report = one.compiled.chunk(state)
+        if number == 1:
+            np.savez(folder / f"{name}_{devices}_first.npz", **arrays((state, report)))
+    _, result = one.compiled.assess(state)
+    np.savez(folder / f"{name}_{devices}_last.npz", **arrays((state, result)))
+    differing = unlike(state, one.program.local(state))
+    (folder / f"{name}_{devices}.json").write_text(json.dumps({"differing": differing}))
+    if devices == DEVICES:
+        (folder / f"{name}.hlo").write_text(one.compiled.executable().as_text())
+
+
+def write_moves(name: str, folder: Path) -> None:
+    """A run that goes on with fewer devices after every update, and one that keeps all."""
+    for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
+        resume = None
+        for number, devices in enumerate(places, 1):
+            config = configure(name, updates=4)
+            program = make_program(config)
+            layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
+            tracker, resolved = Tracker({}), {"seed": config.seed}
+            loop.train(config, program, resolved, folder / run, tracker, resume, until, layout)
+            resume = checkpoints.find(folder / run, "latest")
+        like = jax.eval_shape(program.init, run_key(config.seed))
+        np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore(resume, like)))
+
+
+def write_seeds(folder: Path) -> None:
+    """Four seeds, each on two devices, and the same on one."""
+    places = {"spread": Layout.over(jax.devices(), 4, grouped=True), "together": ALONE}
+    for run, layout in places.items():
+        members = []
+        for seed in range(4):
+            config = configure("a2c", 2)
+            config = config.__class__(**vars(config) | {"seed": seed, "curriculum": fixed})
+            members.append(group.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
+        group.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
+
+
+def told(arguments: Sequence[str], folder: Path) -> dict:
+    """What a command line ends with, says, and leaves, begun in an empty folder."""
+    folder.mkdir(parents=True)
+    out, errors, status = StringIO(), StringIO(), 0
+    sys.argv = ["train", *arguments]
+    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            command_line.guarded(train.main)
+        except SystemExit as end:
+            status = end.code
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return {"status": status, "out": out.getvalue(), "errors": errors.getvalue(), "left": left}
+
+
+TINY = (
+    "env=gymnax/CartPole-v1",
+    "algo=ppo",
+    "tuning=none",
+    "algo.horizon=8",
+    "algo.widths=[8]",
+    "algo.num_minibatches=1",
+    "tracking=quiet",
+    "num_envs=16",
+    "eval_episodes=8",
+    "env.params.max_steps_in_episode=20",
+)
+REFUSED = {
+    "envs": ("num_envs=12", "devices=8"),
+    "episodes": ("eval_episodes=12", "devices=8"),
+    "absent": ("devices=9",),
+    "shards": ("shards=8", "devices=3"),
+}
+
+
+def write_lines(folder: Path) -> None:
+    """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
+    heard = {name: told([*TINY, *more], folder / name) for name, more in REFUSED.items()}
+    with mock.patch.object(memory, "available_bytes", lambda devices: 1_000_000):
+        heard["memory"] = told([*TINY, "num_envs=131072", "devices=8"], folder / "memory")
+    begun = [*TINY, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
+    heard["begun"] = told(begun, folder / "begun")
+    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
+    shutil.copytree(run, folder / "before", symlinks=True)
+    heard["three"] = told([f"resume={run}", "devices=3"], folder / "three")
+    (folder / "lines.json").write_text(json.dumps(heard))
+
+
+def write_runs(names: Sequence[str], folder: Path) -> None:
+    """`write_run` of every algorithm on every number of devices."""
+    for name in names:
+        for devices in PLACES[name]:
+            write_run(name, devices, folder)
+
+
+def write_rollouts(folder: Path) -> None:
+    """Learners from rollouts, and a run that moves; its programs are in the cache by then."""
+    write_runs(("ppo", "ppo_rnn", "a2c"), folder)
+    write_moves("ppo", folder)
+
+
+def write_replays(folder: Path) -> None:
+    """Learners from a replay."""
+    write_runs(("sac", "td3", "tqc"), folder)
+
+
+def write_rest(folder: Path) -> None:
+    """Seeds over devices, and the command line."""
+    write_seeds(folder)
+    write_lines(folder)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "rollouts": write_rollouts,
+    "replays": write_replays,
+    "rest": write_rest,
+}
+
+
+if __name__ == "__main__":
+    part, where = sys.argv[1:]
+    if len(jax.devices()) != DEVICES:
+        raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    PARTS[part](Path(where))
