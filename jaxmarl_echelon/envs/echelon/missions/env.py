@@ -109,8 +109,9 @@ class EchelonMissions(Echelon):
         return self._task(given)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
-        """Returns the parameters of evaluation episode `index`: verbs and terrains take turns."""
-        battle = super().evaluation_params(params.echelon, index)
+        """Returns the parameters of evaluation episode `index`: verbs and held-out terrains take turns."""
+        held_out = params.echelon.replace(map_weights=params.evaluation_maps)
+        battle = super().evaluation_params(held_out, index)
         mission = params.levers.mission
         used = mission > 0
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
