@@ -1,5 +1,7 @@
 """An environment of missions that are all parameters and results, for the tests of their curriculum."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,6 +107,10 @@ class Played:
 
 class PlayedMissions(Missions):
     """Missions of up to four decisions that nearly always succeed; rewards follow the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.spec = dataclasses.replace(self.spec, episode_limit=4)
 
     def reset(self, key, params):
         key_verb, key_luck = jax.random.split(key)

@@ -34,28 +34,29 @@ def configuration():
     )
 
 
-def train(folder, resume=None, stop_after=None):
-    """A run by a program of its own, as in a new process."""
+def train(folder, config, program, resume=None, stop_after=None):
     folder.mkdir(exist_ok=True)
-    config = configuration()
-    program, tracker = make_program(config), Tracker({"csv": CsvSink()})
+    tracker = Tracker({"csv": CsvSink()})
     return loop.train(config, program, {"seed": 0}, folder, tracker, resume, stop_after)
-
-
-def restored(folder):
-    program = make_program(configuration())
-    like = jax.eval_shape(program.init, jax.random.key(0))
-    return checkpoints.restore(checkpoints.find(folder, "latest"), like)
 
 
 def test_a_run_stopped_within_a_phase_goes_on_to_the_same_bits(tmp_path):
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    train(whole)
-    train(halved, stop_after=STOP)
+    config = configuration()
+    program = make_program(config)
+    like = jax.eval_shape(program.init, jax.random.key(0))
+
+    def restored(folder):
+        return checkpoints.restore(checkpoints.find(folder, "latest"), like)
+
+    train(whole, config, program)
+    train(halved, config, program, stop_after=STOP)
     course = restored(halved).curriculum.course
     assert int(course.phase) > 0 and 0 < int(course.episodes) < 30, "within a phase, and blending weights"
     assert int(course.judged) > 0
-    train(halved, resume=checkpoints.find(halved, "latest"))
+    # A program of its own, as in a new process.
+    again = configuration()
+    train(halved, again, make_program(again), resume=checkpoints.find(halved, "latest"))
     first, second = restored(whole), restored(halved)
     assert int(first.curriculum.course.phase) > int(course.phase)
     first, second = checkpoints.flatten(first), checkpoints.flatten(second)
