@@ -1,15 +1,19 @@
-"""What a group of mission runs has learnt: success by verb over seeds, phases over time, honesty of reports.
+"""What mission runs learn: success by verb over seeds, phases over time, credit, honesty of status reports.
 
-    python -m jaxmarl_echelon.train env=echelon_missions curriculum=missions4 seeds=3 'variants=...'
+    python benchmarks/mission_learning.py --train [--output FOLDER]        # trains the arms, then scores them
     python benchmarks/mission_learning.py RUN [--episodes 192] [--pictures docs/NAME]
 
-RUN is the folder of a group (`seeds`, perhaps with `variants`). The last and the best policies of all
-members, the untrained ones and blue's scripts play the same fresh deterministic episodes, on the terrains
-that training never saw. Means over seeds with Student's 95 % interval, where there are several.
+The arms are the curriculum `missions4`; the same with shared rewards alone (no difference rewards);
+constant weights and the terminal reward alone, both of them without phases of difficulty. All seeds of all
+arms are one program. RUN is the folder of this or another group (`seeds`, perhaps with `variants`). The last
+and the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic episodes, on
+the terrains that training never saw. Means over seeds with Student's 95 % interval, where there are several.
 """
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +32,29 @@ from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 
+HARD = {"difficulty": [0.5, 1.0], "exams": 0.25}
+WITHOUT_PHASES = [
+    {"name": "mechanics", "criteria": {"survival": 0.6, "attempt": 0.7}} | HARD,
+    {"name": "objective", "criteria": {"completed": 0.5, "efficiency": 0.4}} | HARD,
+    {"name": "execution", "criteria": {"win": 0.6, "variance": 0.2}} | HARD,
+    {"name": "terminal", "criteria": {}} | HARD,
+]
+ARMS = {
+    "terminal": {
+        "curriculum.schedule": "terminal",
+        "curriculum.credit": 0.0,
+        "curriculum.calibration": 0.0,
+        "curriculum.phases": WITHOUT_PHASES,
+    },
+    "constant": {"curriculum.schedule": "constant", "curriculum.phases": WITHOUT_PHASES},
+    "shared": {"curriculum.credit": 0.0},
+}
+TRAINING = (
+    "+algo=ppo",
+    "env=echelon_missions_small",
+    "env.mission=[assault,hold,scout]",
+    "curriculum=missions4",
+)
 CHECKPOINTS = ("latest", "best_eval")
 SCRIPTS = ("heuristic", "standing", "random", "none")
 COLUMNS = ("survival", "efficiency", "captured", "detected", "covered")
@@ -92,6 +119,14 @@ def scores_of(results, verbs: tuple[str, ...]) -> dict[str, float]:
     found["worst_decile"] = np.sort(mission)[: -(-mission.size // 10)].mean()
     found |= {name: np.asarray(results[name]).mean() for name in COLUMNS}
     return {name: float(value) for name, value in found.items()}
+
+
+def train(folder: Path) -> Path:
+    """Trains all arms with three seeds each in one program; returns the group's folder."""
+    arms = json.dumps(ARMS).replace('"', "")
+    command = [sys.executable, "-m", "jaxmarl_echelon.train", *TRAINING, "seeds=3", f"variants={arms}"]
+    subprocess.run([*command, "tracking=quiet", "run_name=arms", f"output_dir={folder}"], check=True)
+    return folder / "echelon_missions_small" / "ppo" / "arms"
 
 
 def variant_of(member: Path) -> str:
@@ -218,14 +253,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="folder of a group of runs")
+    parser.add_argument("run", type=Path, nargs="?", help="folder of a group of runs")
+    parser.add_argument("--train", action="store_true", help="train the arms and score them")
+    parser.add_argument("--output", type=Path, default=Path("outputs"), help="folder for what --train writes")
     parser.add_argument("--episodes", type=int, default=192)
     parser.add_argument("--pictures", type=Path, help="beginning of the pictures' names (default: in RUN)")
     given = parser.parse_args()
-    members = sorted(path for path in given.run.glob("*seed_*") if path.is_dir())
+    if (given.run is None) != given.train:
+        parser.error("either RUN or --train")
+    run = train(given.output) if given.train else given.run
+    members = sorted(path for path in run.glob("*seed_*") if path.is_dir())
     if not members:
-        parser.error(f"{given.run}: no folders of members, such as seed_0")
-    stem = str(given.pictures or given.run / "missions")
+        parser.error(f"{run}: no folders of members, such as seed_0")
+    stem = str(given.pictures or run / "missions")
     phase_picture(Path(f"{stem}_phases.png"), members)
     scores, reports = play_all(members, given.episodes)
     print(markdown(scores))
@@ -234,7 +274,7 @@ def main() -> None:
     for name, found in honesty.items():
         print(name, {key: shown(values) for key, values in found.items()})
     saved = {"scores": {" ".join(key): value for key, value in scores.items()}, "reports": honesty}
-    (given.run / "mission_learning.json").write_text(json.dumps(saved, indent=1) + "\n")
+    (run / "mission_learning.json").write_text(json.dumps(saved, indent=1) + "\n")
 
 
 if __name__ == "__main__":
