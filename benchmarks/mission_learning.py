@@ -6,8 +6,9 @@
 The arms are the curriculum `missions4`; the same with shared rewards alone (no difference rewards);
 constant weights and the terminal reward alone, both of them without phases of difficulty. All seeds of all
 arms are one program. RUN is the folder of this or another group (`seeds`, perhaps with `variants`). The last
-and the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic episodes, on
-the terrains that training never saw. Means over seeds with Student's 95 % interval, where there are several.
+and the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic
+episodes, on the terrains that training never saw. Means over seeds with Student's 95 % interval, where there
+are several.
 """
 
 import argparse
