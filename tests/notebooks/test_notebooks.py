@@ -46,7 +46,7 @@ def test_sources_are_clean(notebook):
     assert not any(cell.outputs or cell.execution_count for cell in code)
     assert (FOLDER / f"{name}.ipynb").stat().st_size < 100_000
     assert len(cells(found, "parameters")) == 1
-    assert sorted(_names(cells(found, "parameters")[0].source)) == sorted(_names(SMALL[name]))
+    assert _names(cells(found, "parameters")[0].source) == _names(SMALL[name])
 
 
 def test_the_install_cell_agrees_with_the_project(notebook, repository):
@@ -76,6 +76,6 @@ def test_every_cell_runs(notebook, tmp_path, repository, monkeypatch):
     assert len(pictures) >= 3
 
 
-def _names(source: str) -> list[str]:
+def _names(source: str) -> set[tuple[str, str]]:
     """What a cell assigns at its left margin."""
-    return re.findall(r"^([A-Z]+)(?:, ([A-Z]+))? =", source, re.MULTILINE)
+    return set(re.findall(r"^([A-Z]+)(?:, ([A-Z]+))? =", source, re.MULTILINE))
