@@ -1,11 +1,13 @@
 """An environment of missions that are all parameters and results, for the tests of their curriculum."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS, MissionWeights
 from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.envs.results import Result
@@ -91,3 +93,51 @@ def rollout(mask, tags, results):
     """A rollout of episodes of one decision each: they begin in the order in which they end."""
     done = finished(mask, tags, results)
     return Flow(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
+
+
+@struct.dataclass
+class Played:
+    """State of `PlayedMissions`: decisions taken, the verb, luck in [0, 1], and whether red fires fully."""
+
+    clock: jax.Array
+    verb: jax.Array
+    luck: jax.Array
+    full_fire: jax.Array
+
+
+class PlayedMissions(Missions):
+    """Missions of up to four decisions that nearly always succeed; rewards follow the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.spec = dataclasses.replace(self.spec, episode_limit=4)
+
+    def reset(self, key, params):
+        key_verb, key_luck = jax.random.split(key)
+        state = Played(
+            clock=jnp.int32(0),
+            verb=jax.random.categorical(key_verb, jnp.log(params.levers.mission)).astype(jnp.int32),
+            luck=jax.random.uniform(key_luck),
+            full_fire=jnp.float32(params.weights.fire_low >= 1.0),
+        )
+        return state, self._show(state, jnp.float32(0))
+
+    def step(self, key, state, actions, params):
+        paid = params.weights.components[0] + params.weights.terminal * state.luck
+        after = state.replace(clock=state.clock + 1)
+        return after, self._show(after, paid * actions["blue"][0, 0])
+
+    def _show(self, state, reward):
+        over = state.clock >= 1 + (4 * state.luck).astype(jnp.int32)
+        done = jnp.float32(state.luck < 0.98)
+        metrics = dict.fromkeys((*METRICS[:-1], "mission"), done) | {"win": done * state.full_fire}
+        return TimeStep(
+            obs={"blue": state.luck[None, None]},
+            reward={"blue": reward[None]},
+            terminated={"blue": over[None]},
+            truncated={"blue": jnp.zeros(1, bool)},
+            alive={"blue": ~over[None]},
+            action_mask={},
+            over=over,
+            info=metrics | {"task": state.verb, "full_fire": state.full_fire},
+        )

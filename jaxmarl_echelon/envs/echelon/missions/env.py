@@ -109,8 +109,9 @@ class EchelonMissions(Echelon):
         return self._task(given)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
-        """Returns the parameters of evaluation episode `index`: verbs and terrains take turns."""
-        battle = super().evaluation_params(params.echelon, index)
+        """Returns the parameters of evaluation episode `index`: verbs and held-out terrains take turns."""
+        held_out = params.echelon.replace(map_weights=params.evaluation_maps)
+        battle = super().evaluation_params(held_out, index)
         mission = params.levers.mission
         used = mission > 0
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
@@ -209,7 +210,8 @@ class EchelonMissions(Echelon):
         scenario, echelon = state.scenario, state.echelon
         limit = params.echelon.max_decisions * PERIOD
         taken = time_taken(verdict.by_team.latched, echelon.decision)
-        attempted, fire = verdict.by_team.attempted, scenario.fire[1]
+        attempted = verdict.by_team.attempted
+        full_fire = scenario.fire[1] >= params.echelon.fire_probability[1]
         return {
             "outcome": echelon.outcome,
             "ending": echelon.ending,
@@ -217,7 +219,7 @@ class EchelonMissions(Echelon):
             "map": echelon.battle.map_index,
             "decision": echelon.decision,
             "difficulty": scenario.difficulty,
-            **results.of_blue(verdict.outcome, verdict.success, attempted, taken, limit, fire),
+            **results.of_blue(verdict.outcome, verdict.success, attempted, taken, limit, full_fire),
         }
 
     def _paid_to_blue(self, paid: dict[str, jax.Array], present: jax.Array) -> dict[str, jax.Array]:

@@ -59,22 +59,41 @@ def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
         raise ValueError(f"env.time_limit={chosen.rules.time_limit!r}: longer than the run's own")
     measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
     target = measures.coverage_target or default_target(frame.bank.size)
+    training, evaluation = _maps(chosen, frame)
     return MissionParams(
-        echelon=_battle(chosen, frame, limit),
+        echelon=_battle(chosen, frame, limit, training),
         weights=_weights(chosen),
         gates=jnp.asarray(frame.registry.gates),
         levers=jax.tree.map(jnp.asarray, _levers(chosen, frame)),
         sensor_range=jnp.float32(measures.sensor_range / per_voxel),
         cover_target=jnp.float32(target),
         gamma=jnp.float32(measures.gamma),
+        evaluation_maps=jnp.asarray(evaluation),
     )
 
 
-def _battle(chosen: MissionSettings, frame: Frame, limit: int) -> EchelonParams:
+def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    """How often terrains are drawn, `[N]` for training and `[N]` for evaluations.
+
+    Evaluations have terrains of their own, unless none of those is to be drawn.
+    """
+    ground, number = chosen.ground, frame.bank.zone.shape[0]
+    drawn = map_weights(ground.map_weights, number)
+    kept = int(ground.held_out * number)
+    held = np.arange(number) >= number - kept
+    training = np.where(held, 0, drawn)
+    if training.sum() <= 0:
+        found = f"env.held_out={ground.held_out:g} keeps the last {kept} of {number} for evaluations"
+        raise ValueError(f"env.map_weights={ground.map_weights!r}: no terrain to train on; {found}")
+    own = np.where(held, drawn, 0)
+    return training, own if own.any() else drawn
+
+
+def _battle(chosen: MissionSettings, frame: Frame, limit: int, maps: np.ndarray) -> EchelonParams:
     rules = chosen.rules
     return EchelonParams(
         **roster_fields(frame.rosters),
-        map_weights=jnp.asarray(map_weights(chosen.ground.map_weights, frame.bank.zone.shape[0])),
+        map_weights=jnp.asarray(maps),
         reward=frame.reward.params(),
         fire_probability=share_per_team("fire_probability", chosen.teams.fire_probability),
         assist=jnp.zeros(2),

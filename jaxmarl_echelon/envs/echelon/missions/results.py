@@ -21,9 +21,9 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
     """The results of an environment with these verbs and reward components.
 
     `mission` and `mission/red` are the success of blue's and of red's order; the others are blue's:
-    whether it was completed, completed against enemies that hold no fire back (`win`), survivors,
-    whether it was attempted, success less for time and casualties (`efficiency`), and shares of what was
-    covered, detected and captured.
+    whether it was completed, completed against enemies that hold no fire back (`win`: they fire as often as
+    the environment lets them), survivors, whether it was attempted, success less for time and casualties
+    (`efficiency`), and shares of what was covered, detected and captured.
     """
     rates = tuple(Result(name, kind="rate") for name in (SCORE, RED_SCORE, *_RATES))
     return (
@@ -51,7 +51,7 @@ def of_blue(
     attempted: jax.Array,
     taken: jax.Array,
     limit: jax.Array,
-    fire: jax.Array,
+    full_fire: jax.Array,
 ) -> dict[str, jax.Array]:
     """Entries of `TimeStep.info` for the results that are blue's, and both teams' success.
 
@@ -61,10 +61,10 @@ def of_blue(
       attempted: `[K]` bool.
       taken: `[K]` seconds until the mission was done, or so far.
       limit: seconds of the time limit.
-      fire: chance that red fires.
+      full_fire: bool; red fires as often as it ever does.
     """
     losses = share(outcome.casualties, outcome.strength, 0.0)[0]
-    full = (fire >= 1.0).astype(jnp.float32)
+    full = full_fire.astype(jnp.float32)
     return {
         SCORE: success[0],
         RED_SCORE: success[1],

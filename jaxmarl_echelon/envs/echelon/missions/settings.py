@@ -70,6 +70,7 @@ class MissionGround(Ground):
     """The terrains."""
 
     terrain: Names = setting(MIXED, named, tuple(TERRAINS))
+    held_out: float = setting(0.25, number, 0.0, 0.9)
     los_complexity: float | Sequence[float] = setting((0.0, 1.0), _fractions)
     coverage_cell: int | None = setting(None, optional(whole), 2, 64)
 

@@ -247,6 +247,7 @@ class MissionParams:
       sensor_range: voxels at which a medium mech detects others.
       cover_target: share of the reachable coverage cells that a scout is asked to enter.
       gamma: discount of a decision, in differences of potentials.
+      evaluation_maps: `[N]`, how often each terrain is drawn in evaluations; `echelon` has training's.
     """
 
     echelon: EchelonParams
@@ -256,6 +257,7 @@ class MissionParams:
     sensor_range: jax.Array
     cover_target: jax.Array
     gamma: jax.Array
+    evaluation_maps: jax.Array
 
 
 @struct.dataclass

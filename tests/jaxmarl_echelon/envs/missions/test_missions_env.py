@@ -174,7 +174,8 @@ def test_the_free_rider_is_paid_no_credit(game):
 @pytest.mark.parametrize(
     ("verb", "against", "hp", "ending"),
     [
-        ("assault", "hold", [150.0, 60.0, 0.0, 0.0], "elimination"),
+        ("assault", "hold", [150.0, 60.0, 0.0, 0.0], None),
+        ("hold", "assault", [150.0, 60.0, 0.0, 0.0], "elimination"),
         ("scout", "hold", [150.0, 60.0, 0.0, 0.0], None),
         ("scout", "hold", [0.0, 0.0, 150.0, 80.0], "elimination"),
         ("hold", "scout", [0.0, 0.0, 150.0, 80.0], None),

@@ -262,6 +262,24 @@ def test_wrong_missions_are_named_in_one_line(env, given, words):
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_evaluations_have_terrains_of_their_own():
+    zones = [(20.0, 20.0, 5.0)] * 5
+    env = built(flat_bank(zones), held_out=0.4)
+    params = env.default_params()
+    np.testing.assert_array_equal(params.echelon.map_weights > 0, [1, 1, 1, 0, 0])
+
+    def played(params):
+        posed = [env.evaluation_params(params, i).echelon.map_weights for i in range(4)]
+        return [int(np.argmax(weights)) for weights in posed]
+
+    assert played(params) == [3, 4, 3, 4]
+    assert played(env.task_params({"held_out": 0.0})) == [0, 1, 2, 3]
+    chosen = env.task_params({"map_weights": [0, 2, 1, 0, 0]})
+    assert played(chosen) == [1, 2, 1, 2], "none of the held-out terrains is to be drawn"
+    with pytest.raises(ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: no terrain to train on"):
+        env.task_params({"map_weights": [0, 0, 0, 1, 1]})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

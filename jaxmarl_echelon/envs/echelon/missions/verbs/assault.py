@@ -1,5 +1,7 @@
 """Assault: take the objective. Source: spec section 7.5."""
 
+from dataclasses import replace
+
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
@@ -22,6 +24,8 @@ ASSAULT = Verb(
     ),
     timed=True,
     complete=0.7,
-    ends_with_enemies=True,
     begins=CONTACT,
 )
+# The design's: it ends with the last enemy. Who destroys the defenders before the objective is taken
+# then gets no more than 0.3, so that destroying them is a mistake.
+ENDS_WITH_ENEMIES = replace(ASSAULT, ends_with_enemies=True)

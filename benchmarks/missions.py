@@ -1,0 +1,172 @@
+"""What missions cost beside the plain battle, and what scripts make of each order.
+
+    python benchmarks/missions.py [--envs 256] [--turns 5]         # steps/s in turns, bytes, compile seconds
+    python benchmarks/missions.py --behaviour [--episodes 168]     # success by verb of scripted teams
+
+The plain battle (`env=echelon`) and missions have the same teams, terrains and observed blocks. Each is a
+rollout of uniformly random actions with automatic resets; "with curriculum" also draws episodes from
+`curriculum=missions4` and lets it judge what finished, as training does after every rollout.
+"""
+
+import argparse
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from echelon import environment
+from hydra import compose, initialize_config_dir
+from machine import matmul_rate
+from rich.console import Console
+from rich.table import Table
+from spread import bytes_per_environment
+
+from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import controllers, evaluation
+
+TEAMS = ("env.blue=pack5", "env.red=pack5", "env.telemetry=false")
+SIZES = ("env.size=[40,40,20]", "env.maps=16", "env.pages=64", "env.damaged=96", "env.time_limit=60.0")
+PLAIN, ORDERS, COURSE = "plain battle", "missions", "missions with curriculum"
+GOAL = 0.25
+
+
+class Job(NamedTuple):
+    """A compiled rollout, its state, and what it took to get there."""
+
+    run: object
+    state: object
+    compile_seconds: float
+    state_bytes: float
+
+
+def rollout(env, curriculum, num_envs: int, steps: int):
+    """A rollout of random actions.
+
+    Returns:
+      `(state, key) -> (state, rewards)` over `steps` decisions, and `(key) -> state`; a state is that of the
+      curriculum, its tickets and the episodes.
+    """
+    roles = env.spec.roles
+
+    def begin(key):
+        course = curriculum.init()
+        running = episodes.start(env, key, lambda k: curriculum.draw(k, course), num_envs)
+        return course, curriculum.tickets(num_envs), running
+
+    def run(state, key):
+        course, tickets, running = state
+
+        def one(running, key):
+            key_act, key_step = jax.random.split(key)
+            keys = jax.random.split(key_act, len(roles))
+            actions = {
+                role.name: jax.random.uniform(k, (num_envs, role.size, *role.action.shape), minval=-1.0)
+                for role, k in zip(roles, keys, strict=True)
+            }
+            begins, tags = running.running.tree.sums.length == 0, running.tags
+            running, stepped = episodes.step(
+                env, key_step, running, actions, lambda k: curriculum.draw(k, course)
+            )
+            flow = Flow(begins=begins, tags=tags, over=stepped.reset_next, finished=stepped.finished)
+            return running, (flow, stepped.time.reward)
+
+        running, (flow, reward) = jax.lax.scan(one, running, jax.random.split(key, steps))
+        course, tickets = curriculum.update(course, tickets, flow)
+        return (course, tickets, running), jax.tree.map(jnp.mean, reward)
+
+    return run, begin
+
+
+def built(name: str, num_envs: int, steps: int) -> Job:
+    """Compiles one of the rollouts and begins it."""
+    chosen = [f"env={'echelon' if name == PLAIN else 'echelon_missions'}", *TEAMS, *SIZES]
+    config = read(*chosen, *(["curriculum=missions4"] if name == COURSE else []))
+    run, begin = rollout(config.env, config.curriculum(config.env), num_envs, steps)
+    state = jax.jit(begin)(jax.random.key(0))
+    start = time.perf_counter()
+    compiled = jax.jit(run).lower(state, jax.random.key(1)).compile()
+    seconds = time.perf_counter() - start
+    return Job(compiled, state, seconds, bytes_per_environment(state[2].running.tree.env, num_envs))
+
+
+def read(*overrides: str):
+    """The run configuration with these overrides."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        return config_lib.read(compose("config", list(overrides)))
+
+
+def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
+    """Prints each rollout's median rate over turns, and what it takes more than the plain battle."""
+    jobs = {name: built(name, num_envs, steps) for name in (PLAIN, ORDERS, COURSE)}
+    states, seconds = {name: job.state for name, job in jobs.items()}, {name: [] for name in jobs}
+    # The first turn warms up.
+    for turn in range(turns + 1):
+        for name, job in jobs.items():
+            begin = time.perf_counter()
+            states[name], _ = jax.block_until_ready(job.run(states[name], jax.random.key(turn)))
+            seconds[name].append(time.perf_counter() - begin)
+    table = Table(title=f"5 v 5, 40x40, {num_envs} environments, {turns} turns", title_justify="left")
+    for column in ("", "steps/s", "us/step", "more than plain", "bytes/env", "compile s"):
+        table.add_column(column, justify="right" if column else "left")
+    plain = np.array(seconds[PLAIN][1:])
+    for name, job in jobs.items():
+        own = np.array(seconds[name][1:])
+        middle, ratio = np.median(own), np.median(own / plain) - 1.0
+        rate = num_envs * steps / middle
+        cells = f"{rate:,.0f}", f"{1e6 / rate:.0f}", f"{ratio:+.1%}", f"{job.state_bytes:,.0f}"
+        table.add_row(name, *cells, f"{job.compile_seconds:.1f}")
+    console.print(table)
+    console.print(f"goal: at most {GOAL:.0%} more than the plain battle")
+
+
+def measure_behaviour(console, number: int, overrides) -> None:
+    """Prints the success of blue's scripts by verb, against red's heuristic team."""
+    env = environment("echelon_missions", overrides)
+    names = (*env.baselines, "none")
+
+    @jax.jit
+    def play(script, params):
+        options = [controllers.script(controllers.find_script(env, "blue", name)) for name in names]
+        red = controllers.script(controllers.find_script(env, "red", "heuristic"))
+        seats = {"blue": controllers.one_of(options, script), "red": red}
+        posed = evaluation.evaluation_params(env, params, number)
+        return evaluation.play(env, seats, {}, jax.random.key(1), posed).results
+
+    title = f"success by verb, blue's script against red's heuristic team, {number} episodes"
+    table = Table(title=title, title_justify="left")
+    for column in ("", "all", *env.registry.names, "survival", "efficiency"):
+        table.add_column(column)
+    for index, name in enumerate(names):
+        found = jax.device_get(play(jnp.int32(index), env.default_params()))
+        chosen = [found["task"] == verb for verb in range(len(env.registry.names))]
+        cells = [found["mission"], *(found["mission"][own] for own in chosen)]
+        shown = [*cells, found["survival"], found["efficiency"]]
+        table.add_row(name, *(f"{np.mean(values):.2f}" if values.size else "" for values in shown))
+    console.print(table)
+
+
+def main() -> None:
+    """Measures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--envs", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=32, help="decisions of a rollout")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--behaviour", action="store_true", help="measure success of scripts instead")
+    parser.add_argument("--episodes", type=int, default=168)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE, with --behaviour")
+    given, console = parser.parse_args(), Console(width=140)
+    console.print(f"jax {jax.__version__}, {matmul_rate() / 1e9:.0f} GFLOP/s")
+    if given.behaviour:
+        measure_behaviour(console, given.episodes, given.overrides)
+    else:
+        measure_cost(console, given.envs, given.steps, given.turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What the mission curriculum draws and evaluates with, and which settings it takes."""
+
+import jax
+import jax.numpy as jnp
+import mission_runs as runs
+import numpy as np
+import pytest
+from mission_reference import SMALL
+from mission_runs import PHASES
+
+from jaxmarl_echelon.command_line import compose_config
+from jaxmarl_echelon.curricula.missions import missions
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.trees import layout_difference, strong
+from jaxmarl_echelon.training import config as config_lib
+
+KEYS = jax.random.split(jax.random.key(0), 2000)
+
+
+def test_what_an_episode_is_drawn_with():
+    curriculum = missions(runs.Missions(), **SMALL, verbs={"scout": 3.0, "hold": 1.0})
+    draw = jax.jit(jax.vmap(curriculum.draw, in_axes=(0, None)))
+    for phase, (low, high) in enumerate([(0.0, 0.4), (0.2, 0.6), (0.4, 0.8), (0.5, 1.0)]):
+        state = curriculum.init()
+        state = state.replace(course=state.course.replace(phase=jnp.int32(phase), episodes=jnp.int32(77)))
+        drawn = draw(KEYS, state)
+        given, levers = jax.device_get((drawn.params.weights, drawn.params.levers))
+        assert np.all(drawn.tags["stage"] == phase) and np.all(given.phase == phase + 1)
+        expected = {"scout": 3.0, "hold": 1.0}
+        np.testing.assert_array_equal(levers.mission[0], [expected.get(verb, 0.0) for verb in VERBS])
+        assert np.mean(given.fire_low == 1.0) == pytest.approx(0.5 if phase > 1 else 0.0, abs=0.05)
+        assert set(np.unique(given.fire_low)) <= {np.float32(0.2), np.float32(1.0)}
+        np.testing.assert_array_equal(given.fire_high, 1.0)
+        np.testing.assert_allclose(
+            [given.difficulty_low[0], given.difficulty_high[0]], [low, high], atol=1e-6
+        )
+        np.testing.assert_allclose(given.components.sum(axis=1) + given.terminal, 1.0, atol=1e-5)
+        np.testing.assert_allclose(given.progress, (phase + 77 / 200) / 4, atol=1e-6)
+        np.testing.assert_array_equal(given.credit, 1.0)
+        np.testing.assert_array_equal(drawn.params.level, 1.0)
+        fade = 0.05 * min(1.0, 2.0 * (1.0 - given.progress[0]))
+        np.testing.assert_allclose(given.calibration, fade, atol=1e-6)
+
+
+def test_tasks_of_evaluations():
+    curriculum = missions(runs.Missions(), **SMALL, evaluation={"level": 7.0})
+    state = curriculum.init()
+    scored = curriculum.evaluation(state)
+    assert scored.level == 7.0 and scored.weights.progress == 1.0
+    assert (scored.weights.fire_low, scored.weights.fire_high, scored.weights.difficulty_low) == (
+        1.0,
+        1.0,
+        0.5,
+    )
+    assert scored.weights.terminal == pytest.approx(0.966, abs=5e-4)
+    for index in (0, 2):
+        own = curriculum.stage_params(state, jnp.int32(index))
+        assert own.level == 1.0
+        assert own.weights.fire_low == pytest.approx(1.0 if index else 0.2)
+        np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
+
+
+def test_arms_of_an_experiment_differ_in_numbers_only():
+    """Schedules and credits are arrays: their arms run side by side in one program."""
+    changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
+    arms = [missions(runs.Missions(), **(SMALL | change)) for change in changes]
+    states = [arm.init() for arm in arms]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    later = stacked.replace(course=stacked.course.replace(phase=jnp.full(len(arms), 3)))
+    draw = jax.jit(jax.vmap(arms[0].draw, in_axes=(None, 0)))
+    drawn = draw(KEYS[0], later).params.weights
+    # At the beginning of the last phase.
+    np.testing.assert_allclose(drawn.terminal[:4], [0.935, 1.0, 1.0, 0.4], atol=5e-4)
+    np.testing.assert_allclose(drawn.credit[:5], [1, 1, 1, 1, drawn.terminal[4]], atol=1e-6)
+    np.testing.assert_allclose(drawn.components[2], 0.0, atol=1e-6)
+    assert drawn.terminal[5] < drawn.terminal[0]
+    early = draw(KEYS[0], stacked).params.weights
+    assert early.credit[4] == pytest.approx(0.25), "never less"
+    # A run that is continued with other numbers keeps its progress.
+    kept = arms[5].retasked(jax.tree.map(lambda x: x[0], later), states[5])
+    assert kept.course.phase == 3 and kept.plan.floor == pytest.approx(0.2)
+
+
+def phase(index, **changes):
+    return {"phases": [PHASES[i] | changes if i == index else PHASES[i] for i in range(4)]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gate": "exams"}, "curriculum.gate='exams': unknown; allowed: training, evaluation"),
+        ({"schedule": "steep"}, "curriculum.schedule='steep': unknown; allowed: continuous, table, terminal"),
+        ({"window": 1}, "curriculum.window=1: must be a whole number from 2"),
+        ({"confidence": 1.5}, "curriculum.confidence=1.5: must be a number in"),
+        ({"verbs": {"dance": 1}}, "curriculum.verbs.dance=1: unknown; allowed: assault"),
+        ({"verbs": {"hold": 0}}, "curriculum.verbs={'hold': 0}: one of them must be above 0"),
+        ({"base": {"speed": 1}}, "curriculum.base.speed=1: unknown; allowed: survival"),
+        ({"totals": [1, 2]}, "curriculum.totals=[1, 2]: must be one number for each"),
+        ({"credit": "half"}, "curriculum.credit=half: must be a number or terminal"),
+        ({"fire": [1.0, 0.2]}, "curriculum.fire=[1.0, 0.2]: the first number must not exceed the second"),
+        ({"evaluation": {"speed": 1}}, "curriculum.evaluation: env.speed: unknown"),
+        ({"phases": []}, "curriculum.phases=[]: must be a list of at least one phase"),
+        (phase(0, name=""), "must be a mapping with a name"),
+        (phase(1, name="one"), "curriculum.phases: one: another phase has this name"),
+        (phase(1, level=1), "curriculum.phases.1.level=1: unknown; allowed: name"),
+        (phase(1, difficulty=[0.2, 1.2]), "curriculum.phases.1.difficulty=1.2: must be a number in [0, 1]"),
+        (phase(1, criteria={"speed": 0.5}), "curriculum.phases.1.criteria: speed: no result of missions"),
+        (phase(1, criteria={}), "curriculum.phases.1 (two): criteria: must name a result"),
+        (phase(1, criteria={"efficiency": 0.9}), "efficiency=0.9: with advance_margin=0.1 must be below 1"),
+        (phase(2, exams=0.0), "curriculum.phases.2 (three): criteria.win: counts at full fire only"),
+        (phase(3, criteria={"win": 0.5}), "curriculum.phases.3 (four): criteria: the last phase has none"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(changes, message):
+    with pytest.raises(ValueError) as caught:
+        missions(runs.Missions(), **(SMALL | changes))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["task", "survival"])
+def test_environments_that_do_not_report_enough_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: no result of missions"):
+        missions(runs.Missions(without=(name,)), **SMALL)
+
+
+def test_parameters_are_those_of_the_environment():
+    """What is drawn and evaluated has the layout of the environment's own parameters, in one composed run."""
+    given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
+    run = config_lib.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
+    curriculum, own = run.curriculum(run.env), strong(run.env.default_params())
+    state = curriculum.init()
+    posed = curriculum.evaluation(state), curriculum.stage_params(state, jnp.int32(2))
+    for params in (curriculum.draw(KEYS[0], state).params, *posed):
+        assert layout_difference(jax.tree.map(jnp.asarray, own), strong(params)) is None
+        np.testing.assert_array_equal(params.levers.mission, np.array(VERBS) == "scout")

@@ -1,0 +1,81 @@
+"""The notebooks: clean sources, an install cell that fits the project, and every cell runs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NAMES = ("quickstart", "reward_ablation")
+# Budgets that replace those of the cell tagged `parameters`.
+SMALL = {
+    "quickstart": """
+SETTINGS = ["env=f110", "env.lidar_beams=12", "env.max_steps=80", "num_envs=4", "total_env_steps=1024",
+            "algo.horizon=32", "algo.widths=[8]", "algo.num_minibatches=2"]
+OUTPUT, NAME = "outputs", "quickstart"
+EPISODES = 4
+""",
+    "reward_ablation": """
+SETTINGS = ["env=f110", "reward=gaplock_full", "env.lidar_beams=12", "env.max_steps=80", "num_envs=4",
+            "total_env_steps=256", "algo.horizon=32", "algo.widths=[8]", "algo.num_minibatches=2"]
+PARTS = ["forcing"]
+SEEDS = 2
+OUTPUT = "outputs"
+EPISODES = 4
+SQUADS = 2
+""",
+}
+
+
+@pytest.fixture(params=NAMES)
+def notebook(request):
+    return request.param, nbformat.read(FOLDER / f"{request.param}.ipynb", as_version=4)
+
+
+def cells(notebook, tag):
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def test_sources_are_clean(notebook):
+    name, found = notebook
+    nbformat.validate(found)
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 100_000
+    assert len(cells(found, "parameters")) == 1
+    assert _names(cells(found, "parameters")[0].source) == _names(SMALL[name])
+
+
+def test_the_install_cell_agrees_with_the_project(notebook, repository):
+    _, found = notebook
+    (install,) = cells(found, "install")
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    (least,) = re.findall(r"^jax(>=[\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE)
+    assert re.search(rf'"jax{re.escape(least)},<[\d.]+"', install.source)
+    assert project["name"] in install.source
+
+
+@pytest.mark.slow
+def test_every_cell_runs(notebook, tmp_path, repository, monkeypatch):
+    """Half a minute each: processes that start, and programs that compile, even at the smallest budgets."""
+    name, found = notebook
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    (parameters,) = cells(found, "parameters")
+    parameters.source = SMALL[name]
+    NotebookClient(found, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    pictures = [
+        output
+        for cell in found.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) >= 3
+
+
+def _names(source: str) -> set[tuple[str, str]]:
+    """What a cell assigns at its left margin."""
+    return set(re.findall(r"^([A-Z]+)(?:, ([A-Z]+))? =", source, re.MULTILINE))
