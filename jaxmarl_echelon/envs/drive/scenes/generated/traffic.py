@@ -1,8 +1,7 @@
 """Reference trajectories: bodies follow their ways by the driver model, in float64 on the host.
 
-What spec/drive.md 1.7 calls yield gates is decided so: a body is held at a gate while its stop sign is not
-served, while a body whose way conflicts is within the junction, and while one that has priority, or that would be
-there earlier without having less priority, comes.
+The yield gates of spec/drive.md 1.7 hold a body while its stop sign is not served, while a body whose way
+conflicts is within the junction, and while one comes that has priority, or that has no less and is nearer.
 """
 
 from dataclasses import dataclass
