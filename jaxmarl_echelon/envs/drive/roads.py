@@ -143,6 +143,7 @@ def condition(
     motion: Motion,
     solid: jax.Array,
     agents: int,
+    scale: float,
     *,
     signed: bool,
     bikes: bool,
@@ -155,10 +156,11 @@ def condition(
       motion: of all bodies, leaves `[N]`.
       solid: `[N]` bool; takes part in collisions.
       agents: A.
+      scale: factor on the size of bodies.
       signed: see `offroad`.
       bikes: whether there are lanes for bicycles only.
     """
-    size, kind = bank.size[scene], bank.type[scene][:agents]
+    size, kind = scale * bank.size[scene], bank.type[scene][:agents]
     learners = jax.tree.map(lambda x: x[:agents], motion)
     rides = kind == CYCLIST if bikes else None
     return Condition(
