@@ -3,23 +3,6 @@
 import jax
 from flax import struct
 
-VEHICLE, PEDESTRIAN, CYCLIST = range(3)
-TYPES = ("vehicle", "pedestrian", "cyclist")
-
-LANE, LINE, EDGE, BIKE_LANE, CROSSWALK = range(5)
-NO_SEGMENT = -1
-
-CELL = 5.0
-VIEW_CELL = 10.0
-LANE_REACH = 4.0
-VIEW_REACH = 60.0
-ROUTE_POINTS = 128
-
-LIGHTS = (
-    "unknown", "stop", "caution", "go", "arrow_stop", "arrow_caution", "arrow_go", "flashing_stop",
-    "flashing_caution",
-)  # fmt: skip
-
 
 @struct.dataclass
 class SceneBank:
@@ -34,7 +17,7 @@ class SceneBank:
         body that stands (nearer to its goal than `env.min_goal_distance`) has one pose throughout.
       recorded: `[S, T, N]` bool, whether the body is there at the sample.
       size: `[S, N, 2]` float32 length and width.
-      type: `[S, N]` int8 of `VEHICLE`, `PEDESTRIAN`, `CYCLIST`.
+      type: `[S, N]` int8 of `codes.VEHICLE`, `codes.PEDESTRIAN`, `codes.CYCLIST`.
       learner: `[S, A]` bool, slots that a learner fills; those are recorded at `env.init_step`.
       driven: `[S, N]` bool, bodies with a route, which `env.others` may drive; the others always replay their
         recording. Learners have routes as well.
