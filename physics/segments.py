@@ -1,7 +1,7 @@
 """Straight segments of roads: contact with boxes, distances, and the lane that a body drives on.
 
-A segment is its midpoint, the unit vector from its start to its end, and half its length (m). This form needs
-no division, so that a segment of length 0 is a point and needs no special case. Source: spec drive 0.16, 0.17.
+A segment is its midpoint, the unit vector from its start to its end, and half its length (m). This form
+needs no division: a segment of length 0 is a point and no special case. Source: spec drive 0.16, 0.17.
 """
 
 from typing import NamedTuple

@@ -68,7 +68,9 @@ def test_the_steps_of_the_originals(gain, first, second, braked):
     cases = [([0, 0, 0, 10], 2.667, 0.167, first), ([3, -2, 1.2, 8], -4.0, -0.5, second)]
     for (x, y, heading, speed), acceleration, steering, after in cases:
         velocity = speed * jnp.array([jnp.cos(heading), jnp.sin(heading)])
-        motion, velocity = puffer(Motion(x, y, heading, speed), velocity, acceleration, steering, 4.5, DT, gain)
+        motion, velocity = puffer(
+            Motion(x, y, heading, speed), velocity, acceleration, steering, 4.5, DT, gain
+        )
         close([*motion[:3], *velocity], after)
     _, velocity = puffer(Motion(0.0, 0.0, 0.0, 0.0), jnp.zeros(2), -4.0, 0.0, 4.5, DT, gain)
     close(velocity, [braked, 0.0])

@@ -14,9 +14,7 @@ from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
 KINDS = ("discrete", "factored", "continuous")
 ACCELERATIONS = np.float32([-4.0, -2.667, -1.333, 0.0, 1.333, 2.667, 4.0])
-STEERING = np.float32(
-    [-1.0, -0.833, -0.667, -0.5, -0.333, -0.167, 0.0, 0.167, 0.333, 0.5, 0.667, 0.833, 1.0]
-)
+STEERING = np.float32([-1.0, -0.833, -0.667, -0.5, -0.333, -0.167, 0.0, 0.167, 0.333, 0.5, 0.667, 0.833, 1.0])
 LONGITUDINAL_JERK = np.float32([-15.0, -4.0, 0.0, 4.0])
 LATERAL_JERK = np.float32([-4.0, 0.0, 4.0])
 POLICY, REPLAY, IDM = range(3)

@@ -247,9 +247,11 @@ class Drive(Environment):
             (state.condition.colliding, params.collision_behavior),
             (state.condition.offroad, params.offroad_behavior),
         )
-        stopped = jnp.any(jnp.stack([cause & (what == STOP) for cause, what in causes]), axis=0) & state.alive
-        removed = jnp.any(jnp.stack([cause & (what == REMOVE) for cause, what in causes]), axis=0) & state.alive
-        ended = stopped | removed
+        stops, removed = (
+            state.alive & jnp.any(jnp.stack([cause & (what == code) for cause, what in causes]), axis=0)
+            for code in (STOP, REMOVE)
+        )
+        ended = stops | removed
         agents, speed = self.simulation.agents, state.motion.speed
         speed = speed.at[:agents].set(jnp.where(ended, 0.0, speed[:agents]))
         present = state.present.at[:agents].set(state.present[:agents] & ~removed)
@@ -291,9 +293,7 @@ class Drive(Environment):
         own, (low, high) = self.simulation.learners(state.motion), params.goal_distance
         distance = jax.random.uniform(key_distance, reached.shape, minval=low, maxval=high)
         radius = state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
-        goal = goals.new_goals(
-            key_way, self.bank, state.scene, own, state.condition.lane, radius, distance
-        )
+        goal = goals.new_goals(key_way, self.bank, state.scene, own, state.condition.lane, radius, distance)
         return state.replace(
             goal=jnp.where(reached[:, None], goal, state.goal),
             goal_step=jnp.where(reached, state.step, state.goal_step),
@@ -341,6 +341,4 @@ def _distance(motion: Motion, point: jax.Array) -> jax.Array:
 
 def _masked(condition: Condition, alive: jax.Array) -> Condition:
     """The condition of learners that take part; others neither collide nor leave the road."""
-    return condition.replace(
-        colliding=condition.colliding & alive, offroad=condition.offroad & alive
-    )
+    return condition.replace(colliding=condition.colliding & alive, offroad=condition.offroad & alive)

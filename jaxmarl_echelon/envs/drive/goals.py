@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.bank import LANE, SceneBank
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.codes import LANE
 from physics.bicycle import Motion
 from physics.segments import Lane, between
 
@@ -99,7 +100,7 @@ def _point(bank: SceneBank, scene: jax.Array, lane: jax.Array, arc: jax.Array) -
 
 
 def _straight(bank: SceneBank, scene: jax.Array, motion: Motion, distance: jax.Array) -> jax.Array:
-    """End points `[A, 2]` of lane segments at about the given straight distance, ahead where there are any."""
+    """End points `[A, 2]` of lane segments at about a straight distance, ahead where there are any."""
     points = bank.segment[scene][:, 2:]
     dx, dy = points[:, 0] - motion.x[:, None], points[:, 1] - motion.y[:, None]
     behind = dx * jnp.cos(motion.heading)[:, None] + dy * jnp.sin(motion.heading)[:, None] <= 0

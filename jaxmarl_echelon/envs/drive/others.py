@@ -1,4 +1,4 @@
-"""Bodies that no learner drives: along their recording, or along their routes. Source: spec drive 0.2, 0.4."""
+"""Bodies that no learner drives: along their recording or their routes. Source: spec drive 0.2, 0.4."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,7 @@
 """Rewards of driving: what each component pays a learner per step.
 
-The first four are paid by default. The others are those of PufferDrive 3 and pay nothing unless asked for. Source: spec drive 0.11, 1.6.
+The first four are paid by default. The others are those of PufferDrive 3 and pay nothing unless asked for.
+Source: spec drive 0.11, 1.6.
 """
 
 import math

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.bank import BIKE_LANE, CELL, CYCLIST, PEDESTRIAN, SceneBank
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CELL, CYCLIST, PEDESTRIAN
 from jaxmarl_echelon.envs.drive.types import Condition
 from physics import boxes
 from physics.bicycle import Motion
@@ -53,7 +54,7 @@ def of_index(bank: SceneBank, scene: jax.Array, index: jax.Array) -> Listed:
 
 
 def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Listed:
-    """Lane segments that bodies `[A]` may drive on; `rides` bool `[A]`, None where there are no bike lanes."""
+    """Lane segments that bodies `[A]` may drive on; `rides` `[A]` bool, None where no lane is for bicycles."""
     lanes = listed(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
     if rides is None:
         return lanes
@@ -143,7 +144,6 @@ def condition(
     motion: Motion,
     solid: jax.Array,
     agents: int,
-    scale: float,
     *,
     signed: bool,
     bikes: bool,
@@ -156,11 +156,10 @@ def condition(
       motion: of all bodies, leaves `[N]`.
       solid: `[N]` bool; takes part in collisions.
       agents: A.
-      scale: factor on the size of bodies.
       signed: see `offroad`.
       bikes: whether there are lanes for bicycles only.
     """
-    size, kind = scale * bank.size[scene], bank.type[scene][:agents]
+    size, kind = bank.size[scene], bank.type[scene][:agents]
     learners = jax.tree.map(lambda x: x[:agents], motion)
     rides = kind == CYCLIST if bikes else None
     return Condition(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.bank import LIGHTS, ROUTE_POINTS, SceneBank
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.codes import LIGHTS, ROUTE_POINTS
 from jaxmarl_echelon.envs.drive.types import DT, Traffic
 from physics.bicycle import Motion, wrap
 from physics.car_following import acceleration
@@ -123,7 +124,7 @@ def follow(
 
 
 def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
-    """Gap `[F]` from the bumper to the first body in the corridor ahead, and its speed along the follower's."""
+    """Gap `[F]` from the bumper to the first body in the corridor ahead, and its speed in that direction."""
     reach = jnp.clip(LOOKAHEAD_TIME * speed, *LOOKAHEAD)
     piece = reach / PIECES
     middle = (jnp.arange(PIECES) + 0.5) * piece[:, None]

@@ -29,7 +29,6 @@ class Simulation:
       agents: A, slots of learners.
       init_step: sample of the recording at which episodes begin.
       wheelbase: in lengths of the body.
-      body_scale: factor on the size of every body.
       signed: whether corners beyond the nearest edge are off the road as well.
       bikes: whether some lanes are for bicycles only.
     """
@@ -41,7 +40,6 @@ class Simulation:
     agents: int
     init_step: int = 0
     wheelbase: float = 1.0
-    body_scale: float = 1.0
     signed: bool = False
     bikes: bool = False
 
@@ -67,12 +65,10 @@ class Simulation:
     def condition(self, scene: jax.Array, motion: Motion, solid: jax.Array) -> Condition:
         """Where learners are on the road, and whether they collide."""
         return roads.condition(
-            self.bank, scene, motion, solid, self.agents, self.body_scale, signed=self.signed, bikes=self.bikes
+            self.bank, scene, motion, solid, self.agents, signed=self.signed, bikes=self.bikes
         )
 
-    def move(
-        self, state: DriveState, actions: jax.Array
-    ) -> tuple[Motion, jax.Array, Any, Traffic]:
+    def move(self, state: DriveState, actions: jax.Array) -> tuple[Motion, jax.Array, Any, Traffic]:
         """One step of all bodies, each from the poses before it.
 
         Args:
@@ -117,9 +113,7 @@ class Simulation:
         Both count from the learner's last start, so that those put back drive their way again.
         """
         bank, group = self.bank, Group(0, self.agents)
-        replayed, there = others.recorded_of(
-            bank, state.scene, self.init_step + state.age + 1, self.agents
-        )
+        replayed, there = others.recorded_of(bank, state.scene, self.init_step + state.age + 1, self.agents)
         follows = (commands.mover == commands_lib.REPLAY) & there
         rests = (commands.mover == commands_lib.REPLAY) & ~there
         still = self.learners(state.motion)._replace(speed=jnp.zeros(self.agents))
@@ -127,9 +121,7 @@ class Simulation:
         driven = state.alive & (commands.mover == commands_lib.IDM)
 
         def drive(own, traffic):
-            moved, after = routes.follow(
-                bank, state.scene, sample, group, state.motion, solid, state.traffic
-            )
+            moved, after = routes.follow(bank, state.scene, sample, group, state.motion, solid, state.traffic)
             progress = _choose(driven, after, group.of(traffic))
             return _choose(driven, moved, own), group.put(traffic, progress)
 

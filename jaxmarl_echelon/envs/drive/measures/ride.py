@@ -1,4 +1,4 @@
-"""How smoothly bodies ride: accelerations, turns and jerks by backward differences. Source: spec drive 3.1."""
+"""How smoothly bodies ride, by backward differences of speed and heading. Source: spec drive 3.1."""
 
 from typing import NamedTuple
 

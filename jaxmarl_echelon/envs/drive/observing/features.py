@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.bank import CYCLIST, EDGE, LANE, PEDESTRIAN
+from jaxmarl_echelon.envs.drive.codes import CYCLIST, EDGE, LANE, PEDESTRIAN
 from jaxmarl_echelon.envs.drive.types import Condition
 from physics.bicycle import Motion
 from physics.segments import Segments

@@ -8,8 +8,8 @@ COMPACT, PUFFER = "compact", "puffer"
 LAYOUTS = (COMPACT, PUFFER)
 
 EGO_FIELDS = (
-    "goal_x", "goal_y", "speed", "length", "width", "colliding", "offroad", "ghost", "lane_offset", "lane_cos",
-    "lane_sin", "lane_found",
+    "goal_x", "goal_y", "speed", "length", "width", "colliding", "offroad", "ghost", "lane_offset",
+    "lane_cos", "lane_sin", "lane_found",
 )  # fmt: skip
 JERK_FIELDS = ("steering", "a_long", "a_lat")
 TYPE_FIELDS = ("is_cyclist", "is_pedestrian")

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.bank import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL, SceneBank
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.codes import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL
 from jaxmarl_echelon.envs.drive.conditioning import scaled
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import COMPACT, PUFFER_PARTNERS, View
