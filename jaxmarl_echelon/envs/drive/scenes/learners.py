@@ -72,7 +72,7 @@ def _controlled(scene: HostScene, control: str) -> np.ndarray:
 
 
 def _pose_at(scene: HostScene, start: int) -> np.ndarray:
-    """`[n, 2]` positions at a sample, or where a body that is absent then first appears after or before it."""
+    """`[n, 2]` positions at a sample, of absent bodies where they next appear, or first."""
     samples = np.arange(scene.valid.shape[1])
     order = np.where(samples >= start, samples - start, samples + len(samples))
     first = np.where(scene.valid, order, np.iinfo(int).max).argmin(1)
