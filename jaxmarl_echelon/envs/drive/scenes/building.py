@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from jaxmarl_echelon.envs.drive.scenes import reading
+from jaxmarl_echelon.envs.drive.scenes.files import reading
 from jaxmarl_echelon.envs.drive.scenes.arrays import Arrays, arrays_of
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
 from jaxmarl_echelon.envs.drive.scenes.host import HostScene

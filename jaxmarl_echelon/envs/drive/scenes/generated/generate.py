@@ -13,6 +13,7 @@ from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap
 from jaxmarl_echelon.envs.drive.scenes.generated.traffic import Traffic, drive
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import conflicts
 from jaxmarl_echelon.envs.drive.scenes.host import ELEMENT_OF, SAMPLES, HostScene, Road, Route
+from jaxmarl_echelon.envs.drive.scenes.lanes import LONGEST
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from physics.polylines import cut
 
@@ -65,11 +66,23 @@ def _attempt(
 ) -> HostScene:
     network = junctions.turned(KINDS[kind](rng), rng.uniform(-np.pi, np.pi))
     outline = edges(network)
-    segments = np.concatenate([cut(points, 10.0) for points in outline])
-    bodies = populate(rng, network, room, segments)
-    bodies, log, there = _recorded(bodies)
+    segments = np.concatenate([cut(points, LONGEST) for points in outline])
+    bodies, log, there = _recorded(populate(rng, network, room, segments))
     scene = _scene(rng, name, kind, bodies, log, there, goal_sample)
     return _with_roads(scene, network, outline)
+
+
+def record(
+    rng: np.random.Generator,
+    name: str,
+    kind: str,
+    network: Network,
+    bodies: list[Body],
+    goal_sample: tuple[int, int],
+) -> HostScene:
+    """The scene of a network and bodies, all of which stay in it; those that drive come first."""
+    scene = _scene(rng, name, kind, bodies, *drive(_traffic(bodies)), goal_sample)
+    return _with_roads(scene, network, edges(network))
 
 
 def _recorded(bodies: list[Body]) -> tuple[list[Body], np.ndarray, np.ndarray]:
@@ -186,7 +199,7 @@ def fault(scene: HostScene) -> str | None:
         return f"{learns.sum()} learners, at least {LEARNERS} are needed"
     if contacts(scene.position, scene.heading, scene.size[:, :2], scene.valid, MARGIN).any():
         return "bodies touch"
-    segments = np.concatenate([cut(road.points, 10.0) for road in scene.roads if road.kind == "road_edge"])
+    segments = np.concatenate([cut(road.points, LONGEST) for road in scene.roads if road.kind == "road_edge"])
     for body in np.flatnonzero(learns):
         pose = np.concatenate([scene.position[body], scene.heading[body, :, None]], axis=1)[scene.valid[body]]
         if meets_segments(pose, scene.size[body, :2], segments).any():

@@ -60,6 +60,9 @@ def drive(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       `[N, T, 4]` x, y, heading (unwrapped) and speed, and `[N, T]` bool whether the body is still on its way.
     """
+    if not traffic.ways:
+        standing = np.zeros((len(traffic.size), SAMPLES, 1))
+        return np.concatenate([traffic.given, standing], axis=-1), np.ones(standing.shape[:2], bool)
     table = _table(traffic.ways)
     driven, total = len(traffic.ways), len(traffic.size)
     log, there = np.zeros((total, SAMPLES, 4)), np.ones((total, SAMPLES), bool)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
-from jaxmarl_echelon.envs.drive.scenes import extension
+from jaxmarl_echelon.envs.drive.scenes.files import extension
 from jaxmarl_echelon.envs.drive.scenes.host import HostScene, Light, Road
 
 INVALID = -10000.0

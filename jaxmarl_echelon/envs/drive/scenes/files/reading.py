@@ -1,4 +1,4 @@
-"""Reads scenes from JSON files in the format of GPUDrive's converter of Waymo motion data (spec/drive.md 2.1)."""
+"""Reads JSON files in the format of GPUDrive's converter of Waymo motion data (spec/drive.md 2.1)."""
 
 import json
 from collections import Counter
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
-from jaxmarl_echelon.envs.drive.scenes import extension, fields
-from jaxmarl_echelon.envs.drive.scenes.fields import joined, member, optional
+from jaxmarl_echelon.envs.drive.scenes.files import extension, fields
+from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
 from jaxmarl_echelon.envs.drive.scenes.host import ROADS, SAMPLES, STEP, HostScene, Light, Road
 
 SKIPPED_TYPES = "other", "unset"

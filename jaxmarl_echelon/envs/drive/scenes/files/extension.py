@@ -1,12 +1,12 @@
-"""What generated scenes have beyond the JSON format, under one key of their files that other readers ignore."""
+"""What generated scenes have beyond the format, under one key of their files that other readers ignore."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes import fields
-from jaxmarl_echelon.envs.drive.scenes.fields import joined, member, optional
+from jaxmarl_echelon.envs.drive.scenes.files import fields
+from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
 from jaxmarl_echelon.envs.drive.scenes.host import Gate, HostScene, Route
 
 KEY = "jaxmarl_echelon"
