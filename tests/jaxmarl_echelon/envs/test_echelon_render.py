@@ -297,10 +297,10 @@ def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
     data = embedded(page)
     for field in dataclasses.fields(Frame):
         original = getattr(recorded.frames, field.name)[:, 0]
-        decoded = replay.decode(data["frames"][field.name])
+        decoded = decode(data["frames"][field.name])
         assert decoded.dtype == original.dtype
         np.testing.assert_array_equal(decoded, original)
-    np.testing.assert_array_equal(replay.decode(data["voxels"]), voxels)
+    np.testing.assert_array_equal(decode(data["voxels"]), voxels)
     assert data["size"] == [COLUMNS, ROWS, LAYERS]
     assert data["names"] == ["blue 0 heavy", "blue 1 scout", "red 0 heavy", "red 1 scout"]
     assert [text for *_, text in data["events"]][-1] == "blue win by zone"
