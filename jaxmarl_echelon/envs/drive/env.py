@@ -316,7 +316,7 @@ class Drive(Environment):
         controlled = bank.learner[scene]
         count = jnp.sum(controlled, dtype=jnp.float32)
         attempted = (state.step - state.goal_step) * DT >= state.goal_distance / record_lib.ATTEMPT_SPEED
-        info = record_lib.reported(state.record, attempted & controlled)
+        info = record_lib.reported(state.record, attempted & controlled if self._new_goals else None)
         info |= {
             "task": bank.kind[scene].astype(jnp.int32),
             "controlled": count,

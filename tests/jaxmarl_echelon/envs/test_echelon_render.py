@@ -24,6 +24,7 @@ from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, F
 from jaxmarl_echelon.envs.echelon.outcomes import ZONE
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, HEAVY, LASER, MISSILE, PAINTER, SCOUT, WEAPONS
+from jaxmarl_echelon.envs.pages import decode
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8

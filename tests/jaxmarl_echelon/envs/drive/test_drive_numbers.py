@@ -173,7 +173,7 @@ def test_measures_of_six_timelines():
         )
         kept, before = record.advance(kept, happening), now
         alive[5] &= step < 15
-    found = {name: float(jnp.mean(x)) for name, x in record.reported(kept, jnp.zeros(6, bool)).items()}
+    found = {name: float(jnp.mean(x)) for name, x in record.reported(kept).items()}
     expected = {
         "score": 1 / 6, "completion": 1 / 2, "collision": 2 / 3, "offroad": 1 / 6, "dnf": 1 / 6,
         "infraction": 2 / 3, "collision_all": 2 / 3, "offroad_all": 1 / 3, "collision_steps": 4 / 3,
