@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
 from physics.polylines import arcs, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 
+VERSION = 1  # of how arrays are made; part of the names under which banks are kept
 Arrays = dict[str, np.ndarray]
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
@@ -181,7 +182,7 @@ def _of(table, roads: Segments, segment: np.ndarray, kinds: tuple[int, ...], gri
 
 
 # Name -> type and padding of an array; the axes in _ROUNDED are padded to multiples of _ROUND.
-_TYPES: dict[str, tuple[type, float]] = {
+ARRAYS: dict[str, tuple[type, float]] = {
     **dict.fromkeys(("recording", "size", "goal", "route", "route_spacing", "junction"), (np.float32, 0)),
     **dict.fromkeys(("recorded", "learner", "driven", "predict", "gate_stop", "gate_main"), (bool, False)),
     **dict.fromkeys(("gate_arc", "gate_end"), (np.float32, np.inf)),
@@ -203,11 +204,11 @@ _AT_LEAST_ONE = ("junction", "light_lane", "light_point", "sign")
 
 def stack(scenes: Sequence[Arrays]) -> Arrays:
     """Arrays of scenes, padded to the largest of each axis and stacked."""
-    return {name: _stacked(name, [scene[name] for scene in scenes]) for name in _TYPES}
+    return {name: _stacked(name, [scene[name] for scene in scenes]) for name in ARRAYS}
 
 
 def _stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
-    kind, filler = _TYPES[name]
+    kind, filler = ARRAYS[name]
     shape = np.max([array.shape for array in arrays], axis=0)
     if name in (*_ROUNDED, *_ROUNDED_LANES):
         shape[0] = max(1, -(-shape[0] // _ROUND)) * _ROUND

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.drive.scenes.generated.network import (
     crosswalk,
     section,
 )
-from jaxmarl_echelon.envs.drive.scenes.generated.roads import ORIGIN, WIDTHS
+from jaxmarl_echelon.envs.drive.scenes.generated.roads import WIDTHS
 from jaxmarl_echelon.envs.drive.scenes.generated.shapes import arc, cubic, line, unit, wrap
 
 CONTROLS = ("all_way", "two_way", "none")
@@ -115,10 +115,10 @@ AISLE = 3.0  # m, width of each of an aisle's two lanes
 
 def parking(rng: np.random.Generator) -> Network:
     """Two aisles of 6 m with bays of 2.5 x 5 m on both sides, joined at their ends, with a way in and out."""
-    network = Network(parked=rng.uniform(0.4, 0.75))
-    bays = int(rng.integers(12, 18))
+    network = Network(parked=int(rng.integers(6, 13)))
+    bays = int(rng.integers(9, 13))
     corner, limit = 8.0, rng.uniform(4.5, 7.0)
-    length, apart = bays * BAY[1], 2 * AISLE + 2 * BAY[0] + rng.uniform(0, 2)
+    length, apart = bays * BAY[1], 2 * AISLE + 2 * BAY[0] + rng.uniform(2.2, 4)
     nodes = np.array([[0, 0], [length + 2 * corner, 0], [length + 2 * corner, apart], [0, apart]])
     arms = [[] for _ in nodes]
 

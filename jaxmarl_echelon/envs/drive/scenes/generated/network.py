@@ -44,8 +44,8 @@ class Network:
       lanes: in any order; who leads to whom follows from where they end.
       lines: polylines between lanes, and their `map_element_id`.
       patches: drivable rectangles beside lanes: centre x, y, heading, length, width.
-      bays: poses of parked cars, `[x, y, heading]`, the chance that each is taken stands in `parked`.
-      parked: see `bays`.
+      bays: poses `[x, y, heading]` where cars may park.
+      parked: how many cars park.
       crosswalks: `[4, 2]` corners; pedestrians cross between the middles of sides 0-1 and 2-3.
       signs: stop signs.
       junctions: centre x, y and radius.
@@ -56,7 +56,7 @@ class Network:
     lines: list[tuple[int, np.ndarray]] = field(default_factory=list)
     patches: list[np.ndarray] = field(default_factory=list)
     bays: list[np.ndarray] = field(default_factory=list)
-    parked: float = 0.0
+    parked: int = 0
     crosswalks: list[np.ndarray] = field(default_factory=list)
     signs: list[np.ndarray] = field(default_factory=list)
     junctions: list[tuple[float, float, float]] = field(default_factory=list)

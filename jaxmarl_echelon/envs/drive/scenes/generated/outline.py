@@ -4,7 +4,7 @@ import numpy as np
 from contourpy import LineType, contour_generator
 
 from jaxmarl_echelon.envs.drive.scenes.generated.network import Lane, Network
-from physics.polylines import distance, headings, resample
+from physics.polylines import cut, distance, headings
 
 WIDER = 0.3  # m by which edges are outside lanes
 _PIECE = 5.0  # m of a lane that are measured at once
@@ -42,8 +42,7 @@ def _field(network: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _strips(lane: Lane) -> tuple[np.ndarray, np.ndarray]:
-    points = resample(lane.points, _PIECE) if len(lane.points) == 2 else lane.points
-    segments = np.concatenate([points[:-1], points[1:]], axis=1)
+    segments = cut(lane.points, _PIECE)
     return segments, np.full(len(segments), lane.width / 2 + WIDER)
 
 
