@@ -2,6 +2,8 @@
 
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
@@ -81,7 +83,8 @@ def bank_of(*scenes: HostScene, agents: int = AGENTS, bodies: int = BODIES, cont
     """A bank of scenes."""
     casting = Casting(agents=agents, bodies=bodies, control=control)
     arrays = stack([arrays_of(one, casting)[0] for one in scenes])
-    return SceneBank(**arrays, kind=np.zeros(len(scenes), np.int32))
+    bank = SceneBank(**arrays, kind=np.zeros(len(scenes), np.int32))
+    return jax.tree.map(jnp.asarray, bank)
 
 
 @cache

@@ -28,6 +28,7 @@ from jaxmarl_echelon.envs.drive.types import (
     DriveParams,
     DriveState,
 )
+from jaxmarl_echelon.envs.drive.view.viewer import Viewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 from physics.bicycle import Motion
@@ -97,6 +98,7 @@ class Drive(Environment):
         self.blocks = {VEHICLE_ROLE: view.blocks}
         self.baselines = scripts.BASELINES
         self.controllers = {VEHICLE_ROLE: "learner"}
+        self.viewer = Viewer(simulation.bank, view, steps, kinds)
 
     @property
     def bank(self) -> SceneBank:
@@ -160,12 +162,12 @@ class Drive(Environment):
             traffic=traffic,
             ride=ride_lib.begin(own),
             paid=self.reward.init(),
+            earned={name: jnp.zeros(agents, jnp.float32) for name in self.reward.names},
             drawn=conditioning.draw(key_weights, self.view.condition, agents),
             record=record_lib.begin(alive),
         )
-        unpaid = {name: jnp.zeros(agents, jnp.float32) for name in self.reward.names}
         none = jnp.zeros(agents, bool)
-        return state, self._show(state, unpaid, none, none, jnp.bool_(False))
+        return state, self._show(state, none, none, jnp.bool_(False))
 
     def step(
         self, key: jax.Array, state: DriveState, actions: dict[str, jax.Array], params: DriveParams
@@ -193,10 +195,10 @@ class Drive(Environment):
         happening = self._happening(state, moved, reached, before, jolt)
         moved = moved.replace(record=record_lib.advance(state.record, happening))
         paid, memory = self._pay(moved, reached, jolt, params)
-        moved = moved.replace(paid=memory)
+        moved = moved.replace(paid=memory, earned=paid)
         moved, terminated = self._ended(moved, reached, params)
         moved = self._sent_on(key, moved, reached & ~terminated, params)
-        return self._closed(moved, paid, acted, terminated, params)
+        return self._closed(moved, terminated, params)
 
     def _happening(self, state: DriveState, moved: DriveState, reached, before: Motion, jolt) -> Happening:
         """What the record sees of a step."""
@@ -300,21 +302,21 @@ class Drive(Environment):
             goal_distance=jnp.where(reached, _distance(own, goal), state.goal_distance),
         )
 
-    def _closed(self, state: DriveState, paid, acted, terminated, params: DriveParams):
+    def _closed(self, state: DriveState, terminated, params: DriveParams):
         """Flags and observations: truncation at the last step or, if asked for, after all first attempts."""
         waiting = jnp.any(state.alive & state.record.first)
         last = (state.step >= self.steps) | (params.early_end & ~waiting)
         truncated = state.alive & last
         over = last | ~jnp.any(state.alive)
-        time = self._show(state, paid, terminated, truncated, over)
+        time = self._show(state, terminated, truncated, over)
         return state.replace(alive=state.alive & ~last), time
 
-    def _show(self, state: DriveState, paid, terminated, truncated, over) -> TimeStep:
-        bank, scene = self.bank, state.scene
+    def _show(self, state: DriveState, terminated, truncated, over) -> TimeStep:
+        bank, scene, paid = self.bank, state.scene, state.earned
         controlled = bank.learner[scene]
         count = jnp.sum(controlled, dtype=jnp.float32)
         attempted = (state.step - state.goal_step) * DT >= state.goal_distance / record_lib.ATTEMPT_SPEED
-        info = record_lib.reported(state.record, attempted & controlled)
+        info = record_lib.reported(state.record, attempted & controlled if self._new_goals else None)
         info |= {
             "task": bank.kind[scene].astype(jnp.int32),
             "controlled": count,

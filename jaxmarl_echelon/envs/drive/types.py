@@ -150,6 +150,7 @@ class DriveState:
       traffic: of all bodies, leaves `[N]`.
       ride: of the learners.
       paid: memory of the reward.
+      earned: per reward component `[A]`, in the last step.
       drawn: per conditioned weight `[A]`.
       record: of the learners.
     """
@@ -170,6 +171,7 @@ class DriveState:
     traffic: Traffic
     ride: Ride
     paid: Any
+    earned: dict[str, jax.Array]
     drawn: dict[str, jax.Array]
     record: Record
 

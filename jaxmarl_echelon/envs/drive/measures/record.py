@@ -141,12 +141,12 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
     )
 
 
-def reported(record: Record, attempted: jax.Array) -> dict[str, jax.Array]:
+def reported(record: Record, attempted: jax.Array | None = None) -> dict[str, jax.Array]:
     """Entries of `TimeStep.info` for the results per learner, `[A]` each.
 
     Args:
       record: so far.
-      attempted: `[A]` bool; the running goal counts as attempted.
+      attempted: `[A]` bool; the running goal counts as attempted. None where learners get no new goals.
     """
     infraction = record.collided | record.left_road
     flags = {
@@ -165,9 +165,9 @@ def reported(record: Record, attempted: jax.Array) -> dict[str, jax.Array]:
         "offroad_events": record.offroad_events,
         "infractions": record.collision_events + record.offroad_events,
         "goals": record.goals,
-        "clean_goals": record.clean_goals,
-        "goals_attempted": record.goals + attempted,
     }
+    if attempted is not None:
+        flags |= {"clean_goals": record.clean_goals, "goals_attempted": record.goals + attempted}
     steps = jnp.maximum(record.steps, 1)
     return {
         **{name: value.astype(jnp.float32) for name, value in flags.items()},
