@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from jaxmarl_echelon.envs.drive.scenes.files import reading
 from jaxmarl_echelon.envs.drive.scenes.arrays import Arrays, arrays_of
+from jaxmarl_echelon.envs.drive.scenes.files import reading
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
 from jaxmarl_echelon.envs.drive.scenes.host import HostScene
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting
