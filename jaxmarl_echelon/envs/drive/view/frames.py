@@ -99,7 +99,5 @@ class Episode:
             ("off the road", np.diff(self.states.record.offroad_events, axis=0, prepend=0) > 0),
         )
         for what, happened in conditions:
-            found += [
-                (round(int(step) * DT, 2), int(slot), what) for step, slot in np.argwhere(happened)
-            ]
+            found += [(round(int(step) * DT, 2), int(slot), what) for step, slot in np.argwhere(happened)]
         return sorted(found)
