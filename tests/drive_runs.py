@@ -3,11 +3,13 @@
 from functools import cache
 
 import jax
+import numpy as np
 from drive_scenes import AGENTS, small_bank
 
 from jaxmarl_echelon.envs.drive.env import Drive
-from jaxmarl_echelon.envs.drive.make import assemble
+from jaxmarl_echelon.envs.drive.make import make
 from jaxmarl_echelon.envs.drive.rewards import make_reward
+from jaxmarl_echelon.envs.drive.scenes.library import Scenes
 
 KINDS = ("straight",)
 
@@ -16,8 +18,8 @@ def drive(bank=None, reward=None, **given) -> Drive:
     """The environment with some settings; all scenes are drawn, the last one is held out."""
     bank = small_bank() if bank is None else bank
     count = bank.kind.shape[0]
-    given = {"others": "idm", **given}
-    return assemble(reward or make_reward(), bank, KINDS, train=count, held_out=(count - 1, 1), given=given)
+    scenes = Scenes(bank, ("made",) * count, KINDS, np.zeros((count, 2)), count, (count - 1, 1), ())
+    return make(reward or make_reward(), scenes=scenes, **given)
 
 
 class Programs:

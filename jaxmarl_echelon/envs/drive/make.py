@@ -1,50 +1,59 @@
 """Builds the environment of driving from settings and scenes."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.drive import settings
-from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE
 from jaxmarl_echelon.envs.drive.commands import Actions
 from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.motion import dynamics
-from jaxmarl_echelon.envs.drive.others import IDM
+from jaxmarl_echelon.envs.drive.others import IDM, REPLAY
+from jaxmarl_echelon.envs.drive.scenes import library
+from jaxmarl_echelon.envs.drive.scenes.library import Scenes
+from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 from jaxmarl_echelon.envs.drive.settings import DriveSettings, Limits
 from jaxmarl_echelon.envs.drive.simulation import Simulation
 from jaxmarl_echelon.envs.drive.types import DriveParams
 from jaxmarl_echelon.envs.rewards import Reward
 
 
-def assemble(
-    reward: Reward,
-    bank: SceneBank,
-    kinds: tuple[str, ...],
-    *,
-    train: int,
-    held_out: tuple[int, int],
-    given: Mapping[str, Any],
-    control: str = "vehicles",
-    init_step: int = 0,
-    lines: tuple[str, ...] = (),
-) -> Drive:
-    """Builds the environment on a bank of scenes.
+def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Drive:
+    """Builds the environment; `given` are keys of `conf/env/drive.yaml`, which explains each.
 
     Args:
       reward: what is paid.
-      bank: the scenes.
-      kinds: names of the kinds of scenes.
-      train: scenes to train on, the first of the bank.
-      held_out: first scene of evaluations, and their number.
-      given: settings but those of the scenes, as in `conf/env/drive.yaml`.
-      control: who may learn.
-      init_step: sample of the recording at which episodes begin.
-      lines: description of the scenes.
+      scenes: where they come from, or scenes to use as they are.
+      given: settings that differ from the defaults.
+
+    Raises:
+      ValueError: a setting has a value that is not allowed, or a scene is faulty; one line says which.
+    """
+    names = {one.name for one in fields(SceneSettings)}
+    world = {key: value for key, value in given.items() if key in names}
+    rest = {key: value for key, value in given.items() if key not in names}
+    if isinstance(scenes, Scenes):
+        return assemble(reward, scenes, SceneSettings(**world), rest)
+    chosen = SceneSettings(scenes=scenes, **world)
+    readers.from_flat(DriveSettings, rest)  # before minutes are spent on scenes
+    return assemble(reward, library.scenes(chosen), chosen, rest)
+
+
+def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]) -> Drive:
+    """Builds the environment on scenes.
+
+    Args:
+      reward: what is paid.
+      scenes: the scenes.
+      world: their settings.
+      given: the other settings, as in `conf/env/drive.yaml`.
 
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
@@ -56,29 +65,30 @@ def assemble(
     params = DriveParams(
         reward=reward.params(),
         first_scene=jnp.int32(0),
-        scenes=jnp.int32(train),
+        scenes=jnp.int32(scenes.train),
         **readers.read_all(settings.READERS, chosen, limits),
     )
+    bank = jax.tree.map(jnp.asarray, scenes.bank)
     moves = dynamics(driving.dynamics)
     simulation = Simulation(
         bank=bank,
         dynamics=moves,
         actions=Actions(driving.actions, jerk=driving.dynamics == "jerk"),
-        others=driving.others or IDM,
+        others=driving.others or (REPLAY if world.is_folder else IDM),
         agents=bank.learner.shape[1],
-        init_step=init_step,
+        init_step=world.init_step,
         wheelbase=driving.wheelbase_ratio or moves.wheelbase,
         signed=driving.offroad_test == "signed",
         bikes=bool((np.asarray(bank.segment_kind) == BIKE_LANE).any()),
     )
     return Drive(
         simulation,
-        observing.view(driving.dynamics, control),
+        observing.view(driving.dynamics, world.control),
         reward,
         params,
         steps=driving.steps,
-        held_out=held_out,
-        kinds=kinds,
+        held_out=scenes.held_out,
+        kinds=scenes.kinds,
         change=partial(settings.change, limits=limits, reward=reward),
-        lines=lines,
+        lines=scenes.lines,
     )

@@ -22,7 +22,12 @@ DEFAULT_LIMIT = 10.0
 STOPPED = 0.5
 STOP_REACH = 3.0
 RED = tuple(LIGHTS.index(name) for name in ("stop", "arrow_stop", "flashing_stop"))
-CLEAR = 1e4  # m; farther than any leader
+TOLERANCE = 0.05  # m by which a front may be over the line and still wait
+LEAST_SPEED = 1.5  # m/s at which those that stand count as coming
+CLEARANCE = 4.0  # s by which a way that has priority must be free
+SOON = 8.0  # s; who comes later is not waited for
+MOST_STEP = 5.0  # m that an arc may move in a step
+CLEAR = 1e4  # m; farther than any leader, and s
 
 
 class Group(NamedTuple):
@@ -107,20 +112,28 @@ def follow(
       motion and traffic of the group, leaves `[F]`.
     """
     own, progress = group.of(motion), group.of(traffic)
-    size = group.of(bank.size[scene])
-    front = progress.arc + size[:, 0] / 2
+    half = group.of(bank.size[scene])[:, 0] / 2
     speed = jnp.maximum(own.speed, 0.0)
-    gap, leader = _leader(bank, scene, group, motion, solid, front, speed)
-    halt, served, line = _gate(bank, scene, sample, group, motion, solid, front, speed, progress.served)
-    nearer = halt < gap
-    gap, leader = jnp.where(nearer, halt, gap), jnp.where(nearer, 0.0, leader)
+    gap, leader = _leader(bank, scene, group, motion, solid, progress.arc + half, speed)
+    gates = _approaches(bank, scene, motion, solid, traffic)
+    held = group.of(_held(bank, scene, sample, gates))
     limit = pose_at(bank, scene, group.slots, progress.arc)[3]
     desired = jnp.where(limit > 0, limit, DEFAULT_LIMIT)
-    after = jnp.maximum(speed + acceleration(jnp, speed, desired, gap, leader) * DT, 0.0)
+    given = jnp.minimum(
+        acceleration(jnp, speed, desired, gap, leader), acceleration(jnp, speed, desired, held, 0.0)
+    )
+    after = jnp.maximum(speed + given * DT, 0.0)
     arc = progress.arc + (speed + after) / 2 * DT
     x, y, heading, _ = pose_at(bank, scene, group.slots, arc)
-    served = served & (arc + size[:, 0] / 2 <= line)
+    served = group.of(gates.served) & (arc + half <= group.of(gates.line) + TOLERANCE)
     return Motion(x, y, wrap(heading), after), progress.replace(arc=arc, served=served)
+
+
+def track(bank: SceneBank, scene: jax.Array, group: Group, motion: Motion, arc: jax.Array) -> jax.Array:
+    """Arcs `[F]` of bodies that drive freely: the last ones, moved on by what is ahead along the route."""
+    x, y, heading, _ = pose_at(bank, scene, group.slots, arc)
+    along = (motion.x - x) * jnp.cos(heading) + (motion.y - y) * jnp.sin(heading)
+    return jnp.maximum(arc + jnp.clip(along, -MOST_STEP, MOST_STEP), 0.0)
 
 
 def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
@@ -151,33 +164,82 @@ def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
     return nearest, leader
 
 
-def _gate(bank, scene, sample, group: Group, motion: Motion, solid, front, speed, served):
-    """Distance `[F]` to the line where to wait, whether the sign there is served, and the line's arc."""
-    lines = group.of(bank.gate_arc[scene])
-    pending = lines >= front[:, None]
-    chosen = pending & (jnp.cumsum(pending, axis=-1) == 1)
-    found = jnp.any(chosen, axis=-1)
+class _Approach(NamedTuple):
+    """How bodies `[N]` approach their next gates, and which junctions they are in.
 
-    def pick(values):
-        return jnp.sum(jnp.where(chosen, group.of(values[scene]), 0), axis=-1)
+    Attributes:
+      coming: bool; there is a gate ahead.
+      line: arc of the gate, m.
+      gap: from the front to it, m.
+      junction: behind it, -1 without.
+      light: at it, -1 without.
+      main: bool; the way through it has priority.
+      served: bool; the sign there has been obeyed.
+      must_stop: bool; a sign there has not been.
+      time: until the gate is reached, s.
+      inside: `[N, G]` bool; the body is in the junction behind a gate.
+    """
 
-    line = jnp.where(found, jnp.sum(jnp.where(chosen, lines, 0.0), axis=-1), CLEAR)
-    junction, light = pick(bank.gate_junction), pick(bank.gate_light)
-    sign = found & (pick(bank.gate_stop.astype(jnp.int32)) > 0)
-    distance = line - front
-    served = served | (sign & (speed < STOPPED) & (distance <= STOP_REACH))
-    wait = sign & ~served
-    wait |= found & (junction >= 0) & _occupied(bank, scene, group, motion, solid, junction)
-    wait |= found & (light >= 0) & _red(bank, scene, sample, light)
-    return jnp.where(wait, distance, CLEAR), served & found, line
+    coming: jax.Array
+    line: jax.Array
+    gap: jax.Array
+    junction: jax.Array
+    light: jax.Array
+    main: jax.Array
+    served: jax.Array
+    must_stop: jax.Array
+    time: jax.Array
+    inside: jax.Array
 
 
-def _occupied(bank, scene, group: Group, motion: Motion, solid, junction) -> jax.Array:
-    """Whether a body whose route conflicts with one's own is in one's next junction, bool `[F]`."""
-    place = bank.junction[scene][jnp.maximum(junction, 0)]
-    squared = (motion.x - place[:, :1]) ** 2 + (motion.y - place[:, 1:2]) ** 2
-    inside = solid & (squared <= place[:, 2:] ** 2)
-    return jnp.any(inside & group.of(bank.conflict[scene]), axis=-1)
+def _approaches(bank, scene, motion: Motion, solid, traffic: Traffic) -> _Approach:
+    half, speed = bank.size[scene][:, 0] / 2, jnp.maximum(motion.speed, 0.0)
+    front, rear = traffic.arc + half, traffic.arc - half
+    lines = bank.gate_arc[scene]
+    ahead = lines >= front[:, None] - TOLERANCE
+    chosen = ahead & (jnp.cumsum(ahead, axis=-1) == 1) & solid[:, None] & jnp.isfinite(lines)
+
+    def pick(table, empty):
+        found = jnp.sum(jnp.where(chosen, table[scene], 0), axis=-1)
+        return jnp.where(coming, found, jnp.asarray(empty, found.dtype))
+
+    coming = jnp.any(chosen, axis=-1)
+    line = jnp.where(coming, jnp.sum(jnp.where(chosen, lines, 0.0), axis=-1), CLEAR)
+    gap = line - front
+    sign = pick(bank.gate_stop.astype(jnp.int32), 0) > 0
+    served = coming & (traffic.served | ((speed < STOPPED) & (gap < STOP_REACH)))
+    must_stop = sign & ~served
+    return _Approach(
+        coming=coming,
+        line=line,
+        gap=gap,
+        junction=pick(bank.gate_junction.astype(jnp.int32), -1),
+        light=pick(bank.gate_light.astype(jnp.int32), -1),
+        main=pick(bank.gate_main.astype(jnp.int32), 0) > 0,
+        served=served,
+        must_stop=must_stop,
+        time=jnp.where(must_stop, CLEAR, gap / jnp.maximum(speed, LEAST_SPEED)),
+        inside=~ahead & (rear[:, None] < bank.gate_end[scene]) & solid[:, None],
+    )
+
+
+def _held(bank, scene, sample, gates: _Approach) -> jax.Array:
+    """Distance `[N]` to the gate at which a body waits; a large number if at none.
+
+    It waits at signs and lights, for those in the junction whose ways conflict with its own, for those that
+    come with priority, and for those without less priority that are nearer.
+    """
+    slots, junction = jnp.arange(gates.gap.shape[0]), gates.junction
+    mine, other = gates.time[:, None], gates.time[None]
+    first = (other < mine) | ((other == mine) & (slots[None] < slots[:, None]))
+    same = gates.main[None] == gates.main[:, None]
+    ranked = jnp.where(same, first, gates.main[None] & (other < mine + CLEARANCE))
+    comes = (junction[None] == junction[:, None]) & ranked & (other < SOON)
+    behind = bank.gate_junction[scene].astype(jnp.int32)
+    within = jnp.any((behind[None] == junction[:, None, None]) & gates.inside[None], axis=-1)
+    blocked = jnp.any(bank.conflict[scene] & (comes | within), axis=-1) & (junction >= 0)
+    waits = blocked | gates.must_stop | ((gates.light >= 0) & _red(bank, scene, sample, gates.light))
+    return jnp.where(gates.coming & waits, jnp.maximum(gates.gap, 0.0), CLEAR)
 
 
 def _red(bank, scene, sample, light) -> jax.Array:
