@@ -44,7 +44,7 @@ def environment(overrides=()):
 
 
 def driving(env, num_envs: int, steps: int, devices: int):
-    """A function that runs `steps` decisions with random actions and counts living learners, and its inputs."""
+    """Runs `steps` decisions with random actions and counts living learners; with its inputs."""
     params = env.default_params()
     share = num_envs // devices
     mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
