@@ -55,7 +55,7 @@ FOLLOWING = (
 
 
 def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> HostScene:
-    """A scene in which bodies drive straight on; goals are their last poses, or `goal` m ahead of the first."""
+    """A scene in which bodies drive straight on; goals are their last poses, or `goal` m ahead."""
     x, y, heading, speed = (np.array([body[column] for body in bodies]) for column in range(4))
     time = np.arange(samples) * STEP
     along = speed[:, None] * time

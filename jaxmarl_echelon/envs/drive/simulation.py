@@ -94,12 +94,12 @@ class Simulation:
             state.traffic,
         )
         own, memory = self._drive(state, commands)
+        own, traffic = self._handed_over(state, commands, sample, solid, own, traffic)
         if self.others == others.IDM:
             # Scripted drivers give way to learners by how far these are along their own routes.
             group = Group(0, self.agents)
-            arc = routes.track(self.bank, state.scene, group, own, state.traffic.arc[: self.agents])
+            arc = routes.track(self.bank, state.scene, group, own, traffic.arc[: self.agents])
             traffic = traffic.replace(arc=traffic.arc.at[: self.agents].set(arc))
-        own, traffic = self._handed_over(state, commands, sample, solid, own, traffic)
         still = self.learners(state.motion)
         own = jax.tree.map(lambda new, old: jnp.where(state.alive, new, old), own, still)
         return Group(0, self.agents).put(motion, own), present, memory, traffic

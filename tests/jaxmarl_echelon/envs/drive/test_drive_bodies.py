@@ -24,7 +24,8 @@ def test_the_replayed_log_is_the_recording(shared):
     bank = small_bank()
     for step, state in enumerate(states):
         poses = np.stack([np.asarray(x) for x in state.motion], axis=-1)
-        np.testing.assert_allclose(poses[:4], bank.recording[0, step, :4], atol=1e-5)
+        there = ~np.asarray(state.ghost)  # who has been put back begins again
+        np.testing.assert_allclose(poses[:4][there], bank.recording[0, step, :4][there], atol=1e-5)
     assert np.asarray(times[-1].info["ade"]).max() < 1e-5
 
 
@@ -128,7 +129,7 @@ def test_padding_changes_nothing(shared):
     for bank in (small, padded):
         params, key = shared.in_scene(0), jax.random.key(0)
         state, time = shared._reset(key, params, bank)
-        for step in range(20):
+        for _ in range(20):
             state, time = shared._step(key, state, np.array([40, 50, 60, 70]), params, bank)
         results.append(np.asarray(time.obs["vehicle"]))
     np.testing.assert_array_equal(*results)
