@@ -1,6 +1,7 @@
 """Ways of bodies through a network: walks along lanes, speeds in bends, gates at junctions, conflicts."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,10 +36,10 @@ class Way:
     until: np.ndarray
     gates: tuple[Gate, ...]
 
-    @property
+    @cached_property
     def length(self) -> float:
         """In metres."""
-        return arcs(self.points)[-1]
+        return float(arcs(self.points)[-1])
 
 
 def following(lanes: list[Lane]) -> list[np.ndarray]:
