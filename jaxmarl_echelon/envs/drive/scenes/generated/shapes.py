@@ -35,10 +35,10 @@ def join(*parts: np.ndarray) -> np.ndarray:
 def turn_between(start: np.ndarray, heading: float, end: np.ndarray, heading_end: float) -> np.ndarray:
     """From one pose to another: line, arc and line where they allow it, else a cubic curve."""
     turn = wrap(heading_end - heading)
-    across = np.cross(unit(heading), unit(heading_end))
+    across = _cross(unit(heading), unit(heading_end))
     if abs(turn) > 0.2:
-        before = np.cross(end - start, unit(heading_end)) / across
-        after = np.cross(unit(heading), end - start) / across
+        before = _cross(end - start, unit(heading_end)) / across
+        after = _cross(unit(heading), end - start) / across
         tangent = min(before, after)
         radius = tangent / np.tan(abs(turn) / 2)
         if tangent > 1.0 and radius > 2.0:
@@ -58,6 +58,10 @@ def cubic(
     rest = 1.0 - share
     basis = np.concatenate([rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3], axis=1)
     return basis @ handles
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> float:
+    return a[0] * b[1] - a[1] * b[0]
 
 
 def wrap(angle: float | np.ndarray) -> float | np.ndarray:
