@@ -137,13 +137,13 @@ def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
             {"control": "all_of_them"},
             "env.control='all_of_them': unknown; allowed: vehicles, agents, sdc, all",
         ),
-        ({"max_segments": 10, "maps": 1}, "16 segments, env.max_segments=10"),
+        ({"max_segments": 10, "maps": 1, "eval_maps": 0}, " segments, env.max_segments=10"),
     ],
 )
 def test_wrong_settings_get_one_line(given, line):
     with pytest.raises(ValueError) as caught:
         scenes(SceneSettings(**{"cache": None, **given}))
-    assert line.removeprefix("16") in str(caught.value) and "\n" not in str(caught.value)
+    assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_folder_without_scenes_or_learners_says_so(folder, tmp_path):
