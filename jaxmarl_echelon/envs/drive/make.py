@@ -15,6 +15,8 @@ from jaxmarl_echelon.envs.drive.codes import BIKE_LANE
 from jaxmarl_echelon.envs.drive.commands import Actions
 from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.motion import dynamics
+from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
+from jaxmarl_echelon.envs.drive.observing.spiral import spiral_tables
 from jaxmarl_echelon.envs.drive.others import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
@@ -68,7 +70,12 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         scenes=jnp.int32(scenes.train),
         **readers.read_all(settings.READERS, chosen, limits),
     )
-    bank = jax.tree.map(jnp.asarray, scenes.bank)
+    bank = scenes.bank
+    if observing.layout == PUFFER:
+        tables = bank.segment, bank.segment_kind, bank.origin, bank.cells
+        shape = bank.near_lanes.shape[1:3]
+        bank = bank.replace(spiral=spiral_tables(*map(np.asarray, tables), shape))
+    bank = jax.tree.map(jnp.asarray, bank)
     moves = dynamics(driving.dynamics)
     simulation = Simulation(
         bank=bank,

@@ -54,7 +54,7 @@ def of_index(bank: SceneBank, scene: jax.Array, index: jax.Array) -> Listed:
 
 
 def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Listed:
-    """Lane segments that bodies `[A]` may drive on; `rides` `[A]` bool, None where no lane is for bicycles."""
+    """Lane segments that bodies `[A]` may drive on; `rides` `[A]` bool, None if no lane is for bicycles."""
     lanes = listed(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
     if rides is None:
         return lanes

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     ROAD_WIDTHS,
     SCRIPTED,
 )
-from jaxmarl_echelon.envs.drive.view.picture import bounds
+from jaxmarl_echelon.envs.drive.view.scene import extent
 
 SIDE = 640
 HEADER = 24
@@ -27,7 +27,7 @@ class Canvas:
     """A scene from above that is drawn on: world coordinates in m, y upwards."""
 
     def __init__(self, scene):
-        low, high = bounds(scene)
+        low, high = extent(scene)
         self.low, self.scale = low, SIDE / float(max(high - low))
         width, height = ((high - low) * self.scale).astype(int)
         self.height = height

@@ -5,17 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.codes import LINE
 from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, Episode
-from jaxmarl_echelon.envs.drive.view.palette import (
-    OUTCOME_COLOURS,
-    PAPER,
-    ROAD_COLOURS,
-    ROAD_WIDTHS,
-    SCRIPTED,
-)
-
-MARGIN = 8.0
+from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
 
 
 def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
@@ -29,6 +20,8 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
       title: headline.
     """
     from matplotlib.figure import Figure
+
+    from jaxmarl_echelon.envs.drive.view.scene import draw_roads
 
     columns = min(3, len(episodes))
     rows = -(-len(episodes) // columns)
@@ -52,36 +45,18 @@ def caption(episode: Episode) -> str:
     return f"{len(outcomes)} learners: {counts}"
 
 
-def draw_roads(axes, scene) -> None:
-    """Draws the road segments and stop signs of a scene (`bank.scene_at`) and limits the axes to them."""
-    from matplotlib.collections import LineCollection
-
-    axes.set_facecolor(PAPER)
-    for kind, colour in ROAD_COLOURS.items():
-        segments = scene.segment[scene.segment_kind == kind].reshape(-1, 2, 2)
-        style = "dashed" if kind == LINE else "solid"
-        axes.add_collection(
-            LineCollection(segments, colors=colour, linewidths=ROAD_WIDTHS[kind], linestyles=style, zorder=1)
-        )
-    axes.plot(*scene.sign.T, "8", color="#c92a2a", markersize=4, zorder=2)
-    low, high = bounds(scene)
-    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
-
-
-def bounds(scene) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of what a picture of a scene shows."""
-    points = scene.segment[scene.segment_kind >= 0].reshape(-1, 2)
-    return points.min(0) - MARGIN, points.max(0) + MARGIN
-
-
 def _draw_bodies(axes, episode: Episode) -> None:
-    from matplotlib.patches import Circle
+    from matplotlib.patches import Circle, Polygon
+
+    from jaxmarl_echelon.envs.drive.view.scene import boxes
 
     pose, size = episode.pose, episode.scene.size
     for slot in np.flatnonzero(episode.states.present[0]):
         learner = slot < episode.agents and episode.scene.learner[slot]
         colour = OUTCOME_COLOURS[episode.outcome[slot]] if learner else SCRIPTED
-        _draw_box(axes, pose[0, slot], size[slot], colour)
+        axes.add_patch(
+            Polygon(boxes(pose[:1, slot], size[slot][None])[0], color=colour, linewidth=0, zorder=3)
+        )
         if not learner:
             continue
         first = episode.states.record.first[:, slot] & episode.states.alive[:, slot]
@@ -89,14 +64,6 @@ def _draw_bodies(axes, episode: Episode) -> None:
         axes.plot(*pose[:end, slot, :2].T, color=colour, linewidth=1.1, zorder=4)
         goal = episode.states.goal[0, slot]
         axes.add_patch(Circle(goal, 2.0, fill=False, color=colour, linewidth=1.2, zorder=4))
-
-
-def _draw_box(axes, pose: np.ndarray, size: np.ndarray, colour: str) -> None:
-    from matplotlib.patches import Polygon
-
-    corners = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]]) * size / 2
-    turn = np.array([[np.cos(pose[2]), -np.sin(pose[2])], [np.sin(pose[2]), np.cos(pose[2])]])
-    axes.add_patch(Polygon(pose[:2] + corners @ turn.T, color=colour, alpha=0.85, linewidth=0, zorder=3))
 
 
 def _legend(figure) -> None:

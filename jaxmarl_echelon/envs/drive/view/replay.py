@@ -17,7 +17,8 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     ROAD_WIDTHS,
     SCRIPTED,
 )
-from jaxmarl_echelon.envs.drive.view.picture import bounds, caption
+from jaxmarl_echelon.envs.drive.view.picture import caption
+from jaxmarl_echelon.envs.drive.view.scene import extent
 from jaxmarl_echelon.envs.pages import encode, write_page
 
 SCRIPTS = ("recording", "scene", "panel", "main")
@@ -30,7 +31,7 @@ def save_replay(path: str | Path, episode: Episode) -> None:
     """
     scene, states = episode.scene, episode.states
     there = scene.segment_kind >= 0
-    low, high = bounds(scene)
+    low, high = extent(scene)
     recording = {
         "caption": f"{episode.kind}: {caption(episode)}",
         "period": DT,
