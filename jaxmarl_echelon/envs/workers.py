@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import track
@@ -50,10 +50,11 @@ def run(
     shown = progress and len(jobs) >= _SHOWN_FROM and console.is_terminal
     made = _in_turn(function, jobs) if workers < 2 else _side_by_side(function, jobs, min(workers, len(jobs)))
     results = dict(track(made, label, len(jobs), console=console, transient=True, disable=not shown))
-    for index in range(len(jobs)):
-        if isinstance(results[index], ValueError):
-            raise results[index]
-    return [results[index] for index in range(len(jobs))]
+    ordered = [results[index] for index in range(len(jobs))]
+    for result in ordered:
+        if isinstance(result, _Raised):
+            raise result.error
+    return ordered
 
 
 def _processors() -> int:
@@ -62,11 +63,17 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
+class _Raised(NamedTuple):
+    """What a function raised instead of giving a result."""
+
+    error: ValueError
+
+
 def _answer(function: Callable, job: tuple) -> Any:
     try:
         return function(*job)
     except ValueError as error:
-        return ValueError(*error.args)
+        return _Raised(ValueError(*error.args))
 
 
 def _in_turn(function: Callable, jobs: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
@@ -125,4 +132,5 @@ def serve(name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    # What is pickled must belong to the module by its own name.
+    import_module("jaxmarl_echelon.envs.workers").serve(sys.argv[1])

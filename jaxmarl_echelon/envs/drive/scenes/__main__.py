@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -16,7 +15,8 @@ from jaxmarl_echelon.envs.drive.scenes.files import export
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes, interleaved, scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.envs.drive.view.scene import draw_recording, extent
+from jaxmarl_echelon.envs.drive.view.picture import bounds
+from jaxmarl_echelon.envs.drive.view.scene import draw_recording
 
 _INCHES = 10.0
 
@@ -32,9 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--export", help="folder for generated scenes as JSON files")
     parser.add_argument("--maps", type=int, default=7, help="generated scenes")
     parser.add_argument("--seed", type=int, default=0, help="of the generator")
-    parser.add_argument(
-        "--kind", action="append", help="kind of generated scenes; may be given several times"
-    )
+    parser.add_argument("--kind", action="append", help="of generated scenes; may be repeated")
     parser.add_argument("--agents", type=int, default=16, help="most learners of a scene")
     parser.add_argument("--bodies", type=int, help="most bodies of a scene")
     parser.add_argument("--control", default="vehicles", help="who may learn")
@@ -70,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def described(scene: SceneBank) -> str:
     """One line on what is in a scene."""
-    kinds = Counter(np.asarray(scene.segment_kind).tolist())
-    types = np.asarray(scene.type)[np.asarray(scene.recorded).any(0)]
-    low, high = extent(scene, 0.0)
+    kinds = Counter(scene.segment_kind.tolist())
+    types = scene.type[scene.recorded.any(0)]
+    low, high = bounds(scene)
     bodies = ", ".join(f"{(types == code).sum()} {name}s" for code, name in enumerate(codes.TYPES))
     return (
-        f"{int(np.asarray(scene.learner).sum())} learners; {bodies}; "
-        f"{int((np.asarray(scene.lane_length) > 0).sum())} lanes; segments: {kinds[codes.LANE]} of lanes, "
+        f"{scene.learner.sum()} learners; {bodies}; "
+        f"{(scene.lane_length > 0).sum()} lanes; segments: {kinds[codes.LANE]} of lanes, "
         f"{kinds[codes.EDGE]} of edges, {kinds[codes.LINE]} of lines; {high[0] - low[0]:.0f} x "
         f"{high[1] - low[1]:.0f} m"
     )
@@ -84,7 +82,7 @@ def described(scene: SceneBank) -> str:
 
 def picture(scene: SceneBank, path: Path, title: str) -> None:
     """Draws one scene into a PNG file."""
-    low, high = extent(scene)
+    low, high = bounds(scene)
     wide, tall = (high - low) / (high - low).max() * _INCHES
     figure = Figure((max(wide, 4.0), max(tall, 3.0)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,12 +1,13 @@
 """Lanes, edges and lines of a scene as segments, and which lane leads to which."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
 from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, NO_LIMIT, Road
-from physics.polylines import cut, thin
+from physics.polylines import cut, distinct, thin
 
 LONGEST = 10.0  # m, of a segment
 JOINT = 0.1  # m and rad within which the end of a lane meets the start of its successor
@@ -67,7 +68,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
         last - 1,
         np.array([length[a:b].sum() for a, b in zip(first, last, strict=True)]),
         np.array([NO_LIMIT if road.limit is None else road.limit for _, road in lanes]),
-        successors(segment[first], segment[last - 1]),
+        successors([road.points for _, road in lanes]),
         tuple(road for _, road in lanes),
     )
 
@@ -88,17 +89,19 @@ def _pieces(road: Road, kind: int, middle: np.ndarray) -> np.ndarray:
     return cut(points[thin(points)], LONGEST)
 
 
-def successors(first: np.ndarray, last: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    """Lanes to which each lane leads, ascending.
-
-    Args:
-      first, last: `[L, 4]` first and last segments of lanes.
-    """
-    apart = np.hypot(*(first[None, :, :2] - last[:, None, 2:]).transpose(2, 0, 1))
-    turn = _heading(first)[None] - _heading(last)[:, None]
+def successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    """Lanes to which each lane leads, ascending; `lanes` are their points before they are thinned."""
+    if not lanes:
+        return ()
+    ends = [distinct(points) for points in lanes]
+    starts, stops = (np.array([points[nth] for points in ends]) for nth in (0, -1))
+    first = np.array([_heading(points[0], points[1]) for points in ends])
+    last = np.array([_heading(points[-2], points[-1]) for points in ends])
+    apart = np.hypot(*(starts[None] - stops[:, None]).transpose(2, 0, 1))
+    turn = first[None] - last[:, None]
     leads = (apart <= JOINT) & (np.abs(np.arctan2(np.sin(turn), np.cos(turn))) <= JOINT)
     return tuple(tuple(np.flatnonzero(row).tolist()) for row in leads)
 
 
-def _heading(segment: np.ndarray) -> np.ndarray:
-    return np.arctan2(segment[:, 3] - segment[:, 1], segment[:, 2] - segment[:, 0])
+def _heading(start: np.ndarray, end: np.ndarray) -> float:
+    return np.arctan2(end[1] - start[1], end[0] - start[0])

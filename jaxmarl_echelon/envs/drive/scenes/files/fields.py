@@ -49,7 +49,8 @@ def number(value: Any, path: str, low: float = -np.inf, high: float = np.inf) ->
 
 
 def _short(value: float) -> str:
-    return f"{value:g}" if abs(value) < 1e300 else "too large"
+    # A whole number may be too large for the format.
+    return "too large" if isinstance(value, int) and abs(value) > 1e300 else f"{value:g}"
 
 
 def whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:

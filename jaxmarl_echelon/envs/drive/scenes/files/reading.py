@@ -46,6 +46,10 @@ def decode(path: Path) -> Any:
         raise ValueError(f"not UTF-8 (byte {error.start})") from None
     except RecursionError:
         raise ValueError("not JSON that can be read (nested too deeply)") from None
+    except ValueError as error:
+        if "string conversion" not in str(error):
+            raise
+        raise ValueError("not JSON that can be read (a number too long)") from None
 
 
 class _Object(NamedTuple):

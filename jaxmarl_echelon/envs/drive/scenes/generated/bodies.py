@@ -66,18 +66,18 @@ def populate(rng: np.random.Generator, network: Network, room: int, segments: np
     driven = []
     for _ in range(wanted):
         for _ in range(_TRIES):
-            body = _driver(rng, network, after, segments)
-            if body is not None and all(_apart(body, other) for other in driven):
+            body = _driver(rng, network, after)
+            if body is None or not all(_apart(body, other) for other in driven):
+                continue
+            if fits(body.way, body.size, segments):
                 driven.append(body)
                 break
     standing = [body for body in parked + walkers if not _in_the_way(body, driven)]
     return driven + standing
 
 
-def _driver(
-    rng: np.random.Generator, network: Network, after: list[np.ndarray], segments: np.ndarray
-) -> Body | None:
-    """A vehicle or cyclist somewhere on a lane; None if that place or way does not suit it."""
+def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray]) -> Body | None:
+    """A vehicle or cyclist somewhere on a lane; None if that place does not suit it."""
     kind = int(rng.choice(3, p=_SHARES))
     if kind == _CYCLIST and network.element == FREEWAY:
         kind = _CAR
@@ -87,21 +87,20 @@ def _driver(
     lane = int(rng.choice(open_to, p=lengths / lengths.sum()))
     here = network.lanes[lane]
     start = rng.uniform(size[0] / 2 + 0.5, here.length - size[0] / 2 - 1.0)
-    fastest = rng.uniform(4.0, 6.0) if kind == _CYCLIST else np.inf
-    eager = rng.uniform(0.8, 1.05)
-    if kind == _CYCLIST and not _outermost(network, lane):
+    at = interpolate(np.array(start), here.points)
+    if any(np.hypot(at[0] - x, at[1] - y) < radius + size[0] for x, y, radius in network.junctions):
         return None
+    fastest, eager = np.inf, rng.uniform(0.8, 1.05)
+    if kind == _CYCLIST:
+        fastest = rng.uniform(4.0, 6.0)
+        if not _outermost(network, lane):
+            return None
     lanes, points, until = ways_lib.walk(rng, network, after, lane, start, here.limit * DURATION + 50.0)
-    if until[-1] < 0.75 * min(eager * here.limit, fastest) * DURATION and rng.random() < 0.8:
+    far = 0.75 * min(eager * here.limit, fastest) * DURATION
+    if until[-1] < 20.0 or (until[-1] < far and rng.random() < 0.8):
         return None
     right = here.width / 2 - 0.6 if kind == _CYCLIST else 0.0
     way = ways_lib.make_way(network, lanes, points, until, right=right, eager=eager, fastest=fastest)
-    if any(
-        np.hypot(way.points[0, 0] - x, way.points[0, 1] - y) < r + size[0] for x, y, r in network.junctions
-    ):
-        return None
-    if way.length < 20.0 or not fits(way, size, segments):
-        return None
     speed = rng.uniform(0.3, 1.0) * way.limit[0]
     if way.gates:
         speed = min(speed, np.sqrt(2 * _BRAKES * max(0.0, way.gates[0].arc - size[0] / 2 - 1.5)))

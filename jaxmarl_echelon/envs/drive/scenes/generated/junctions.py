@@ -116,7 +116,7 @@ AISLE = 3.0  # m, width of each of an aisle's two lanes
 def parking(rng: np.random.Generator) -> Network:
     """Two aisles of 6 m with bays of 2.5 x 5 m on both sides, joined at their ends, with a way in and out."""
     network = Network(parked=int(rng.integers(6, 13)))
-    bays = int(rng.integers(9, 13))
+    bays = int(rng.integers(13, 18))
     corner, limit = 8.0, rng.uniform(4.5, 7.0)
     length, apart = bays * BAY[1], 2 * AISLE + 2 * BAY[0] + rng.uniform(2.2, 4)
     nodes = np.array([[0, 0], [length + 2 * corner, 0], [length + 2 * corner, apart], [0, apart]])
@@ -138,8 +138,8 @@ def parking(rng: np.random.Generator) -> Network:
     side = 6.0
     for low, high in ((0, 3), (1, 2)):
         road(nodes[low] + [0.0, side], np.pi / 2, apart - 2 * side, low, high)
-    road(nodes[0] - corner * right, np.pi, rng.uniform(20, 35), 0, None)
-    road(nodes[2] + corner * right, 0.0, rng.uniform(20, 35), 2, None)
+    road(nodes[0] - corner * right, np.pi, rng.uniform(35, 50), 0, None)
+    road(nodes[2] + corner * right, 0.0, rng.uniform(35, 50), 2, None)
     for node, meets in zip(nodes, arms, strict=True):
         connect(network, meets, min(limit, 4.5))
         network.junctions.append((*node, corner + 0.5))

@@ -1,6 +1,7 @@
 """Lanes and what belongs to them, before there is traffic."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -30,10 +31,10 @@ class Lane:
     control: str = MAIN
     inside: bool = False
 
-    @property
+    @cached_property
     def length(self) -> float:
         """In metres."""
-        return arcs(self.points)[-1]
+        return float(arcs(self.points)[-1])
 
 
 @dataclass

@@ -11,6 +11,7 @@ _PIECE = 5.0  # m of a lane that are measured at once
 _BAND = 2.0  # m around lanes in which the field is measured
 _CELL = 0.5
 _TOLERANCE = 0.02  # m
+_SPECK = 4.0  # m; smaller outlines are what sharp gores leave behind
 
 
 def edges(network: Network) -> list[np.ndarray]:
@@ -20,6 +21,8 @@ def edges(network: Network) -> list[np.ndarray]:
     ends = _open_ends(network.lanes)
     found = []
     for outline in lines:
+        if np.ptp(outline, axis=0).max() < _SPECK:
+            continue
         outline = _oriented(outline, field, x, y)
         found += [simplified(part, _TOLERANCE) for part in _without_caps(outline, ends)]
     return found

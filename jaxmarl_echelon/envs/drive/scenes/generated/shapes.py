@@ -3,6 +3,7 @@
 import numpy as np
 
 SPACING = 2.0
+_TURN = 0.08  # rad, at most between neighbouring points, so that joints are smooth
 
 
 def unit(heading: float) -> np.ndarray:
@@ -17,7 +18,7 @@ def line(start: np.ndarray, heading: float, length: float) -> np.ndarray:
 
 def arc(start: np.ndarray, heading: float, radius: float, turn: float) -> np.ndarray:
     """An arc that starts along `heading` and turns by `turn`, to the left if positive."""
-    count = max(3, int(np.ceil(radius * abs(turn) / SPACING)) + 1)
+    count = max(3, int(np.ceil(abs(turn) / min(_TURN, SPACING / radius))) + 1)
     angles = np.linspace(0.0, abs(turn), count)
     side = np.sign(turn)
     local = radius * np.stack([np.sin(angles), side * (1 - np.cos(angles))], axis=1)
@@ -34,10 +35,10 @@ def join(*parts: np.ndarray) -> np.ndarray:
 def turn_between(start: np.ndarray, heading: float, end: np.ndarray, heading_end: float) -> np.ndarray:
     """From one pose to another: line, arc and line where they allow it, else a cubic curve."""
     turn = wrap(heading_end - heading)
-    across = np.cross(unit(heading), unit(heading_end))
+    across = _cross(unit(heading), unit(heading_end))
     if abs(turn) > 0.2:
-        before = np.cross(end - start, unit(heading_end)) / across
-        after = np.cross(unit(heading), end - start) / across
+        before = _cross(end - start, unit(heading_end)) / across
+        after = _cross(unit(heading), end - start) / across
         tangent = min(before, after)
         radius = tangent / np.tan(abs(turn) / 2)
         if tangent > 1.0 and radius > 2.0:
@@ -53,10 +54,14 @@ def cubic(
     """A Bezier curve between poses whose handles are `pull` of their distance."""
     far = np.hypot(*(end - start))
     handles = np.stack([start, start + pull * far * unit(heading), end - pull * far * unit(heading_end), end])
-    share = np.linspace(0.0, 1.0, max(8, int(np.ceil(1.3 * far / SPACING)) + 1))[:, None]
+    share = np.linspace(0.0, 1.0, max(12, int(np.ceil(2.0 * far)) + 1))[:, None]
     rest = 1.0 - share
     basis = np.concatenate([rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3], axis=1)
     return basis @ handles
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> float:
+    return a[0] * b[1] - a[1] * b[0]
 
 
 def wrap(angle: float | np.ndarray) -> float | np.ndarray:

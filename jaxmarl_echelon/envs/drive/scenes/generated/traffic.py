@@ -164,8 +164,8 @@ def _leaders(
     corridor = at(table, arc[:, None] + half[:, None] + pieces)
     corridor = corridor + _beyond(table, arc[:, None] + half[:, None] + pieces, corridor)
     reach = np.hypot(*size.T) / 2 + WIDER + np.hypot(0.5, size[:driven, 1].max() / 2)
-    apart = state[None, None, :, :2] - corridor[:, :, None, :2]
-    near = (apart**2).sum(-1) <= reach**2
+    x, y = (state[:, axis] - corridor[:, :, None, axis] for axis in (0, 1))
+    near = x * x + y * y <= reach**2
     near &= on & (pieces < np.clip(5 * speed, 20, 40)[:, None])[..., None]
     near[np.arange(driven), :, np.arange(driven)] = False
     who, piece, other = np.nonzero(near)

@@ -1,6 +1,7 @@
 """Ways of bodies through a network: walks along lanes, speeds in bends, gates at junctions, conflicts."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Way:
     """Where a body drives, from where it starts.
 
     Attributes:
-      points: `[P, 2]` m, `SPACING` apart (the last one nearer).
+      points: `[P, 2]` m, `SPACING` apart.
       heading: `[P]` unwrapped.
       limit: `[P]` m/s that its driver wants to go.
       lanes: the lanes along which it leads, and `until`, the arcs at which it leaves each.
@@ -35,10 +36,10 @@ class Way:
     until: np.ndarray
     gates: tuple[Gate, ...]
 
-    @property
+    @cached_property
     def length(self) -> float:
         """In metres."""
-        return arcs(self.points)[-1]
+        return float(arcs(self.points)[-1])
 
 
 def following(lanes: list[Lane]) -> list[np.ndarray]:
@@ -72,9 +73,8 @@ def walk(
         lanes.append(int(rng.choice(after[lanes[-1]])))
         points = np.concatenate([points, network.lanes[lanes[-1]].points[1:]])
         until.append(until[-1] + network.lanes[lanes[-1]].length)
-    total = min(until[-1], length)
-    at = start + np.append(np.arange(0.0, total - 0.2, SPACING), total)
-    return lanes, interpolate(at, points), np.array(until)
+    total = min(until[-1], length) // SPACING
+    return lanes, interpolate(start + SPACING * np.arange(total + 1), points), np.array(until)
 
 
 def make_way(
@@ -96,7 +96,11 @@ def make_way(
       fastest: m/s that the body can go.
     """
     if right:
+        before = arcs(points)[-1]
         points = distinct(offset(points, -right), 1e-3)
+        length = arcs(points)[-1]
+        points = interpolate(SPACING * np.arange(length // SPACING + 1), points)
+        until = until * length / before
     heading, along = headings(points), arcs(points)
     which = np.minimum(np.searchsorted(until, along, side="right"), len(lanes) - 1)
     wished = np.minimum(eager * np.array([network.lanes[lane].limit for lane in lanes])[which], fastest)
