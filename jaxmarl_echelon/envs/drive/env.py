@@ -194,7 +194,8 @@ class Drive(Environment):
         )
         happening = self._happening(state, moved, reached, before, jolt)
         moved = moved.replace(record=record_lib.advance(state.record, happening))
-        paid, memory = self._pay(moved, reached, jolt, params)
+        gained = _distance(before, state.goal) - _distance(own, state.goal)
+        paid, memory = self._pay(moved, reached, jolt, gained, params)
         moved = moved.replace(paid=memory, earned=paid)
         moved, terminated = self._ended(moved, reached, params)
         moved = self._sent_on(key, moved, reached & ~terminated, params)
@@ -219,7 +220,7 @@ class Drive(Environment):
             step=moved.step,
         )
 
-    def _pay(self, state: DriveState, reached, jolt, params: DriveParams):
+    def _pay(self, state: DriveState, reached, jolt, gained, params: DriveParams):
         """Reward components `[A]` of a step, and the reward's memory."""
         record = state.record
         situation = Situation(
@@ -230,6 +231,7 @@ class Drive(Environment):
             jolt=jolt,
             limit=self._limit(state),
             displacement=record.displacement / jnp.maximum(record.recorded, 1),
+            gained=gained,
         )
         weights = conditioning.applied(params.reward, state.drawn)
         paid, memory = self.reward(weights, situation, state.paid)

@@ -1,6 +1,7 @@
 """Rewards of driving: what each component pays a learner per step.
 
-The first four are paid by default. The others are those of PufferDrive 3 and pay nothing unless asked for.
+The first four are paid by default. `progress` is a shaping of our own, the others are those of PufferDrive 3;
+they pay nothing unless asked for.
 Source: spec drive 0.11, 1.6.
 """
 
@@ -36,6 +37,7 @@ class Situation:
       jolt: what it felt like.
       limit: speed limit of the lane, m/s; 0 if unknown.
       displacement: mean distance to the recording on the first attempt so far, m.
+      gained: metres by which the goal came nearer.
     """
 
     reached: jax.Array
@@ -45,6 +47,7 @@ class Situation:
     jolt: Jolt
     limit: jax.Array
     displacement: jax.Array
+    gained: jax.Array
 
 
 def goal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
@@ -65,6 +68,11 @@ def collision(weights: Weights, situation: Situation, memory: Memory) -> tuple[j
 def offroad(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
     """Counts every step off the road."""
     return situation.condition.offroad.astype(jnp.float32), memory
+
+
+def progress(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+    """Pays per metre by which the goal came nearer, and charges going away."""
+    return situation.gained, memory
 
 
 def impact(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
@@ -139,6 +147,7 @@ COMPONENTS: dict[str, Component] = {
     "goal_again": Component({"weight": 1.0}, goal_again),
     "collision": Component({"weight": -0.5}, collision),
     "offroad": Component({"weight": -0.5}, offroad),
+    "progress": Component({"weight": 0.0}, progress),
     "impact": Component({"weight": 0.0}, impact),
     "lane_align": Component({"weight": 0.0, "velocity": 1.0}, lane_align),
     "lane_center": Component({"weight": 0.0, "bias": 0.0}, lane_center),

@@ -91,7 +91,7 @@ def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
     lane = no_lane(found=jnp.ones(1, bool), angle=jnp.array([angle]), offset=jnp.array([offset]))
     no, zero = jnp.zeros(1, bool), jnp.zeros(1)
     situation = rewards.Situation(
-        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero
+        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero, zero
     )
     chosen = rewards.make_reward({name: weights})
     return float(chosen(chosen.params(), situation, chosen.init())[0][name][0])
