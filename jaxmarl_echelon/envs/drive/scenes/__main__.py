@@ -15,8 +15,7 @@ from jaxmarl_echelon.envs.drive.scenes.files import export
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes, interleaved, scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.envs.drive.view.picture import bounds
-from jaxmarl_echelon.envs.drive.view.scene import draw_recording
+from jaxmarl_echelon.envs.drive.view.scene import draw_recording, extent
 
 _INCHES = 10.0
 
@@ -70,7 +69,7 @@ def described(scene: SceneBank) -> str:
     """One line on what is in a scene."""
     kinds = Counter(scene.segment_kind.tolist())
     types = scene.type[scene.recorded.any(0)]
-    low, high = bounds(scene)
+    low, high = extent(scene)
     bodies = ", ".join(f"{(types == code).sum()} {name}s" for code, name in enumerate(codes.TYPES))
     return (
         f"{scene.learner.sum()} learners; {bodies}; "
@@ -82,7 +81,7 @@ def described(scene: SceneBank) -> str:
 
 def picture(scene: SceneBank, path: Path, title: str) -> None:
     """Draws one scene into a PNG file."""
-    low, high = bounds(scene)
+    low, high = extent(scene)
     wide, tall = (high - low) / (high - low).max() * _INCHES
     figure = Figure((max(wide, 4.0), max(tall, 3.0)), layout="constrained")
     FigureCanvasAgg(figure)

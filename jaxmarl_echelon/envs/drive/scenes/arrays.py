@@ -9,6 +9,7 @@ from jaxmarl_echelon.envs.drive.scenes import learners
 from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT, HostScene, Route
 from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of
 from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
+from jaxmarl_echelon.envs.drive.scenes.lights import light_gates
 from physics.polylines import arcs, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 
@@ -80,16 +81,21 @@ def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
         for slot, body in enumerate(slots)
         if body >= 0 and can[body]
     }
-    most = max([1, *(len(route.gates) for route in found.values())])
+    gates = {
+        slot: sorted([*route.gates, *light_gates(scene, route)], key=lambda gate: gate.arc)
+        for slot, route in found.items()
+    }
+    most = max([1, *map(len, gates.values())])
     count = len(slots)
     route, spacing = np.zeros((count, codes.ROUTE_POINTS, 4)), np.zeros(count)
     arc, end = np.full((2, count, most), np.inf)
-    junction, stop, main = np.full((count, most), -1), *np.zeros((2, count, most), bool)
+    junction, light = np.full((2, count, most), -1)
+    stop, main = np.zeros((2, count, most), bool)
     for slot, way in found.items():
         route[slot], spacing[slot] = _evenly(way, middle)
-        for nth, gate in enumerate(way.gates):
+        for nth, gate in enumerate(gates[slot]):
             arc[slot, nth], end[slot, nth], junction[slot, nth] = gate.arc, gate.end, gate.junction
-            stop[slot, nth], main[slot, nth] = gate.stop, gate.main
+            stop[slot, nth], main[slot, nth], light[slot, nth] = gate.stop, gate.main, gate.light
     conflict = np.zeros((len(scene.type),) * 2, bool) if scene.conflict is None else scene.conflict
     filled = slots >= 0
     return {
@@ -101,7 +107,7 @@ def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
         "gate_junction": junction,
         "gate_stop": stop,
         "gate_main": main,
-        "gate_light": np.full_like(junction, -1),
+        "gate_light": light,
         "junction": scene.junctions - np.array([*middle, 0.0]),
         "conflict": conflict[slots][:, slots] & filled & filled[:, None],
     }

@@ -46,13 +46,17 @@ class Light:
 
 @dataclass(frozen=True)
 class Gate:
-    """A line on a body's way behind which it may have to wait; see `bank.SceneBank.gate_arc`."""
+    """A line on a body's way behind which it may have to wait; see `bank.SceneBank.gate_arc`.
+
+    `light` is an index among the scene's lights, -1 without one.
+    """
 
     arc: float
     end: float
     junction: int
     stop: bool
     main: bool
+    light: int = -1
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """A scene from above, as it was recorded: roads, bodies, and where learners go."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.patches import Circle
 
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.view.palette import INK, SCRIPTED
-from jaxmarl_echelon.envs.drive.view.picture import draw_roads
+from jaxmarl_echelon.envs.drive.view.palette import INK, PAPER, ROAD_COLOURS, ROAD_WIDTHS, SCRIPTED
 
+# Matplotlib is imported where something is drawn: training need not wait for it.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIGN = "#c92a2a"
 WALKER = "#b5651d"
 LEARNERS = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#0b7285", "#c2255c", "#5c940d", "#364fc7")
 
@@ -29,6 +32,29 @@ def boxes(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     return np.stack([x, y], axis=-1)
 
 
+def extent(scene: SceneBank, margin: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
+    """Lower left and upper right corner `[2]` of roads and recorded bodies, with a margin in m."""
+    ends = scene.segment[scene.segment_kind >= 0].reshape(-1, 2)
+    points = np.concatenate([ends, scene.recording[scene.recorded][:, :2]])
+    return points.min(0) - margin, points.max(0) + margin
+
+
+def draw_roads(axes: "Axes", scene: SceneBank) -> None:
+    """Draws the segments and stop signs of one scene, NumPy arrays, and limits the axes to them."""
+    from matplotlib.collections import LineCollection
+
+    axes.set_facecolor(PAPER)
+    for kind, colour in ROAD_COLOURS.items():
+        segments = scene.segment[scene.segment_kind == kind].reshape(-1, 2, 2)
+        style = "dashed" if kind == codes.LINE else "solid"
+        axes.add_collection(
+            LineCollection(segments, colors=colour, linewidths=ROAD_WIDTHS[kind], linestyles=style, zorder=1)
+        )
+    axes.plot(*scene.sign.T, "8", color=SIGN, markersize=4, zorder=2)
+    low, high = extent(scene)
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
+
+
 def colours_of(scene: SceneBank) -> list[str]:
     """A colour for each slot: learners differ, others are grey, pedestrians brown."""
     others = np.where(scene.type == codes.PEDESTRIAN, WALKER, SCRIPTED).tolist()
@@ -37,7 +63,7 @@ def colours_of(scene: SceneBank) -> list[str]:
     return others
 
 
-def draw_recording(axes: Axes, scene: SceneBank, sample: int = 0, goal_radius: float = 2.0) -> None:
+def draw_recording(axes: "Axes", scene: SceneBank, sample: int = 0, goal_radius: float = 2.0) -> None:
     """Draws a scene: roads, boxes at a sample, learners' recorded paths and goals.
 
     Args:
@@ -46,6 +72,9 @@ def draw_recording(axes: Axes, scene: SceneBank, sample: int = 0, goal_radius: f
       sample: of the recording.
       goal_radius: m.
     """
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Circle
+
     draw_roads(axes, scene)
     colours = colours_of(scene)
     there = np.flatnonzero(scene.recorded[sample])

@@ -107,8 +107,18 @@ def test_lights_are_kept_with_the_place_where_they_stop():
     light = {"state": ["unknown", "stop"] + ["go"] * 89, "x": [0.0] + [7.0] * 90, "y": [0.0] + [1.0] * 90}
     scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
     arrays, _ = arrays_of(scene, Casting())
+    assert arrays["gate_light"][0].tolist() == [0]
+    np.testing.assert_allclose(arrays["gate_arc"][0], [7.0])
     assert arrays["light"][:3, 0].tolist() == [0, 1, 3] and arrays["light_lane"].tolist() == [0]
     np.testing.assert_allclose(arrays["light_point"][0] + scene.middle, [7.0, 1.0])
+
+
+@pytest.mark.parametrize("lane", [[(0, 4.5), (50, 4.5)], [(50, 1), (0, 1)], [(0, 1), (7, 1), (20, 14)]])
+def test_lights_of_other_lanes_are_no_gates(lane):
+    light = {"state": ["stop"] * 91, "x": [7.0] * 91, "y": [1.0] * 91}
+    points = [{"x": x, "y": y} for x, y in lane]
+    scene = parse(_file(_object(), roads=[_road(id=31, geometry=points)], tl_states={"31": light}), "a")
+    assert arrays_of(scene, Casting())[0]["gate_light"][0].tolist() == [-1]
 
 
 def _changed(change):

@@ -11,6 +11,7 @@ from jaxmarl_echelon.envs.drive.scenes.host import Gate, HostScene, Route
 
 KEY = "jaxmarl_echelon"
 _FAR = 1e6
+_GATE = "arc", "end", "junction", "stop", "main"
 
 
 def written(scene: HostScene) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def _route_written(route: Route) -> dict[str, Any]:
     return {
         "points": [{"x": x, "y": y} for x, y in route.points.tolist()],
         "limit": route.limit.tolist(),
-        "gates": [vars(gate) for gate in route.gates],
+        "gates": [{key: vars(gate)[key] for key in _GATE} for gate in route.gates],
     }
 
 

@@ -104,9 +104,9 @@ def _s_curve() -> Plan:
 
 def _u_turn() -> Plan:
     first = line(_ORIGIN, 0.0, 35.0)
-    bend = arc(first[-1], 0.0, 11.0, np.pi)
+    bend = arc(first[-1], 0.0, 8.0, np.pi)
     network = _road(join(first, bend, line(bend[-1], np.pi, 40.0)))
-    return network, [_driver(network, 0, 8.0, 5.0)], {}
+    return network, [_driver(network, 0, 27.0, 5.0)], {}
 
 
 def _three_point() -> Plan:
@@ -128,7 +128,9 @@ def _crossing() -> Plan:
     connect(network, arms, 8.0)
     network.junctions.append((0.0, 0.0, 9.5))
     into = [nth for nth, lane in enumerate(network.lanes) if lane.control == YIELD]
-    return network, [_driver(network, lane, 12.0 + 8.0 * nth, 5.0) for nth, lane in enumerate(into)], {}
+    bodies = [_driver(network, lane, 26.0 + 7.0 * nth, 5.0) for nth, lane in enumerate(into)]
+    # The recording waits for others; goals are beyond the crossing for everybody.
+    return network, bodies, {nth: body.way.points[60] for nth, body in enumerate(bodies)}
 
 
 def _hidden_goal() -> Plan:
