@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import join, turn_between, unit, wrap
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import turn_between, unit, wrap
 from physics.polylines import arcs, headings, offset
 
 MAIN, YIELD, STOP = "main", "yield", "stop"
@@ -70,12 +70,10 @@ class Section:
 
     Attributes:
       forward, backward: lanes along and against the reference.
-      outside: distance from the reference to the outer sides, right and left.
     """
 
     forward: list[Lane]
     backward: list[Lane]
-    outside: tuple[float, float]
 
 
 def section(
@@ -107,7 +105,6 @@ def section(
     made = Section(
         [Lane(offset(reference, at), width, limit, control) for at in right],
         [Lane(offset(reference, at)[::-1], width, limit, backward_control) for at in left],
-        (gap / 2 + width * forward, gap / 2 + width * backward if backward else 0.0),
     )
     network.lanes += made.forward + made.backward
     if lines:
@@ -163,8 +160,3 @@ def crosswalk(start: np.ndarray, heading: float, right: float, left: float, dept
     along, aside = unit(heading), unit(heading + np.pi / 2)
     near, far = start, start + depth * along
     return np.stack([near - right * aside, far - right * aside, far + left * aside, near + left * aside])
-
-
-def through(*lanes: Lane) -> np.ndarray:
-    """The centreline of lanes one after another."""
-    return join(*(lane.points for lane in lanes))
