@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.drive import conditioning, goals, others, scripts
+from jaxmarl_echelon.envs.drive import conditioning, others, rules, scripts
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
@@ -20,9 +20,6 @@ from jaxmarl_echelon.envs.drive.simulation import Simulation
 from jaxmarl_echelon.envs.drive.types import (
     DT,
     NEW_GOAL,
-    REMOVE,
-    RESPAWN,
-    STOP,
     VEHICLE_ROLE,
     Condition,
     DriveParams,
@@ -156,7 +153,7 @@ class Drive(Environment):
             age=none,
             goal=goal,
             goal_step=none,
-            goal_distance=_distance(own, goal),
+            goal_distance=rules.distance(own, goal),
             condition=_masked(start.condition, alive),
             start=start,
             traffic=traffic,
@@ -178,8 +175,8 @@ class Drive(Environment):
         own = self.simulation.learners(motion)
         solid = self.simulation.solid(present, state.ghost)
         condition = _masked(self.simulation.condition(state.scene, motion, solid), acted)
-        radius = state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
-        reached = acted & (_distance(own, state.goal) < radius)
+        radius = rules.goal_radius(state, params)
+        reached = acted & (rules.distance(own, state.goal) < radius)
         reached &= jnp.abs(own.speed) <= params.goal_speed
         jolt, ride = ride_lib.feel(state.ride, own)
         moved = state.replace(
@@ -194,11 +191,11 @@ class Drive(Environment):
         )
         happening = self._happening(state, moved, reached, before, jolt)
         moved = moved.replace(record=record_lib.advance(state.record, happening))
-        gained = _distance(before, state.goal) - _distance(own, state.goal)
+        gained = rules.distance(before, state.goal) - rules.distance(own, state.goal)
         paid, memory = self._pay(moved, reached, jolt, gained, params)
         moved = moved.replace(paid=memory, earned=paid)
-        moved, terminated = self._ended(moved, reached, params)
-        moved = self._sent_on(key, moved, reached & ~terminated, params)
+        moved, terminated = rules.ended(moved, reached, params)
+        moved = rules.sent_on(key, self.simulation, moved, reached & ~terminated, params, self._new_goals)
         return self._closed(moved, terminated, params)
 
     def _happening(self, state: DriveState, moved: DriveState, reached, before: Motion, jolt) -> Happening:
@@ -244,66 +241,6 @@ class Drive(Environment):
         limit = self.bank.lane_limit[state.scene, jnp.maximum(number, 0)]
         return jnp.where(lane.found & (number >= 0), limit, 0.0)
 
-    def _ended(self, state: DriveState, reached, params: DriveParams) -> tuple[DriveState, jax.Array]:
-        """Takes learners out whose story is over: `terminated [A]`."""
-        causes = (
-            (reached, params.goal_behavior),
-            (state.condition.colliding, params.collision_behavior),
-            (state.condition.offroad, params.offroad_behavior),
-        )
-        stops, removed = (
-            state.alive & jnp.any(jnp.stack([cause & (what == code) for cause, what in causes]), axis=0)
-            for code in (STOP, REMOVE)
-        )
-        ended = stops | removed
-        agents, speed = self.simulation.agents, state.motion.speed
-        speed = speed.at[:agents].set(jnp.where(ended, 0.0, speed[:agents]))
-        present = state.present.at[:agents].set(state.present[:agents] & ~removed)
-        state = state.replace(
-            motion=state.motion._replace(speed=speed), present=present, alive=state.alive & ~ended
-        )
-        return state, ended
-
-    def _sent_on(self, key, state: DriveState, reached, params: DriveParams) -> DriveState:
-        """Puts learners back to their start that reached their goal, or gives them a new one."""
-        back = reached & (params.goal_behavior == RESPAWN)
-        agents, start = self.simulation.agents, state.start
-
-        def put_back(new, old):
-            return jax.tree.map(
-                lambda a, b: jnp.where(back.reshape(back.shape + (1,) * (b.ndim - 1)), a, b), new, old
-            )
-
-        own = put_back(start.motion, self.simulation.learners(state.motion))
-        motion = jax.tree.map(lambda all_of, new: all_of.at[:agents].set(new), state.motion, own)
-        arc = put_back(start.arc, state.traffic.arc[:agents])
-        fresh = start.condition.replace(colliding=jnp.zeros_like(back))
-        state = state.replace(
-            motion=motion,
-            memory=put_back(self.simulation.dynamics.start(start.motion), state.memory),
-            ghost=state.ghost | back,
-            age=jnp.where(back, 0, state.age),
-            condition=put_back(fresh, state.condition),
-            traffic=state.traffic.replace(
-                arc=state.traffic.arc.at[:agents].set(arc),
-                served=state.traffic.served.at[:agents].set(state.traffic.served[:agents] & ~back),
-            ),
-            ride=put_back(ride_lib.begin(start.motion), state.ride),
-        )
-        return self._with_new_goals(key, state, reached, params) if self._new_goals else state
-
-    def _with_new_goals(self, key, state: DriveState, reached, params: DriveParams) -> DriveState:
-        key_distance, key_way = jax.random.split(key)
-        own, (low, high) = self.simulation.learners(state.motion), params.goal_distance
-        distance = jax.random.uniform(key_distance, reached.shape, minval=low, maxval=high)
-        radius = state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
-        goal = goals.new_goals(key_way, self.bank, state.scene, own, state.condition.lane, radius, distance)
-        return state.replace(
-            goal=jnp.where(reached[:, None], goal, state.goal),
-            goal_step=jnp.where(reached, state.step, state.goal_step),
-            goal_distance=jnp.where(reached, _distance(own, goal), state.goal_distance),
-        )
-
     def _closed(self, state: DriveState, terminated, params: DriveParams):
         """Flags and observations: truncation at the last step or, if asked for, after all first attempts."""
         waiting = jnp.any(state.alive & state.record.first)
@@ -337,10 +274,6 @@ class Drive(Environment):
             info=info,
             present={VEHICLE_ROLE: controlled},
         )
-
-
-def _distance(motion: Motion, point: jax.Array) -> jax.Array:
-    return jnp.hypot(point[:, 0] - motion.x, point[:, 1] - motion.y)
 
 
 def _masked(condition: Condition, alive: jax.Array) -> Condition:

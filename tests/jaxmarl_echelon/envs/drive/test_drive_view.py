@@ -19,6 +19,24 @@ from jaxmarl_echelon.envs.drive.view.replay import SCRIPTS
 from jaxmarl_echelon.training.evaluation import Evaluation
 
 
+# Stands for a browser: every element is a thing that takes all calls; three frames are drawn.
+STUB = """
+const nothing = new Proxy(function () {}, {
+  get: (_, name) => (name === Symbol.toPrimitive ? () => 1 : nothing),
+  set: () => true,
+  apply: () => nothing,
+});
+const elements = {};
+const text = require("fs").readFileSync(process.argv[2], "utf8");
+const recording = text.match(/type="application\\/json">([^]*?)<\\/script>/)[1];
+const find = (id) => (id === "recording" ? { textContent: recording } : (elements[id] ??= nothing));
+globalThis.document = { getElementById: find, createElement: () => nothing };
+globalThis.window = {};
+let frames = 0;
+globalThis.requestAnimationFrame = (draw) => { if (frames++ < 3) draw(100 * frames); };
+"""
+
+
 @pytest.fixture(scope="module")
 def recorded():
     """Two recorded episodes: one with goals, one that leaves the road."""
@@ -106,22 +124,7 @@ def test_the_scripts_of_the_page_run(recorded, viewer, tmp_path):
     page, _ = page_of(tmp_path / "replay.html")
     script = re.search(r'<script>\n"use strict";(.*?)</script>', page, re.S).group(1)
     assert len(SCRIPTS) == 4
-    stub = """
-      const nothing = new Proxy(function () {}, {
-        get: (_, name) => (name === Symbol.toPrimitive ? () => 1 : nothing), set: () => true, apply: () => nothing,
-      });
-      const elements = {};
-      const text = require("fs").readFileSync(process.argv[2], "utf8");
-      const recording = text.match(/type="application\\/json">([^]*?)<\\/script>/)[1];
-      globalThis.document = {
-        getElementById: (id) => (id === "recording" ? { textContent: recording } : (elements[id] ??= nothing)),
-        createElement: () => nothing,
-      };
-      globalThis.window = {};
-      let frames = 0;
-      globalThis.requestAnimationFrame = (draw) => { if (frames++ < 3) draw(100 * frames); };
-    """
-    (tmp_path / "run.js").write_text(stub + script)
+    (tmp_path / "run.js").write_text(STUB + script)
     done = subprocess.run(
         ["node", tmp_path / "run.js", tmp_path / "replay.html"], capture_output=True, text=True
     )
