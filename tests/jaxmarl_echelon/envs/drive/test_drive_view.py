@@ -18,7 +18,6 @@ from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
 from jaxmarl_echelon.envs.drive.view.replay import SCRIPTS
 from jaxmarl_echelon.training.evaluation import Evaluation
 
-
 # Stands for a browser: every element is a thing that takes all calls; three frames are drawn.
 STUB = """
 const nothing = new Proxy(function () {}, {
