@@ -18,7 +18,7 @@ OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)
 
 @struct.dataclass
 class Frame:
-    """A moment of an episode: the state without what starts and records need."""
+    """A moment of an episode: all of its state, from which pages compute observations again."""
 
     state: DriveState
 
