@@ -5,6 +5,7 @@ A pose is `[x, y, yaw]` of the box's centre (m, rad); a size is `[length, width]
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,28 +17,31 @@ def corners(pose: jax.Array, length: float | jax.Array, width: float | jax.Array
     return _placed(pose, length / 2, width / 2, np.array([-1, -1, 1, 1]), np.array([1, -1, -1, 1]))
 
 
-def overlap(pose_a: jax.Array, size_a: jax.Array, pose_b: jax.Array, size_b: jax.Array) -> jax.Array:
+def overlap(
+    pose_a: jax.Array, size_a: jax.Array, pose_b: jax.Array, size_b: jax.Array, xp: Any = jnp
+) -> jax.Array:
     """Tells whether two boxes share a point, by the separating axis theorem; touching counts.
 
     Args:
-      pose_a, pose_b: poses [3].
-      size_a, size_b: sizes [2].
+      pose_a, pose_b: poses [3, ...].
+      size_a, size_b: sizes [2, ...].
+      xp: the array library, `jax.numpy` or `numpy`.
 
     Returns:
-      bool [].
+      bool [...].
     """
-    cos_a, sin_a = jnp.cos(pose_a[2]), jnp.sin(pose_a[2])
-    cos_b, sin_b = jnp.cos(pose_b[2]), jnp.sin(pose_b[2])
+    cos_a, sin_a = xp.cos(pose_a[2]), xp.sin(pose_a[2])
+    cos_b, sin_b = xp.cos(pose_b[2]), xp.sin(pose_b[2])
     dx, dy = pose_b[0] - pose_a[0], pose_b[1] - pose_a[1]
     long_a, wide_a = size_a[0] / 2, size_a[1] / 2
     long_b, wide_b = size_b[0] / 2, size_b[1] / 2
-    cos_ab = jnp.abs(cos_a * cos_b + sin_a * sin_b)
-    sin_ab = jnp.abs(cos_a * sin_b - sin_a * cos_b)
+    cos_ab = xp.abs(cos_a * cos_b + sin_a * sin_b)
+    sin_ab = xp.abs(cos_a * sin_b - sin_a * cos_b)
     return (
-        (jnp.abs(dx * cos_a + dy * sin_a) <= long_a + long_b * cos_ab + wide_b * sin_ab)
-        & (jnp.abs(dy * cos_a - dx * sin_a) <= wide_a + long_b * sin_ab + wide_b * cos_ab)
-        & (jnp.abs(dx * cos_b + dy * sin_b) <= long_b + long_a * cos_ab + wide_a * sin_ab)
-        & (jnp.abs(dy * cos_b - dx * sin_b) <= wide_b + long_a * sin_ab + wide_a * cos_ab)
+        (xp.abs(dx * cos_a + dy * sin_a) <= long_a + long_b * cos_ab + wide_b * sin_ab)
+        & (xp.abs(dy * cos_a - dx * sin_a) <= wide_a + long_b * sin_ab + wide_b * cos_ab)
+        & (xp.abs(dx * cos_b + dy * sin_b) <= long_b + long_a * cos_ab + wide_a * sin_ab)
+        & (xp.abs(dy * cos_b - dx * sin_b) <= wide_b + long_a * sin_ab + wide_a * cos_ab)
     )
 
 

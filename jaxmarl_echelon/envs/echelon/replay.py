@@ -1,11 +1,7 @@
 """One episode of a battle as a page with a 3-D view: one file, no network, any browser with WebGL 2."""
 
-import base64
 import dataclasses
-import html
-import json
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +17,7 @@ from jaxmarl_echelon.envs.echelon.palette import (
     WRECK,
 )
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, FLAMER, LASER, SMOKE, SMOKE_LIFE, WEAPON, WEAPONS
+from jaxmarl_echelon.envs.pages import encode, write_page
 from physics.voxels import AIR, DIRT, FOLIAGE, GLASS, LAVA, MATERIALS, WATER
 
 SCRIPTS = ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "main")
@@ -56,31 +53,7 @@ def save_replay(
         },
         **further,
     }
-    # A "<" could end the element that the text stands in.
-    text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    parts = {
-        "title": html.escape(f"Echelon: {episode.result}"),
-        "style": _asset("style.css"),
-        "scripts": "\n".join([*(_asset(f"{name}.js") for name in SCRIPTS), *filter(None, [script])]),
-        "recording": text,
-    }
-    page = _asset("replay.html")
-    for name, part in parts.items():
-        page = page.replace("{{" + name + "}}", part)
-    Path(path).write_text(page, encoding="utf-8")
-
-
-def encode(array: np.ndarray) -> dict:
-    """An array as JSON: dtype, shape and the bytes in base64, lowest byte first."""
-    array = np.asarray(array)
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    return {"dtype": array.dtype.name, "shape": array.shape, "data": base64.b64encode(data).decode()}
-
-
-def decode(coded: dict) -> np.ndarray:
-    """The array that `encode` was given."""
-    data = np.frombuffer(base64.b64decode(coded["data"]), np.dtype(coded["dtype"]).newbyteorder("<"))
-    return data.reshape(coded["shape"]).astype(coded["dtype"])
+    write_page(path, f"Echelon: {episode.result}", recording, __package__, SCRIPTS, script)
 
 
 def _terrain(voxels: np.ndarray) -> dict:
@@ -117,7 +90,3 @@ def _constants() -> dict:
         "smokeLife": SMOKE_LIFE,
         "smokeRadius": float(WEAPON.splash_radius[SMOKE]),
     }
-
-
-def _asset(name: str) -> str:
-    return (resources.files("jaxmarl_echelon.envs.echelon") / "page" / name).read_text(encoding="utf-8")

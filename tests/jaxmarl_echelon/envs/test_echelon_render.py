@@ -24,6 +24,7 @@ from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, F
 from jaxmarl_echelon.envs.echelon.outcomes import ZONE
 from jaxmarl_echelon.envs.echelon.render import Viewer
 from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, HEAVY, LASER, MISSILE, PAINTER, SCOUT, WEAPONS
+from jaxmarl_echelon.envs.pages import decode
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8
@@ -297,10 +298,10 @@ def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
     data = embedded(page)
     for field in dataclasses.fields(Frame):
         original = getattr(recorded.frames, field.name)[:, 0]
-        decoded = replay.decode(data["frames"][field.name])
+        decoded = decode(data["frames"][field.name])
         assert decoded.dtype == original.dtype
         np.testing.assert_array_equal(decoded, original)
-    np.testing.assert_array_equal(replay.decode(data["voxels"]), voxels)
+    np.testing.assert_array_equal(decode(data["voxels"]), voxels)
     assert data["size"] == [COLUMNS, ROWS, LAYERS]
     assert data["names"] == ["blue 0 heavy", "blue 1 scout", "red 0 heavy", "red 1 scout"]
     assert [text for *_, text in data["events"]][-1] == "blue win by zone"

@@ -3,32 +3,26 @@
 import hashlib
 import json
 import os
-import pickle
-import subprocess
-import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from rich.console import Console
-from rich.progress import track
 
 from jaxmarl_echelon.envs.echelon.terrain.biomes import groups_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size, generate
+from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size
 from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, nav_graph, ways
+from jaxmarl_echelon.envs.echelon.terrain.worker import generate_layout
+from jaxmarl_echelon.envs.workers import run
 from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
 TELEMETRY = 16
-_SHOWN_FROM = 8  # fewer maps need no progress bar
 _PER_WORKER = 128  # a process takes as long to start as it takes to generate this many maps
 _STORED = ("voxels", "zone", "corners", "reachable")
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -193,56 +187,5 @@ def _load(path: Path, jobs: list[tuple]) -> list[Layout]:
 
 
 def _generate_all(jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
-    if workers is None:
-        workers = min(_processors(), len(jobs) // _PER_WORKER)
-    console = Console(stderr=True)
-    shown = progress and len(jobs) >= _SHOWN_FROM and console.is_terminal
-    made = _in_turn(jobs) if workers < 2 else _side_by_side(jobs, min(workers, len(jobs)))
-    layouts = dict(track(made, "terrain", len(jobs), console=console, transient=True, disable=not shown))
-    return [layouts[index] for index in range(len(jobs))]
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _in_turn(jobs: list[tuple]) -> Iterator[tuple[int, Layout]]:
-    for index, (seed, size, biomes, team_size) in enumerate(jobs):
-        yield index, generate(seed, size, biomes=biomes, team_size=team_size)
-
-
-def _side_by_side(jobs: list[tuple], workers: int) -> Iterator[tuple[int, Layout]]:
-    """Maps in the order in which processes finish them."""
-    idle = SimpleQueue()
-
-    def run(index: int) -> tuple[int, Layout]:
-        process = idle.get()
-        try:
-            pickle.dump(jobs[index], process.stdin)
-            process.stdin.flush()
-            return index, pickle.load(process.stdout)
-        except (EOFError, BrokenPipeError) as error:
-            raise RuntimeError(f"terrain of seed {jobs[index][0]}: its process ended early") from error
-        finally:
-            idle.put(process)
-
-    with ExitStack() as processes, ThreadPoolExecutor(workers) as pool:
-        try:
-            for _ in range(workers):
-                idle.put(processes.enter_context(_start_worker()))
-            for done in as_completed([pool.submit(run, index) for index in range(len(jobs))]):
-                yield done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> subprocess.Popen:
-    # multiprocessing would fork a process that runs JAX, or run the user's script again in every child.
-    return subprocess.Popen(
-        [sys.executable, "-m", "jaxmarl_echelon.envs.echelon.terrain.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    how = {"label": "terrain", "per_worker": _PER_WORKER, "workers": workers, "progress": progress}
+    return run(generate_layout, jobs, **how)

@@ -1,23 +1,10 @@
-"""Generates maps in a process of its own: jobs come in on stdin, each is answered on stdout."""
+"""What a process does that generates maps: one job at a time."""
 
-import pickle
-import sys
+from collections.abc import Sequence
 
-from jaxmarl_echelon.envs.echelon.terrain.layout import generate
-
-
-def serve() -> None:
-    """Answers `(seed, size, biomes, team_size)` with a layout until there are no more jobs."""
-    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
-    while True:
-        try:
-            seed, size, biomes, team_size = pickle.load(jobs)
-        except EOFError:
-            return
-        pickle.dump(generate(seed, size, biomes=biomes, team_size=team_size), answers)
-        answers.flush()
+from jaxmarl_echelon.envs.echelon.terrain.layout import Layout, generate
 
 
-if __name__ == "__main__":
-    serve()
+def generate_layout(seed: int, size: tuple[int, int, int], biomes: Sequence[str], team_size: int) -> Layout:
+    """`layout.generate` with arguments by position, and without importing banks."""
+    return generate(seed, size, biomes=biomes, team_size=team_size)

@@ -1,0 +1,66 @@
+"""Reward weights that every learner draws for itself and sees. Source: spec drive 0.12, 1.6."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Bounds(NamedTuple):
+    """What a conditioned number is drawn from.
+
+    Attributes:
+      low, high: of the number as observed.
+      component, weight: the weight that it replaces; empty for the radius of goals.
+      sign: factor from the number to the weight.
+    """
+
+    low: float
+    high: float
+    component: str = ""
+    weight: str = "weight"
+    sign: float = 1.0
+
+
+GOAL_RADIUS = "goal_radius"
+BOUNDS: dict[str, Bounds] = {
+    GOAL_RADIUS: Bounds(2.0, 12.0),
+    "goal": Bounds(1.0, 2.0, "goal"),
+    "collision": Bounds(0.0, 3.0, "collision", sign=-1.0),
+    "offroad": Bounds(0.0, 3.0, "offroad", sign=-1.0),
+    "comfort": Bounds(0.0, 0.1, "comfort"),
+    "lane_align": Bounds(2.5e-4, 2.5e-2, "lane_align"),
+    "lane_align_velocity": Bounds(0.0, 1.0, "lane_align", "velocity"),
+    "lane_center": Bounds(2.5e-4, 7.5e-3, "lane_center"),
+    "lane_center_bias": Bounds(-0.5, 0.5, "lane_center", "bias"),
+    "reverse": Bounds(2.5e-4, 7.5e-3, "reverse"),
+    "overspeed": Bounds(0.0, 1.0, "overspeed"),
+}
+
+
+def draw(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Array]:
+    """Draws every named number anew for every learner, `[A]` each."""
+    keys = jax.random.split(key, max(len(names), 1))
+    return {
+        name: jax.random.uniform(one, (agents,), minval=BOUNDS[name].low, maxval=BOUNDS[name].high)
+        for name, one in zip(names, keys, strict=False)
+    }
+
+
+def scaled(name: str, value: jax.Array) -> jax.Array:
+    """A number as learners see it, within [-1, 1]."""
+    low, high = BOUNDS[name].low, BOUNDS[name].high
+    return jnp.clip(2 * (value - low) / (high - low) - 1, -1.0, 1.0)
+
+
+def applied(
+    weights: Mapping[str, Mapping[str, jax.Array]], drawn: Mapping[str, jax.Array]
+) -> dict[str, dict[str, jax.Array]]:
+    """Weights of a reward with the drawn ones `[A]` in their places."""
+    changed = {name: dict(own) for name, own in weights.items()}
+    for name, value in drawn.items():
+        bounds = BOUNDS[name]
+        if bounds.component:
+            changed[bounds.component][bounds.weight] = bounds.sign * value
+    return changed

@@ -1,0 +1,134 @@
+"""Features of observations from arrays: rows of one learner's own frame. Source: spec drive 0, 1.3."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.drive.codes import CYCLIST, EDGE, LANE, PEDESTRIAN
+from jaxmarl_echelon.envs.drive.types import Condition
+from physics.bicycle import Motion
+from physics.segments import Segments
+
+GOAL_SCALE, GOAL_MOST = 100.0, 2.0
+SPEED_SCALE = 20.0
+LENGTH_SCALE, WIDTH_SCALE = 10.0, 5.0
+OFFSET_SCALE = 4.0
+POSITION_SCALE = 50.0
+HALF_SCALE = 10.0
+PUFFER_GOAL, PUFFER_POSITION, PUFFER_SPEED = 0.005, 0.02, 100.0
+PUFFER_WIDTH, PUFFER_LENGTH, PUFFER_HALF, PUFFER_THICKNESS = 15.0, 30.0, 100.0, 0.001
+# Codes of road segments in the observations of the original.
+PUFFER_TYPES = {LANE: 0.0, EDGE: 2.0}
+PUFFER_LINE = 1.0
+
+
+def to_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
+    """Coordinates ahead of and to the left of a pose; everything broadcasts."""
+    dx, dy = point_x - x, point_y - y
+    return dx * cos + dy * sin, dy * cos - dx * sin
+
+
+def ego_compact(
+    motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
+) -> list[jax.Array]:
+    """The first twelve numbers `[A]` that learners see of themselves."""
+    cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
+    goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
+    lane = condition.lane
+    return [
+        jnp.clip(goal_x / GOAL_SCALE, -GOAL_MOST, GOAL_MOST),
+        jnp.clip(goal_y / GOAL_SCALE, -GOAL_MOST, GOAL_MOST),
+        motion.speed / SPEED_SCALE,
+        size[:, 0] / LENGTH_SCALE,
+        size[:, 1] / WIDTH_SCALE,
+        condition.colliding,
+        condition.offroad,
+        ghost,
+        jnp.clip(lane.offset / OFFSET_SCALE, -1.0, 1.0),
+        jnp.where(lane.found, jnp.cos(lane.angle), 0.0),
+        jnp.where(lane.found, jnp.sin(lane.angle), 0.0),
+        lane.found,
+    ]
+
+
+def ego_puffer(
+    motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
+) -> list[jax.Array]:
+    """The seven numbers `[A]` that PufferDrive's learners see of themselves."""
+    cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
+    goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
+    return [
+        goal_x * PUFFER_GOAL,
+        goal_y * PUFFER_GOAL,
+        jnp.abs(motion.speed) / PUFFER_SPEED,
+        size[:, 1] / PUFFER_WIDTH,
+        size[:, 0] / PUFFER_LENGTH,
+        condition.colliding | condition.offroad,
+        ghost,
+    ]
+
+
+def partners_compact(
+    motion: Motion, other: Motion, size: jax.Array, kind: jax.Array, there: jax.Array
+) -> jax.Array:
+    """Rows `[A, P, 9]` of other bodies, leaves `[A, P]`; zeros where none is `there`."""
+    x, y, cos, sin = _seen_from(motion, other)
+    row = [
+        x / POSITION_SCALE,
+        y / POSITION_SCALE,
+        cos,
+        sin,
+        other.speed / SPEED_SCALE,
+        size[..., 0] / LENGTH_SCALE,
+        size[..., 1] / WIDTH_SCALE,
+        (kind == CYCLIST).astype(jnp.float32),
+        (kind == PEDESTRIAN).astype(jnp.float32),
+    ]
+    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+
+
+def partners_puffer(motion: Motion, other: Motion, size: jax.Array, there: jax.Array) -> jax.Array:
+    """Rows `[A, P, 7]` of other bodies in PufferDrive's order and scales."""
+    x, y, cos, sin = _seen_from(motion, other)
+    row = [
+        x * PUFFER_POSITION,
+        y * PUFFER_POSITION,
+        size[..., 1] / PUFFER_WIDTH,
+        size[..., 0] / PUFFER_LENGTH,
+        cos,
+        sin,
+        jnp.abs(other.speed) / PUFFER_SPEED,
+    ]
+    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+
+
+def _seen_from(motion: Motion, other: Motion) -> tuple[jax.Array, ...]:
+    """Position, and cosine and sine of the heading, of other bodies `[A, P]` in the learners' frames."""
+    cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
+    x, y = to_frame(motion.x[:, None], motion.y[:, None], cos, sin, other.x, other.y)
+    turn = other.heading - motion.heading[:, None]
+    return x, y, jnp.cos(turn), jnp.sin(turn)
+
+
+def roads_compact(motion: Motion, segments: Segments, there: jax.Array) -> jax.Array:
+    """Rows `[A, K, 5]` of road segments."""
+    x, y, cos, sin = _road_from(motion, segments)
+    row = [x / POSITION_SCALE, y / POSITION_SCALE, segments.half / HALF_SCALE, cos, sin]
+    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+
+
+def roads_puffer(motion: Motion, segments: Segments, kind: jax.Array, there: jax.Array) -> jax.Array:
+    """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales."""
+    x, y, cos, sin = _road_from(motion, segments)
+    code = jnp.where(kind == EDGE, PUFFER_TYPES[EDGE], PUFFER_LINE)
+    code = jnp.where(kind == LANE, PUFFER_TYPES[LANE], code)
+    thickness = jnp.full_like(x, PUFFER_THICKNESS)
+    half = segments.half / PUFFER_HALF
+    row = [x * PUFFER_POSITION, y * PUFFER_POSITION, half, thickness, cos, sin, code]
+    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+
+
+def _road_from(motion: Motion, segments: Segments) -> tuple[jax.Array, ...]:
+    cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
+    x, y = to_frame(motion.x[:, None], motion.y[:, None], cos, sin, segments.x, segments.y)
+    along = segments.cos * cos + segments.sin * sin
+    return x, y, along, segments.sin * cos - segments.cos * sin

@@ -1,0 +1,79 @@
+"""Layouts of observations: one definition for writers, networks and viewers. Source: spec drive 0, 1.3."""
+
+from typing import NamedTuple
+
+from algos.types import Block
+
+COMPACT, PUFFER = "compact", "puffer"
+LAYOUTS = (COMPACT, PUFFER)
+
+EGO_FIELDS = (
+    "goal_x", "goal_y", "speed", "length", "width", "colliding", "offroad", "ghost", "lane_offset",
+    "lane_cos", "lane_sin", "lane_found",
+)  # fmt: skip
+JERK_FIELDS = ("steering", "a_long", "a_lat")
+TYPE_FIELDS = ("is_cyclist", "is_pedestrian")
+PARTNER_FIELDS = ("x", "y", "cos", "sin", "speed", "length", "width", "is_cyclist", "is_pedestrian")
+ROAD_FIELDS = ("x", "y", "half_length", "cos", "sin")
+PUFFER_EGO = ("goal_x", "goal_y", "speed", "width", "length", "colliding", "respawned")
+PUFFER_PARTNER = ("x", "y", "width", "length", "cos", "sin", "speed")
+PUFFER_ROAD = ("x", "y", "half_length", "width", "cos", "sin", "type")
+PUFFER_PARTNERS = 63
+PUFFER_ROADS = 200
+
+
+class View(NamedTuple):
+    """What learners are shown.
+
+    Attributes:
+      layout: one of `LAYOUTS`.
+      partners, lanes, edges: rows of the sets of `compact`.
+      reach: distance at which other bodies are seen, m.
+      jerk: whether the dynamics have accelerations and a steering angle to show.
+      types: whether learners may be cyclists or pedestrians.
+      time: whether the remaining share of the episode is shown.
+      condition: names of the conditioned numbers.
+    """
+
+    layout: str = COMPACT
+    partners: int = 12
+    lanes: int = 24
+    edges: int = 32
+    reach: float = 50.0
+    jerk: bool = False
+    types: bool = False
+    time: bool = False
+    condition: tuple[str, ...] = ()
+
+    @property
+    def ego(self) -> tuple[str, ...]:
+        """Names of what a learner sees of itself."""
+        fields = EGO_FIELDS if self.layout == COMPACT else PUFFER_EGO
+        fields += JERK_FIELDS if self.jerk else ()
+        fields += ("remaining",) if self.time else ()
+        fields += TYPE_FIELDS if self.types else ()
+        return fields + tuple(f"weight_{name}" for name in self.condition)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of an observation, one after the other."""
+        sets = (
+            ("partners", self.partners, PARTNER_FIELDS),
+            ("lanes", self.lanes, ROAD_FIELDS),
+            ("edges", self.edges, ROAD_FIELDS),
+        )
+        if self.layout == PUFFER:
+            sets = (
+                ("partners", PUFFER_PARTNERS, PUFFER_PARTNER),
+                ("roads", PUFFER_ROADS, PUFFER_ROAD),
+            )
+        blocks = [Block("ego", 0, (len(self.ego),), "vector", self.ego)]
+        for name, rows, fields in sets:
+            if rows:
+                blocks.append(Block(name, blocks[-1].stop, (rows, len(fields)), "set", fields))
+        return tuple(blocks)
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return self.blocks[-1].stop

@@ -1,0 +1,106 @@
+"""What goals and infractions do to learners: ends, respawns and new goals. Source: spec drive 0.6 to 0.8."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.drive import conditioning, goals
+from jaxmarl_echelon.envs.drive.measures import ride
+from jaxmarl_echelon.envs.drive.simulation import Simulation
+from jaxmarl_echelon.envs.drive.types import REMOVE, RESPAWN, STOP, DriveParams, DriveState
+from physics.bicycle import Motion
+
+
+def distance(motion: Motion, point: jax.Array) -> jax.Array:
+    """Metres from bodies, leaves `[A]`, to points `[A, 2]`."""
+    return jnp.hypot(point[:, 0] - motion.x, point[:, 1] - motion.y)
+
+
+def goal_radius(state: DriveState, params: DriveParams) -> jax.Array:
+    """Radii of goals, `[A]` or a scalar."""
+    return state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
+
+
+def ended(state: DriveState, reached: jax.Array, params: DriveParams) -> tuple[DriveState, jax.Array]:
+    """Takes learners out whose story is over.
+
+    Args:
+      state: with the conditions of the new poses.
+      reached: `[A]` bool; a goal in this step.
+      params: of the episode.
+
+    Returns:
+      the state, and `[A]` bool, whose story ended.
+    """
+    causes = (
+        (reached, params.goal_behavior),
+        (state.condition.colliding, params.collision_behavior),
+        (state.condition.offroad, params.offroad_behavior),
+    )
+    stopped, removed = (
+        state.alive & jnp.any(jnp.stack([cause & (what == code) for cause, what in causes]), axis=0)
+        for code in (STOP, REMOVE)
+    )
+    over = stopped | removed
+    agents, speed = over.shape[0], state.motion.speed
+    speed = speed.at[:agents].set(jnp.where(over, 0.0, speed[:agents]))
+    present = state.present.at[:agents].set(state.present[:agents] & ~removed)
+    motion = state.motion._replace(speed=speed)
+    return state.replace(motion=motion, present=present, alive=state.alive & ~over), over
+
+
+def sent_on(
+    key: jax.Array,
+    simulation: Simulation,
+    state: DriveState,
+    reached: jax.Array,
+    params: DriveParams,
+    new_goals: bool,
+) -> DriveState:
+    """Puts learners back to their start that reached their goal, or gives them a new one.
+
+    Args:
+      key: typed key.
+      simulation: the bodies.
+      state: after the step.
+      reached: `[A]` bool; a goal in this step, and the story goes on.
+      params: of the episode.
+      new_goals: whether learners may get new goals; static.
+    """
+    back = reached & (params.goal_behavior == RESPAWN)
+    agents, start = simulation.agents, state.start
+
+    def put_back(new, old):
+        return jax.tree.map(
+            lambda a, b: jnp.where(back.reshape(back.shape + (1,) * (b.ndim - 1)), a, b), new, old
+        )
+
+    own = put_back(start.motion, simulation.learners(state.motion))
+    motion = jax.tree.map(lambda all_of, new: all_of.at[:agents].set(new), state.motion, own)
+    arc = put_back(start.arc, state.traffic.arc[:agents])
+    fresh = start.condition.replace(colliding=jnp.zeros_like(back))
+    state = state.replace(
+        motion=motion,
+        memory=put_back(simulation.dynamics.start(start.motion), state.memory),
+        ghost=state.ghost | back,
+        age=jnp.where(back, 0, state.age),
+        condition=put_back(fresh, state.condition),
+        traffic=state.traffic.replace(
+            arc=state.traffic.arc.at[:agents].set(arc),
+            served=state.traffic.served.at[:agents].set(state.traffic.served[:agents] & ~back),
+        ),
+        ride=put_back(ride.begin(start.motion), state.ride),
+    )
+    return _with_new_goals(key, simulation, state, reached, params) if new_goals else state
+
+
+def _with_new_goals(key, simulation: Simulation, state: DriveState, reached, params) -> DriveState:
+    key_distance, key_way = jax.random.split(key)
+    own, (low, high) = simulation.learners(state.motion), params.goal_distance
+    ahead = jax.random.uniform(key_distance, reached.shape, minval=low, maxval=high)
+    radius, lane = goal_radius(state, params), state.condition.lane
+    goal = goals.new_goals(key_way, simulation.bank, state.scene, own, lane, radius, ahead)
+    return state.replace(
+        goal=jnp.where(reached[:, None], goal, state.goal),
+        goal_step=jnp.where(reached, state.step, state.goal_step),
+        goal_distance=jnp.where(reached, distance(own, goal), state.goal_distance),
+    )

@@ -1,0 +1,63 @@
+"""Keeps arrays of scenes in files that are named by what went into them."""
+
+import hashlib
+import json
+import os
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+Kept = tuple[dict[str, np.ndarray], dict]
+_BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def cache_folder() -> Path:
+    """Where banks are kept: `$XDG_CACHE_HOME/jaxmarl_echelon/drive`, or in `~/.cache` without it."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "jaxmarl_echelon" / "drive"
+
+
+def kept(cache: str | Path | None, content: object, make: Callable[[], Kept]) -> Kept:
+    """What `make()` gives, or gave when it was called with the same content before.
+
+    Args:
+      cache: folder, "auto" for `cache_folder()`, None to keep nothing.
+      content: everything the result depends on, as JSON values.
+      make: gives arrays and facts, JSON values.
+    """
+    if cache is None:
+        return make()
+    folder = cache_folder() if cache == "auto" else Path(cache).expanduser()
+    name = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+    path = folder / f"{name}.npz"
+    with suppress(*_BROKEN):
+        return _load(path)
+    arrays, facts = make()
+    try:
+        _save(path, arrays, facts)
+    except OSError as error:
+        warnings.warn(f"scenes are not kept in {folder}: {error}", stacklevel=2)
+    return arrays, facts
+
+
+def _load(path: Path) -> Kept:
+    with np.load(path, allow_pickle=False) as stored:
+        facts = json.loads(str(stored["facts"]))
+        return {name: stored[name] for name in stored.files if name != "facts"}, facts
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray], facts: dict) -> None:
+    """Writes a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(file, facts=np.array(json.dumps(facts)), **arrays)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""Reads single fields of parsed JSON; what is wrong raises a ValueError that begins with the field's path."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+FARTHEST = 1e7  # m from the file's origin
+
+
+def member(holder: Any, key: str, path: str) -> Any:
+    """`holder[key]`; the holder must be an object that has it."""
+    if not isinstance(holder, dict):
+        raise ValueError(f"{path or 'the file'}: must be an object")
+    if key not in holder:
+        raise ValueError(f"{joined(path, key)} is missing")
+    return holder[key]
+
+
+def optional(holder: Any, key: str, path: str, default: Any) -> Any:
+    """`holder[key]`, or the default where it is missing or null."""
+    if not isinstance(holder, dict):
+        raise ValueError(f"{path or 'the file'}: must be an object")
+    value = holder.get(key)
+    return default if value is None else value
+
+
+def joined(path: str, key: str) -> str:
+    """The path of a member."""
+    return f"{path}.{key}" if path else key
+
+
+def sequence(value: Any, path: str) -> list:
+    """A list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{path}: must be a list")
+    return value
+
+
+def number(value: Any, path: str, low: float = -np.inf, high: float = np.inf) -> float:
+    """A finite number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{path}: must be a number")
+    if value != value:
+        raise ValueError(f"{path} is NaN")
+    if not low <= value <= high or abs(value) == np.inf:
+        raise ValueError(f"{path} is {_short(value)}, allowed is [{low:g}, {high:g}]")
+    return float(value)
+
+
+def _short(value: float) -> str:
+    # A whole number may be too large for the format.
+    return "too large" if isinstance(value, int) and abs(value) > 1e300 else f"{value:g}"
+
+
+def whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:
+    """A whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{path}: must be a whole number")
+    if number(value, path, low, high) != int(value):
+        raise ValueError(f"{path}: must be a whole number")
+    return int(value)
+
+
+def flag(value: Any, path: str) -> bool:
+    """A boolean, or 0 or 1."""
+    if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
+        return bool(value)
+    raise ValueError(f"{path}: must be true or false")
+
+
+def text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
+    """A string, one of the allowed ones if there are any."""
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: must be a string")
+    if allowed and value not in allowed:
+        raise ValueError(f"{path} is {value[:40]!r}; allowed: {', '.join(allowed)}")
+    return value
+
+
+def point(value: Any, path: str) -> tuple[float, float]:
+    """x and y of an object."""
+    if not isinstance(value, dict) or not all(_is_number(value.get(axis)) for axis in "xy"):
+        raise ValueError(f"{path}: must have numbers x and y")
+    return tuple(number(value[axis], f"{path}.{axis}", -FARTHEST, FARTHEST) for axis in "xy")
+
+
+def points(value: Any, path: str, least: int) -> np.ndarray:
+    """`[P, 2]` at least `least` points."""
+    found = [point(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))]
+    if len(found) < least:
+        raise ValueError(f"{path} has {len(found)} points, at least {least} are needed")
+    return np.array(found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def flags(value: Any, path: str) -> np.ndarray:
+    """`[T]` bool."""
+    return np.array([flag(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))], bool)
+
+
+def where_valid(value: Any, path: str, valid: np.ndarray, axes: str) -> np.ndarray:
+    """`[T, len(axes)]`, numbers with `axes=""`; only valid samples are read, the others are 0.
+
+    Args:
+      value: list of one entry per sample.
+      path: of the list.
+      valid: `[T]` bool.
+      axes: members of each entry.
+    """
+    rows = np.zeros((len(valid), max(1, len(axes))))
+    for nth in np.flatnonzero(valid):
+        one, at = value[nth], f"{path}[{nth}]"
+        if axes and not isinstance(one, dict):
+            raise ValueError(f"{at}: must have numbers {' and '.join(axes)}")
+        for column, axis in enumerate(axes or [""]):
+            entry, name = (member(one, axis, at), f"{at}.{axis}") if axis else (one, at)
+            if isinstance(entry, float) and entry != entry:
+                raise ValueError(f"{name} is NaN though valid[{nth}] is true")
+            rows[nth, column] = number(entry, name, -FARTHEST, FARTHEST)
+    return rows

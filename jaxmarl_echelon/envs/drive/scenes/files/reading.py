@@ -1,0 +1,258 @@
+"""Reads JSON files in the format of GPUDrive's converter of Waymo motion data (spec/drive.md 2.1)."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
+from jaxmarl_echelon.envs.drive.scenes.files import extension, fields
+from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
+from jaxmarl_echelon.envs.drive.scenes.host import ROADS, SAMPLES, STEP, HostScene, Light, Road
+
+SKIPPED_TYPES = "other", "unset"
+LARGEST = 512_000_000  # bytes of a file
+WIDEST = 4000.0  # m from one end of a scene's roads to the other
+_LEAST_POINTS = {"stop_sign": 1, "crosswalk": 3, "speed_bump": 3, "driveway": 3}
+_LARGEST_BODY = 50.0  # m
+_FASTEST = 1000.0  # m/s
+
+
+def read(path: Path) -> HostScene:
+    """Reads one file.
+
+    Raises:
+      ValueError: one line with the file's name and what is wrong with which field.
+    """
+    try:
+        return parse(decode(path), path.stem)
+    except ValueError as error:
+        raise ValueError(f"env.scenes: {path.name}: {error}") from None
+
+
+def decode(path: Path) -> Any:
+    """The JSON value of a file; raises a ValueError in one line."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"larger than {LARGEST // 1_000_000} MB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON (line {error.lineno}, column {error.colno})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read (nested too deeply)") from None
+    except ValueError as error:
+        if "string conversion" not in str(error):
+            raise
+        raise ValueError("not JSON that can be read (a number too long)") from None
+
+
+class _Object(NamedTuple):
+    position: np.ndarray
+    heading: np.ndarray
+    velocity: np.ndarray
+    valid: np.ndarray
+    size: tuple[float, float, float]
+    type: int
+    goal: np.ndarray
+    expert: bool
+    id: int
+
+
+def parse(content: Any, name: str) -> HostScene:
+    """A scene from a parsed file.
+
+    Args:
+      content: the JSON value.
+      name: of the scene, if the file does not say.
+
+    Raises:
+      ValueError: one line that begins with the field.
+    """
+    notes: Counter[str] = Counter()
+    objects = fields.sequence(member(content, "objects", ""), "objects")
+    found = [_object(one, nth, notes) for nth, one in enumerate(objects)]
+    place = np.cumsum([one is not None for one in found]) - 1
+    place = np.where([one is not None for one in found], place, -1)
+    bodies = [one for one in found if one is not None]
+    roads = fields.sequence(member(content, "roads", ""), "roads")
+    roads = [road for nth, one in enumerate(roads) if (road := _road(one, nth, notes)) is not None]
+    _check_width(roads)
+    if not bodies and not roads:
+        raise ValueError("objects and roads are empty")
+    sdc, predict = _metadata(optional(content, "metadata", "", {}), place)
+    given = optional(content, "name", "", None) or optional(content, "scenario_id", "", name)
+    return extension.extended(
+        content,
+        place,
+        HostScene(
+            name=fields.text(given, "name"),
+            kind="loaded",
+            position=_stacked([one.position for one in bodies], (0, SAMPLES, 2)),
+            heading=_stacked([one.heading for one in bodies], (0, SAMPLES)),
+            velocity=_stacked([one.velocity for one in bodies], (0, SAMPLES, 2)),
+            valid=_stacked([one.valid for one in bodies], (0, SAMPLES)).astype(bool),
+            size=_stacked([one.size for one in bodies], (0, 3)),
+            type=_stacked([one.type for one in bodies], (0,)).astype(int),
+            goal=_stacked([one.goal for one in bodies], (0, 2)),
+            expert=_stacked([one.expert for one in bodies], (0,)).astype(bool),
+            ids=_stacked([one.id for one in bodies], (0,)).astype(int),
+            roads=tuple(roads),
+            sdc=sdc,
+            predict=predict,
+            lights=_lights(optional(content, "tl_states", "", {})),
+            notes=tuple(sorted(notes.items())),
+        ),
+    )
+
+
+def _stacked(rows: list, empty: tuple[int, ...]) -> np.ndarray:
+    return np.array(rows) if rows else np.zeros(empty)
+
+
+def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
+    """An object; None if it is of a type that takes no part, or never valid."""
+    path = f"objects[{nth}]"
+    kind = fields.text(member(one, "type", path), joined(path, "type"), (*TYPES, *SKIPPED_TYPES))
+    if kind in SKIPPED_TYPES:
+        notes[f"objects of type {kind}"] += 1
+        return None
+    position = fields.sequence(member(one, "position", path), joined(path, "position"))
+    columns = {
+        key: fields.sequence(member(one, key, path), joined(path, key)) for key in ("heading", "valid")
+    }
+    if (velocity := optional(one, "velocity", path, None)) is not None:
+        columns["velocity"] = fields.sequence(velocity, joined(path, "velocity"))
+    for key, values in columns.items():
+        if len(values) != len(position):
+            raise ValueError(f"{path}.{key} has {len(values)} entries, position has {len(position)}")
+    valid = fields.flags(columns["valid"], joined(path, "valid"))
+    at = fields.where_valid(position, joined(path, "position"), valid, "xy")
+    heading = fields.where_valid(columns["heading"], joined(path, "heading"), valid, "")[:, 0]
+    if velocity is None:
+        speed = differences(at, valid)
+    else:
+        speed = fields.where_valid(velocity, joined(path, "velocity"), valid, "xy")
+    if (np.abs(speed) > _FASTEST).any():
+        raise ValueError(f"{path}.velocity: faster than {_FASTEST:g} m/s")
+    return _cast(one, path, nth, kind, notes, (at, _wrapped(heading), speed, valid))
+
+
+def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: tuple) -> _Object | None:
+    """The rest of an object, with its recording at `SAMPLES` samples."""
+    size = (
+        *(fields.number(member(one, key, path), joined(path, key), 0.01, _LARGEST_BODY) for key in _SIDES),
+        fields.number(optional(one, "height", path, 0.0), joined(path, "height"), 0.0, _LARGEST_BODY),
+    )
+    expert = fields.flag(optional(one, "mark_as_expert", path, False), joined(path, "mark_as_expert"))
+    id_ = fields.whole(optional(one, "id", path, nth), joined(path, "id"))
+    goal = optional(one, "goalPosition", path, None)
+    if goal is not None:
+        goal = np.array(fields.point(goal, joined(path, "goalPosition")))
+    if len(recorded[0]) != SAMPLES:
+        notes[f"objects with {'more' if len(recorded[0]) > SAMPLES else 'fewer'} than {SAMPLES} samples"] += 1
+    position, heading, velocity, valid = (_fitted(column) for column in recorded)
+    if not valid.any():
+        notes["objects that are never valid"] += 1
+        return None
+    if goal is None:
+        goal = position[valid][-1]
+    return _Object(position, heading, velocity, valid, size, TYPES.index(kind), goal, expert, id_)
+
+
+_SIDES = "length", "width"
+
+
+def _fitted(column: np.ndarray) -> np.ndarray:
+    missing = max(0, SAMPLES - len(column))
+    return np.concatenate([column[:SAMPLES], np.zeros((missing, *column.shape[1:]), column.dtype)])
+
+
+def _wrapped(angle: np.ndarray) -> np.ndarray:
+    # Angles in range come back as they are, to the bit.
+    return np.where((angle >= -np.pi) & (angle < np.pi), angle, (angle + np.pi) % (2 * np.pi) - np.pi)
+
+
+def differences(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Velocities `[T, 2]` by differences over the valid neighbours of each valid sample, 0 without any."""
+    before, after = np.arange(-1, len(valid) - 1), np.arange(1, len(valid) + 1)
+    here = np.arange(len(valid))
+    before = np.where((before >= 0) & valid[before], before, here)
+    after = np.where((after < len(valid)) & valid[np.minimum(after, len(valid) - 1)], after, here)
+    span = np.maximum(after - before, 1)[:, None] * STEP
+    return np.where(valid[:, None], (position[after] - position[before]) / span, 0.0)
+
+
+def _road(one: Any, nth: int, notes: Counter) -> Road | None:
+    path = f"roads[{nth}]"
+    kind = fields.text(member(one, "type", path), joined(path, "type"))
+    if kind not in ROADS:
+        notes[f"roads of unknown type {kind[:40]!r}"] += 1
+        return None
+    at = joined(path, "geometry")
+    points = fields.points(member(one, "geometry", path), at, _LEAST_POINTS.get(kind, 2))
+    element = fields.whole(
+        optional(one, "map_element_id", path, -1), joined(path, "map_element_id"), -1, 1000
+    )
+    id_ = fields.whole(optional(one, "id", path, nth), joined(path, "id"))
+    limit = optional(one, "speed_limit", path, None)
+    if limit is not None:
+        limit = fields.number(limit, joined(path, "speed_limit"), 0.1, _FASTEST)
+    return Road(kind, element, id_, points, limit)
+
+
+def _check_width(roads: list[Road]) -> None:
+    if not roads:
+        return
+    points = np.concatenate([road.points for road in roads])
+    width = float((points.max(0) - points.min(0)).max())
+    if width > WIDEST:
+        raise ValueError(
+            f"roads: {width:.0f} m from one end to the other, at most {WIDEST:.0f} m are allowed"
+        )
+
+
+def _metadata(given: Any, place: np.ndarray) -> tuple[int, tuple[int, ...]]:
+    """The recording car, and bodies to be predicted, as places among the bodies that take part."""
+    last = len(place) - 1
+    at = "metadata.sdc_track_index"
+    sdc = fields.whole(optional(given, "sdc_track_index", "metadata", -1), at, -1, last)
+    tracks = optional(given, "tracks_to_predict", "metadata", [])
+    found = []
+    for nth, track in enumerate(fields.sequence(tracks, "metadata.tracks_to_predict")):
+        path = f"metadata.tracks_to_predict[{nth}]"
+        index = member(track, "track_index", path)
+        found.append(int(place[fields.whole(index, joined(path, "track_index"), 0, last)]))
+    return int(place[sdc]) if sdc >= 0 else -1, tuple(one for one in found if one >= 0)
+
+
+def _lights(given: Any) -> tuple[Light, ...]:
+    if not isinstance(given, dict):
+        raise ValueError("tl_states: must be an object")
+    return tuple(_light(lane, one, f"tl_states.{lane[:20]}") for lane, one in given.items())
+
+
+def _light(lane: str, one: Any, path: str) -> Light:
+    if not lane.lstrip("-").isdecimal() or len(lane) > 18:
+        raise ValueError(f"{path}: must be named by a lane's id")
+    columns = {key: fields.sequence(member(one, key, path), joined(path, key)) for key in ("state", "x", "y")}
+    for key, values in columns.items():
+        if len(values) != len(columns["state"]) or not values:
+            raise ValueError(f"{path}.{key} has {len(values)} entries, state has {len(columns['state'])}")
+    states = np.zeros(SAMPLES, int)
+    for nth, state in enumerate(columns["state"]):
+        code = LIGHTS.index(fields.text(state, f"{path}.state[{nth}]", LIGHTS))
+        if nth < SAMPLES:
+            states[nth] = code
+    known = np.flatnonzero(states)
+    at = int(known[0]) if len(known) else 0
+    where = (
+        fields.number(columns[axis][at], f"{path}.{axis}[{at}]", -fields.FARTHEST, fields.FARTHEST)
+        for axis in "xy"
+    )
+    return Light(int(lane), states, np.array(tuple(where)))

@@ -1,0 +1,240 @@
+"""Who is in a generated scene, where it starts, and where it is going."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
+from jaxmarl_echelon.envs.drive.scenes.generated import ways as ways_lib
+from jaxmarl_echelon.envs.drive.scenes.generated.network import FREEWAY, Lane, Network
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit, wrap
+from jaxmarl_echelon.envs.drive.scenes.generated.ways import Way
+from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, STEP
+from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
+from physics.polylines import distance, headings, interpolate
+
+DURATION = (SAMPLES - 1) * STEP
+HEIGHTS = {VEHICLE: 1.6, PEDESTRIAN: 1.75, CYCLIST: 1.7}
+_CAR, _TRUCK, _CYCLIST = range(3)
+_SHARES = np.array([0.80, 0.11, 0.09])  # of those that drive; pedestrians come on top
+_TRIES = 12
+_BRAKES = 2.5  # m/s^2 that a start leaves to drivers
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body before anything moves.
+
+    Attributes:
+      type: index of `codes.TYPES`.
+      size: `[2]` m.
+      pose: `[3]` at the start.
+      speed: m/s at the start.
+      way: where it drives; None for those that walk or stand.
+      velocity: `[2]` m/s of those that walk.
+      delay: s that they wait before they do.
+    """
+
+    type: int
+    size: np.ndarray
+    pose: np.ndarray
+    speed: float = 0.0
+    way: Way | None = None
+    velocity: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    delay: float = 0.0
+
+    def walked(self) -> np.ndarray:
+        """`[T, 3]` poses of a body without a way."""
+        time = np.maximum(STEP * np.arange(SAMPLES) - self.delay, 0.0)
+        return self.pose + np.append(self.velocity, 0.0) * time[:, None]
+
+
+def populate(rng: np.random.Generator, network: Network, room: int, segments: np.ndarray) -> list[Body]:
+    """Draws bodies: those that drive first, then parked cars and pedestrians, `room` at most.
+
+    Args:
+      rng: of the scene.
+      network: roads.
+      room: bodies at most.
+      segments: `[M, 4]` road edges.
+    """
+    parked = _parked(rng, network)
+    walkers = _walkers(rng, network)
+    length = sum(lane.length for lane in network.lanes if not lane.inside)
+    wanted = int(np.clip(length / rng.uniform(22, 40), 8, min(24, room - len(parked) - len(walkers))))
+    after = ways_lib.following(network.lanes)
+    driven = []
+    for _ in range(wanted):
+        for _ in range(_TRIES):
+            body = _driver(rng, network, after)
+            if body is None or not all(_apart(body, other) for other in driven):
+                continue
+            if fits(body.way, body.size, segments):
+                driven.append(body)
+                break
+    standing = [body for body in parked + walkers if not _in_the_way(body, driven)]
+    return driven + standing
+
+
+def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray]) -> Body | None:
+    """A vehicle or cyclist somewhere on a lane; None if that place does not suit it."""
+    kind = int(rng.choice(3, p=_SHARES))
+    if kind == _CYCLIST and network.element == FREEWAY:
+        kind = _CAR
+    size = _size(rng, kind)
+    open_to = [nth for nth, lane in enumerate(network.lanes) if not lane.inside and lane.length > 12]
+    lengths = np.array([network.lanes[nth].length for nth in open_to])
+    lane = int(rng.choice(open_to, p=lengths / lengths.sum()))
+    here = network.lanes[lane]
+    start = rng.uniform(size[0] / 2 + 0.5, here.length - size[0] / 2 - 1.0)
+    at = interpolate(np.array(start), here.points)
+    if any(np.hypot(at[0] - x, at[1] - y) < radius + size[0] for x, y, radius in network.junctions):
+        return None
+    fastest, eager = np.inf, rng.uniform(0.8, 1.05)
+    if kind == _CYCLIST:
+        fastest = rng.uniform(4.0, 6.0)
+        if not _outermost(network, lane):
+            return None
+    lanes, points, until = ways_lib.walk(rng, network, after, lane, start, here.limit * DURATION + 50.0)
+    far = 0.75 * min(eager * here.limit, fastest) * DURATION
+    if until[-1] < 20.0 or (until[-1] < far and rng.random() < 0.8):
+        return None
+    right = here.width / 2 - 0.6 if kind == _CYCLIST else 0.0
+    way = ways_lib.make_way(network, lanes, points, until, right=right, eager=eager, fastest=fastest)
+    speed = rng.uniform(0.3, 1.0) * way.limit[0]
+    if way.gates:
+        speed = min(speed, np.sqrt(2 * _BRAKES * max(0.0, way.gates[0].arc - size[0] / 2 - 1.5)))
+    pose = np.array([*way.points[0], way.heading[0]])
+    return Body(CYCLIST if kind == _CYCLIST else VEHICLE, size, pose, float(speed), way)
+
+
+def _size(rng: np.random.Generator, kind: int) -> np.ndarray:
+    low, high = {
+        _CAR: ([4.2, 1.8], [5.2, 2.1]),
+        _TRUCK: ([5.5, 2.1], [9.0, 2.6]),
+        _CYCLIST: ([1.6, 0.6], [1.9, 0.8]),
+    }[kind]
+    # Longer ones are wider.
+    return np.array(low) + (np.array(high) - low) * np.clip(rng.random() + rng.uniform(-0.1, 0.1, 2), 0, 1)
+
+
+def fits(way: Way, size: np.ndarray, segments: np.ndarray) -> bool:
+    """Whether a box meets no road edge anywhere on its way."""
+    pose = np.concatenate([way.points, way.heading[:, None]], axis=1)[:: 2 if len(way.points) > 60 else 1]
+    return not meets_segments(pose, size + 0.1, segments).any()
+
+
+def meets_segments(pose: np.ndarray, size: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    """`[P]` bool: whether solid boxes at poses `[P, 3]` meet any of the segments `[M, 4]`."""
+    reach = np.hypot(*size) / 2
+    close = distance(pose[:, None, :2], segments) <= reach
+    nth, which = np.nonzero(close)
+    c, s = np.cos(pose[nth, 2]), np.sin(pose[nth, 2])
+    ends = segments[which].reshape(-1, 2, 2) - pose[nth, None, :2]
+    x, y = ends[..., 0], ends[..., 1]
+    local = np.stack([x * c[:, None] + y * s[:, None], y * c[:, None] - x * s[:, None]], axis=-1)
+    met = np.zeros(len(pose), bool)
+    met[nth[_slab(local, size / 2)]] = True
+    return met
+
+
+def _slab(local: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """Whether segments `[Q, 2, 2]` meet the box |x| <= half[0], |y| <= half[1]."""
+    start, step = local[:, 0], local[:, 1] - local[:, 0]
+    flat = np.abs(step) < 1e-12
+    safe = np.where(flat, 1.0, step)
+    a, b = (-half - start) / safe, (half - start) / safe
+    low = np.where(flat, -np.inf, np.minimum(a, b)).max(1)
+    high = np.where(flat, np.inf, np.maximum(a, b)).min(1)
+    outside = (flat & (np.abs(start) > half)).any(1)
+    return ~outside & (np.maximum(low, 0.0) <= np.minimum(high, 1.0))
+
+
+def _apart(body: Body, other: Body) -> bool:
+    """Whether two bodies start with 2 m, half a second of headway and a braking distance between them."""
+    gap = 2.0 + 0.5 * max(body.speed, other.speed)
+    if np.cos(body.pose[2] - other.pose[2]) > 0:
+        gap += abs(body.speed**2 - other.speed**2) / (2 * _BRAKES)
+    longer, wider = np.array([2 * gap, 0.3]), np.array([0.0, 0.3])
+    return not boxes_meet(
+        body.pose[:2], body.pose[2], body.size + longer, other.pose[:2], other.pose[2], other.size + wider
+    )
+
+
+def _outermost(network: Network, lane: int) -> bool:
+    """Whether there is no lane on a lane's right."""
+    here = network.lanes[lane]
+    middle = interpolate(np.array([here.length / 2]), here.points)[0]
+    heading = headings(here.points)[len(here.points) // 2]
+    return _room_at(network, middle + (here.width / 2 + 1.0) * unit(heading - np.pi / 2)) > 0
+
+
+def _room_at(network: Network, point: np.ndarray) -> float:
+    """Distance from a point to the nearest lane's side, negative on a lane."""
+
+    def to(lane: Lane) -> float:
+        segments = np.concatenate([lane.points[:-1], lane.points[1:]], axis=1)
+        return distance(point, segments).min() - lane.width / 2
+
+    return min(to(lane) for lane in network.lanes)
+
+
+def _parked(rng: np.random.Generator, network: Network) -> list[Body]:
+    taken = rng.permutation(len(network.bays))[: network.parked]
+    bodies = []
+    for nth in taken:
+        x, y, heading = network.bays[nth]
+        turned = np.pi if rng.random() < 0.3 else 0.0
+        pose = np.array([x, y, wrap(heading + turned + rng.normal(0, 0.02))])
+        bodies.append(Body(VEHICLE, np.array([rng.uniform(4.2, 4.7), rng.uniform(1.75, 1.9)]), pose))
+    return bodies
+
+
+def _walkers(rng: np.random.Generator, network: Network) -> list[Body]:
+    """Pedestrians on crosswalks and beside roads."""
+    bodies = []
+    for corners in network.crosswalks:
+        right, left = corners[:2].mean(0), corners[2:].mean(0)
+        if rng.random() < 0.6:
+            a, b = (right, left) if rng.random() < 0.5 else (left, right)
+            heading = float(np.arctan2(*(b - a)[::-1]))
+            start = a - rng.uniform(1.0, 5.0) * unit(heading)
+            bodies.append(_walker(rng, start, heading, rng.uniform(0.0, 3.0)))
+    if network.element == FREEWAY:
+        return bodies
+    for _ in range(int(rng.integers(0, 4))):
+        body = _beside(rng, network)
+        if body is not None:
+            bodies.append(body)
+    return bodies
+
+
+def _beside(rng: np.random.Generator, network: Network) -> Body | None:
+    lane = network.lanes[int(rng.integers(len(network.lanes)))]
+    if lane.inside or lane.length < 30:
+        return None
+    at = rng.uniform(0, lane.length - 20)
+    a, b = interpolate(np.array([at, at + 15.0]), lane.points)
+    heading = float(np.arctan2(*(b - a)[::-1]))
+    aside = (lane.width / 2 + rng.uniform(1.2, 2.5)) * unit(heading - np.pi / 2)
+    if rng.random() < 0.5:
+        a, heading = b, wrap(heading + np.pi)
+    body = _walker(rng, a + aside, heading, 0.0)
+    path = body.walked()[::10, :2]
+    return body if min(_room_at(network, point) for point in path) > 0.8 else None
+
+
+def _walker(rng: np.random.Generator, start: np.ndarray, heading: float, delay: float) -> Body:
+    size = rng.uniform(0.5, 0.8, 2)
+    pose = np.array([*start, wrap(heading)])
+    return Body(PEDESTRIAN, size, pose, velocity=rng.uniform(1.2, 1.6) * unit(heading), delay=delay)
+
+
+def _in_the_way(body: Body, driven: list[Body]) -> bool:
+    """Whether a body stands too close to where another starts."""
+    return any(
+        boxes_meet(
+            body.pose[:2], body.pose[2], body.size + 0.5, other.pose[:2], other.pose[2], other.size + 0.5
+        )
+        for other in driven
+    )

@@ -1,0 +1,162 @@
+"""Lanes and what belongs to them, before there is traffic."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import turn_between, unit, wrap
+from physics.polylines import arcs, headings, offset
+
+MAIN, YIELD, STOP = "main", "yield", "stop"
+BROKEN_WHITE, DOUBLE_YELLOW = 6, 12
+FREEWAY, STREET = 1, 2
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A lane.
+
+    Attributes:
+      points: `[P, 2]` centreline.
+      width: m.
+      limit: m/s.
+      control: who drives on it has priority at the next junction (`MAIN`), has not (`YIELD`), or must `STOP`.
+      inside: it lies within a junction, where nobody starts.
+    """
+
+    points: np.ndarray
+    width: float
+    limit: float
+    control: str = MAIN
+    inside: bool = False
+
+    @cached_property
+    def length(self) -> float:
+        """In metres."""
+        return float(arcs(self.points)[-1])
+
+
+@dataclass
+class Network:
+    """Roads of a scene.
+
+    Attributes:
+      lanes: in any order; who leads to whom follows from where they end.
+      lines: polylines between lanes, and their `map_element_id`.
+      patches: drivable rectangles beside lanes: centre x, y, heading, length, width.
+      bays: poses `[x, y, heading]` where cars may park.
+      parked: how many cars park.
+      crosswalks: `[4, 2]` corners; pedestrians cross between the middles of sides 0-1 and 2-3.
+      signs: stop signs.
+      junctions: centre x, y and radius.
+      element: `map_element_id` of the lanes.
+    """
+
+    lanes: list[Lane] = field(default_factory=list)
+    lines: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    patches: list[np.ndarray] = field(default_factory=list)
+    bays: list[np.ndarray] = field(default_factory=list)
+    parked: int = 0
+    crosswalks: list[np.ndarray] = field(default_factory=list)
+    signs: list[np.ndarray] = field(default_factory=list)
+    junctions: list[tuple[float, float, float]] = field(default_factory=list)
+    element: int = STREET
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lanes side by side along a reference curve; the first lane of each direction is next to the middle.
+
+    Attributes:
+      forward, backward: lanes along and against the reference.
+    """
+
+    forward: list[Lane]
+    backward: list[Lane]
+
+
+def section(
+    network: Network,
+    reference: np.ndarray,
+    *,
+    width: float,
+    limit: float,
+    forward: int,
+    backward: int = 0,
+    gap: float = 0.0,
+    control: str = MAIN,
+    backward_control: str = MAIN,
+    lines: bool = True,
+) -> Section:
+    """Adds lanes of both directions on both sides of a reference curve, and the lines between them.
+
+    Args:
+      network: to which they are added.
+      reference: middle of a two-way road; left side of a one-way road.
+      width, limit, control: of the lanes.
+      forward, backward: lanes along the reference, on its right, and against it, on its left.
+      gap: between the directions.
+      backward_control: control of the backward lanes.
+      lines: whether to add lines.
+    """
+    right = [-(gap / 2 + width * (nth + 0.5)) for nth in range(forward)]
+    left = [gap / 2 + width * (nth + 0.5) for nth in range(backward)]
+    made = Section(
+        [Lane(offset(reference, at), width, limit, control) for at in right],
+        [Lane(offset(reference, at)[::-1], width, limit, backward_control) for at in left],
+    )
+    network.lanes += made.forward + made.backward
+    if lines:
+        between = [at - width / 2 for at in right[:-1]] + [at + width / 2 for at in left[:-1]]
+        network.lines += [(BROKEN_WHITE, offset(reference, at)) for at in between]
+        if backward and not gap:
+            network.lines.append((DOUBLE_YELLOW, reference))
+    return made
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A road as a junction sees it: lanes that come in and go out, each from the middle to the right."""
+
+    incoming: list[Lane]
+    outgoing: list[Lane]
+
+
+STRAIGHT = np.deg2rad(40)
+
+
+def connect(network: Network, arms: list[Arm], limit: float) -> None:
+    """Adds a lane inside a junction for every legal turn between its arms.
+
+    Left turns go from the inner lane to the inner lane, right turns from the outer to the outer, and straight
+    on every lane goes to that of the same number, or to the outermost.
+    """
+    for here in arms:
+        for there in arms:
+            if here is there or not here.incoming or not there.outgoing:
+                continue
+            for start, end in _legal(here.incoming, there.outgoing):
+                heading, heading_end = headings(start.points)[-1], headings(end.points)[0]
+                points = turn_between(start.points[-1], heading, end.points[0], heading_end)
+                width = min(start.width, end.width)
+                network.lanes.append(Lane(points, width, limit, inside=True))
+
+
+def _legal(incoming: list[Lane], outgoing: list[Lane]) -> list[tuple[Lane, Lane]]:
+    turn = wrap(headings(outgoing[0].points)[0] - headings(incoming[0].points)[-1])
+    if turn > STRAIGHT:
+        return [(incoming[0], outgoing[0])]
+    if turn < -STRAIGHT:
+        return [(incoming[-1], outgoing[-1])]
+    return [(lane, outgoing[min(nth, len(outgoing) - 1)]) for nth, lane in enumerate(incoming)]
+
+
+def crosswalk(start: np.ndarray, heading: float, right: float, left: float, depth: float = 3.0) -> np.ndarray:
+    """Corners `[4, 2]` of a crosswalk over a road that leaves `start` along `heading`.
+
+    Sides 0-1 and 2-3 are on the road's right and left, `right` and `left` metres from its middle.
+    """
+    along, aside = unit(heading), unit(heading + np.pi / 2)
+    near, far = start, start + depth * along
+    return np.stack([near - right * aside, far - right * aside, far + left * aside, near + left * aside])

@@ -1,0 +1,76 @@
+"""Kinds of roads without junctions: straight, curve, merge."""
+
+import numpy as np
+
+from jaxmarl_echelon.envs.drive.scenes.generated.network import (
+    BROKEN_WHITE,
+    FREEWAY,
+    YIELD,
+    Lane,
+    Network,
+    section,
+)
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import arc, cubic, join, line, unit
+from physics.polylines import offset
+
+ORIGIN = np.zeros(2)
+WIDTHS = 3.2, 3.9
+
+
+def directions(rng: np.random.Generator, lanes: int) -> dict:
+    """How many of the lanes go forward and backward, and what is between them."""
+    if rng.random() < 0.35:
+        return {"forward": lanes, "backward": 0, "gap": 0.0}
+    backward = lanes // 2
+    gap = rng.uniform(1.5, 4.0) if lanes > 2 and rng.random() < 0.4 else 0.0
+    return {"forward": lanes - backward, "backward": backward, "gap": gap}
+
+
+def straight(rng: np.random.Generator) -> Network:
+    """2 to 4 lanes, one- or two-way, 160 to 240 m, 12 to 25 m/s."""
+    network = Network()
+    reference = line(ORIGIN, 0.0, rng.uniform(160, 240))
+    lanes = directions(rng, int(rng.integers(2, 5)))
+    section(network, reference, width=rng.uniform(*WIDTHS), limit=rng.uniform(12, 25), **lanes)
+    return network
+
+
+def curve(rng: np.random.Generator) -> Network:
+    """2 to 4 lanes that bend by 30 to 150 degrees on a radius of 25 to 120 m, between straight ends."""
+    network = Network()
+    radius, turn = rng.uniform(25, 120), np.deg2rad(rng.uniform(30, 150)) * rng.choice([-1, 1])
+    ends = rng.uniform(35, 80, 2)
+    first = line(ORIGIN, 0.0, ends[0])
+    bend = arc(first[-1], 0.0, radius, turn)
+    reference = join(first, bend, line(bend[-1], turn, ends[1]))
+    lanes = directions(rng, int(rng.integers(2, 5)))
+    limit = min(25.0, max(8.0, np.sqrt(rng.uniform(2.0, 3.5) * radius)))
+    section(network, reference, width=rng.uniform(*WIDTHS), limit=limit, **lanes)
+    return network
+
+
+def merge(rng: np.random.Generator) -> Network:
+    """A ramp at 8 to 15 degrees with an acceleration lane of 60 to 100 m into two lanes at 18 to 28 m/s."""
+    network = Network(element=FREEWAY)
+    width, limit = rng.uniform(3.4, 3.9), rng.uniform(18, 28)
+    before, after, taper = rng.uniform(60, 80), rng.uniform(90, 120), 40.0
+    along = rng.uniform(60, 100)
+    total = before + along + taper + after
+    left, right, extra = (-width * (nth + 0.5) for nth in range(3))
+    joint = np.array([before + along + taper, right])
+    parallel = line(np.array([before, extra]), 0.0, along)
+    angle = np.deg2rad(rng.uniform(8, 15))
+    bend = arc(parallel[0], np.pi, 150.0, angle)
+    ramp = join(line(bend[-1], np.pi + angle, rng.uniform(40, 60))[::-1], bend[::-1], parallel)
+    taper_lane = cubic(parallel[-1], 0.0, joint, 0.0)
+    network.lanes = [
+        Lane(line(np.array([0.0, left]), 0.0, total), width, limit),
+        Lane(line(np.array([0.0, right]), 0.0, joint[0]), width, limit),
+        Lane(line(joint, 0.0, after), width, limit),
+        Lane(ramp, width, rng.uniform(0.7, 0.9) * limit, YIELD),
+        Lane(taper_lane, width, limit, inside=True),
+    ]
+    network.lines.append((BROKEN_WHITE, line(np.array([0.0, -width]), 0.0, total)))
+    network.lines.append((BROKEN_WHITE, offset(parallel, width / 2)))
+    network.junctions.append((*(joint - 0.5 * taper * unit(0.0)), 0.5 * taper + 2.0))
+    return network

@@ -1,0 +1,69 @@
+"""Curves that roads are made of: points `[P, 2]` in metres, at most `SPACING` apart where they bend."""
+
+import numpy as np
+
+SPACING = 2.0
+_TURN = 0.08  # rad, at most between neighbouring points, so that joints are smooth
+
+
+def unit(heading: float) -> np.ndarray:
+    """The direction `[2]` of a heading."""
+    return np.array([np.cos(heading), np.sin(heading)])
+
+
+def line(start: np.ndarray, heading: float, length: float) -> np.ndarray:
+    """A straight line of two points."""
+    return np.stack([start, start + length * unit(heading)])
+
+
+def arc(start: np.ndarray, heading: float, radius: float, turn: float) -> np.ndarray:
+    """An arc that starts along `heading` and turns by `turn`, to the left if positive."""
+    count = max(3, int(np.ceil(abs(turn) / min(_TURN, SPACING / radius))) + 1)
+    angles = np.linspace(0.0, abs(turn), count)
+    side = np.sign(turn)
+    local = radius * np.stack([np.sin(angles), side * (1 - np.cos(angles))], axis=1)
+    return start + local @ np.stack([unit(heading), unit(heading + np.pi / 2)])
+
+
+def join(*parts: np.ndarray) -> np.ndarray:
+    """Curves one after another, the points where they meet once."""
+    points = np.concatenate(parts)
+    kept = np.concatenate([[True], np.hypot(*np.diff(points, axis=0).T) > 1e-6])
+    return points[kept]
+
+
+def turn_between(start: np.ndarray, heading: float, end: np.ndarray, heading_end: float) -> np.ndarray:
+    """From one pose to another: line, arc and line where they allow it, else a cubic curve."""
+    turn = wrap(heading_end - heading)
+    across = _cross(unit(heading), unit(heading_end))
+    if abs(turn) > 0.2:
+        before = _cross(end - start, unit(heading_end)) / across
+        after = _cross(unit(heading), end - start) / across
+        tangent = min(before, after)
+        radius = tangent / np.tan(abs(turn) / 2)
+        if tangent > 1.0 and radius > 2.0:
+            first = start + (before - tangent) * unit(heading)
+            bend = arc(first, heading, radius, turn)
+            return join(start[None], bend, end[None])
+    return cubic(start, heading, end, heading_end)
+
+
+def cubic(
+    start: np.ndarray, heading: float, end: np.ndarray, heading_end: float, pull: float = 0.4
+) -> np.ndarray:
+    """A Bezier curve between poses whose handles are `pull` of their distance."""
+    far = np.hypot(*(end - start))
+    handles = np.stack([start, start + pull * far * unit(heading), end - pull * far * unit(heading_end), end])
+    share = np.linspace(0.0, 1.0, max(12, int(np.ceil(2.0 * far)) + 1))[:, None]
+    rest = 1.0 - share
+    basis = np.concatenate([rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3], axis=1)
+    return basis @ handles
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> float:
+    return a[0] * b[1] - a[1] * b[0]
+
+
+def wrap(angle: float | np.ndarray) -> float | np.ndarray:
+    """Angles in [-pi, pi)."""
+    return (angle + np.pi) % (2 * np.pi) - np.pi

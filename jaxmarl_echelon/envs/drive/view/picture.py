@@ -1,0 +1,77 @@
+"""Several episodes from above, as one PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, Episode
+from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
+
+
+def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
+    """Draws the ways of all learners, one panel per episode.
+
+    A box is a start, a line a way on the first attempt, a circle a goal; colours tell how it went.
+
+    Args:
+      path: file to write.
+      episodes: at least one.
+      title: headline.
+    """
+    from matplotlib.figure import Figure
+
+    from jaxmarl_echelon.envs.drive.view.scene import draw_roads
+
+    columns = min(3, len(episodes))
+    rows = -(-len(episodes) // columns)
+    figure = Figure(figsize=(5.4 * columns, 5.2 * rows + 0.8), dpi=100, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
+        draw_roads(axes, episode.scene)
+        _draw_bodies(axes, episode)
+        axes.set_title(f"episode {index}: {episode.kind}, {caption(episode)}", fontsize=9)
+    for axes in grid[len(episodes) :]:
+        axes.axis("off")
+    figure.suptitle(title)
+    _legend(figure)
+    figure.savefig(path)
+
+
+def caption(episode: Episode) -> str:
+    """How many learners there were, and how their first attempts went."""
+    outcomes = [episode.outcome[slot] for slot in episode.learners]
+    counts = ", ".join(f"{outcomes.count(name)} {name}" for name in OUTCOMES if name in outcomes)
+    return f"{len(outcomes)} learners: {counts}"
+
+
+def _draw_bodies(axes, episode: Episode) -> None:
+    from matplotlib.patches import Circle, Polygon
+
+    from jaxmarl_echelon.envs.drive.view.scene import boxes
+
+    pose, size = episode.pose, episode.scene.size
+    for slot in np.flatnonzero(episode.states.present[0]):
+        learner = slot < episode.agents and episode.scene.learner[slot]
+        colour = OUTCOME_COLOURS[episode.outcome[slot]] if learner else SCRIPTED
+        axes.add_patch(
+            Polygon(boxes(pose[:1, slot], size[slot][None])[0], color=colour, linewidth=0, zorder=3)
+        )
+        if not learner:
+            continue
+        first = episode.states.record.first[:, slot] & episode.states.alive[:, slot]
+        end = int(np.argmin(first)) if not first.all() else len(first)
+        axes.plot(*pose[:end, slot, :2].T, color=colour, linewidth=1.1, zorder=4)
+        goal = episode.states.goal[0, slot]
+        axes.add_patch(Circle(goal, 2.0, fill=False, color=colour, linewidth=1.2, zorder=4))
+
+
+def _legend(figure) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=colour, label=name) for name, colour in OUTCOME_COLOURS.items()]
+    handles.append(Line2D([], [], color=SCRIPTED, marker="s", linestyle="none", label="scripted"))
+    handles.append(
+        Line2D([], [], color="#555555", marker="o", fillstyle="none", linestyle="none", label="goal")
+    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)

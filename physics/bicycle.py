@@ -1,0 +1,164 @@
+"""Road vehicles as kinematic bicycles: four ways to take one step of `dt` seconds.
+
+Positions in m, headings in rad (counter-clockwise from +x), speeds in m/s. All arguments broadcast; nothing
+here depends on the number of bodies. Source: spec drive 1.2.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CLASSIC_SPEEDS = (-5.0, 40.0)
+JERK_SPEEDS = (-2.0, 20.0)
+LONGITUDINAL = (-5.0, 2.5)
+LATERAL = 4.0
+STEERING = 0.55
+STEERING_RATE = 0.6
+_STRAIGHT = 1e-5
+
+
+class Motion(NamedTuple):
+    """Motion of bodies, every leaf `[...]`.
+
+    Attributes:
+      x, y: centre.
+      heading: rad.
+      speed: along the heading, negative backwards.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    heading: jax.Array
+    speed: jax.Array
+
+
+class Drive(NamedTuple):
+    """What the jerk-controlled model remembers besides `Motion`, every leaf `[...]`.
+
+    Attributes:
+      longitudinal: acceleration along the heading, m/s^2.
+      lateral: acceleration to the left, m/s^2.
+      steering: rad.
+    """
+
+    longitudinal: jax.Array
+    lateral: jax.Array
+    steering: jax.Array
+
+
+def wrap(angle: jax.Array) -> jax.Array:
+    """Angles in [-pi, pi)."""
+    return angle - 2 * jnp.pi * jnp.floor(angle / (2 * jnp.pi) + 0.5)
+
+
+def classic(
+    motion: Motion, acceleration: jax.Array, steering: jax.Array, wheelbase: jax.Array, dt: float
+) -> Motion:
+    """Bicycle about the middle of its wheelbase, moved with the mean of the old and the new speed.
+
+    The speed stops at 0 before it changes sign, and is clipped to [-5, 40] m/s.
+
+    Args:
+      motion: before the step.
+      acceleration: m/s^2.
+      steering: rad, left positive.
+      wheelbase: m.
+      dt: s.
+    """
+    speed = jnp.clip(_stopped(motion.speed, motion.speed + acceleration * dt), *CLASSIC_SPEEDS)
+    mean = (motion.speed + speed) / 2
+    slope = jnp.tan(steering)
+    slip = jnp.arctan(slope / 2)
+    course = motion.heading + slip
+    return Motion(
+        motion.x + mean * jnp.cos(course) * dt,
+        motion.y + mean * jnp.sin(course) * dt,
+        wrap(motion.heading + mean * jnp.cos(slip) * slope / wheelbase * dt),
+        speed,
+    )
+
+
+def puffer(
+    motion: Motion,
+    velocity: jax.Array,
+    acceleration: jax.Array,
+    steering: jax.Array,
+    wheelbase: jax.Array,
+    dt: float,
+    gain: float = 1.0,
+) -> tuple[Motion, jax.Array]:
+    """The step of PufferDrive (December 2025), which has no reverse and a tanh for an arctan.
+
+    Args:
+      motion: before the step; its speed is not used.
+      velocity: `[..., 2]` in the world's axes, m/s.
+      acceleration: m/s^2.
+      steering: rad.
+      wheelbase: m.
+      dt: s.
+      gain: share of the acceleration that arrives; 0.5 is the version of October 2025.
+
+    Returns:
+      motion with the speed at which the body moved, and the velocity `[..., 2]`.
+    """
+    speed = jnp.hypot(velocity[..., 0], velocity[..., 1]) + gain * acceleration * dt
+    slope = jnp.tan(steering)
+    slip = jnp.tanh(slope / 2)
+    course = motion.heading + slip
+    velocity = speed[..., None] * jnp.stack([jnp.cos(course), jnp.sin(course)], axis=-1)
+    heading = motion.heading + speed * jnp.cos(slip) * slope / wheelbase * dt
+    x, y = motion.x + velocity[..., 0] * dt, motion.y + velocity[..., 1] * dt
+    return Motion(x, y, heading, speed), velocity
+
+
+def jerk(
+    motion: Motion,
+    drive: Drive,
+    longitudinal: jax.Array,
+    lateral: jax.Array,
+    wheelbase: jax.Array,
+    dt: float,
+) -> tuple[Motion, Drive]:
+    """Jerks along and across the heading, a steering angle that follows, and an arc of a circle.
+
+    Args:
+      motion: before the step.
+      drive: accelerations and steering before the step.
+      longitudinal: jerk along the heading, m/s^3.
+      lateral: jerk to the left, m/s^3.
+      wheelbase: m.
+      dt: s.
+    """
+    along = jnp.clip(_stopped(drive.longitudinal, drive.longitudinal + longitudinal * dt), *LONGITUDINAL)
+    across = jnp.clip(_stopped(drive.lateral, drive.lateral + lateral * dt), -LATERAL, LATERAL)
+    gained = motion.speed + (drive.longitudinal + along) / 2 * dt
+    speed = jnp.clip(_stopped(motion.speed, gained), *JERK_SPEEDS)
+    wanted = jnp.arctan(across / jnp.square(jnp.maximum(jnp.abs(speed), 1.0)) * wheelbase)
+    turn = jnp.clip(wanted - drive.steering, -STEERING_RATE * dt, STEERING_RATE * dt)
+    steering = jnp.clip(drive.steering + turn, -STEERING, STEERING)
+    curvature = jnp.tan(steering) / wheelbase
+    arc = (motion.speed + speed) / 2 * dt
+    angle = arc * curvature
+    ahead, left = _along_arc(arc, angle, curvature)
+    cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
+    moved = Motion(
+        motion.x + cos * ahead - sin * left,
+        motion.y + sin * ahead + cos * left,
+        wrap(motion.heading + angle),
+        speed,
+    )
+    return moved, Drive(along, jnp.square(speed) * curvature, steering)
+
+
+def _stopped(before: jax.Array, after: jax.Array) -> jax.Array:
+    """A quantity that rests at 0 for a step before its sign changes."""
+    return jnp.where(before * after < 0, 0.0, after)
+
+
+def _along_arc(arc: jax.Array, angle: jax.Array, curvature: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Moves ahead and to the left along an arc, m; a straight line where it hardly bends."""
+    straight = (jnp.abs(curvature) < _STRAIGHT) | (jnp.abs(angle) < _STRAIGHT)
+    safe = jnp.where(straight, 1.0, curvature)
+    ahead = jnp.where(straight, arc, jnp.sin(angle) / safe)
+    return ahead, jnp.where(straight, 0.0, (1 - jnp.cos(angle)) / safe)

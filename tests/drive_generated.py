@@ -1,0 +1,19 @@
+"""Generated scenes that several tests look at, made once."""
+
+from functools import cache
+
+from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS, generate
+from jaxmarl_echelon.envs.drive.scenes.host import HostScene
+
+EACH = 3
+
+
+@cache
+def scenes(kind: str) -> tuple[HostScene, ...]:
+    """Scenes of a kind."""
+    return tuple(generate(7, index, kind) for index in range(EACH))
+
+
+def all_scenes() -> list[HostScene]:
+    """Scenes of all kinds."""
+    return [scene for kind in KINDS for scene in scenes(kind)]

@@ -1,0 +1,162 @@
+"""Scenes as arrays: who gets which slot, tables against brute force, padding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drive_generated import all_scenes, scenes
+from drive_scenes import MIXED, scene
+
+from jaxmarl_echelon.envs.drive import codes
+from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, arrays_of, stack
+from jaxmarl_echelon.envs.drive.scenes.learners import Casting, cast
+from physics.polylines import distance
+
+FOUR = Casting(agents=4, bodies=8)
+
+
+def test_vehicles_with_a_way_to_go_learn_in_the_order_of_the_file():
+    who = cast(scene(MIXED), FOUR)
+    assert who.learners.tolist() == [0, 1, 2, 3]
+    assert who.scripted.tolist() == [4, 5, 6, 7] and who.left_out == 0
+    assert who.stands.tolist() == [False] * 7 + [True]
+
+
+def test_the_recording_car_comes_first():
+    assert cast(replace(scene(MIXED), sdc=4), FOUR).learners.tolist() == [4, 0, 1, 2]
+    alone = cast(replace(scene(MIXED), sdc=4), replace(FOUR, control="sdc"))
+    assert alone.learners.tolist() == [4] and alone.scripted.tolist() == [0, 1, 2, 3]
+    assert alone.left_out == 3
+
+
+@pytest.mark.parametrize(
+    "control, learners",
+    [("vehicles", [0, 1, 2, 3, 4]), ("agents", [0, 1, 2, 3, 4, 5, 6]), ("all", list(range(8)))],
+)
+def test_who_may_learn(control, learners):
+    assert cast(scene(MIXED), Casting(8, 8, control)).learners.tolist() == learners
+
+
+def test_experts_absent_and_overlapping_bodies_do_not_learn():
+    given = scene(MIXED)
+    valid, position = given.valid.copy(), given.position.copy()
+    valid[1, 0] = False
+    position[3, 0] = position[2, 0] + [2.0, 0.0]
+    expert = np.arange(8) == 0
+    given = replace(given, valid=valid, position=position, expert=expert)
+    assert cast(given, FOUR).learners.tolist() == [4]
+    # Half a second later everybody is there and nobody touches.
+    assert cast(given, replace(FOUR, init_step=5)).learners.tolist() == [1, 2, 3, 4]
+
+
+def test_the_distance_to_the_goal_is_measured_where_the_episode_begins():
+    given = scene(MIXED)
+    goal = given.goal.copy()
+    goal[0] = given.position[0, 40]
+    given = replace(given, goal=goal)
+    assert 0 in cast(given, FOUR).learners
+    assert 0 not in cast(given, replace(FOUR, init_step=39)).learners
+
+
+def test_slots_hold_learners_first_and_ids_of_nobody_are_empty():
+    given = scene(MIXED[:2] + MIXED[5:])
+    arrays, who = arrays_of(given, FOUR)
+    assert arrays["learner"].tolist() == [True, True, False, False]
+    assert arrays["recorded"].any(0).tolist() == [True, True, False, False, True, True, True, False]
+    assert arrays["type"][4:7].tolist() == [codes.CYCLIST, codes.PEDESTRIAN, codes.VEHICLE]
+    assert arrays["driven"].tolist() == [True, True, False, False, True, False, False, False]
+    assert (arrays["recording"][:, 2:4] == 0).all() and (arrays["size"][2:4] == 0).all()
+
+
+def test_bodies_that_stand_have_one_pose():
+    given = scene(MIXED)
+    wobbling = given.position.copy()
+    wobbling[7] += 0.01 * np.sin(np.arange(wobbling.shape[1]))[:, None]
+    arrays, _ = arrays_of(replace(given, position=wobbling, goal=given.position[:, -1]), FOUR)
+    assert np.ptp(arrays["recording"][:, 7], axis=0).max() == 0
+
+
+def test_sizes_may_be_scaled():
+    arrays, _ = arrays_of(scene(MIXED), replace(FOUR, body_scale=0.7))
+    np.testing.assert_allclose(arrays["size"][0], [0.7 * 4.5, 0.7 * 2.0])
+
+
+def test_coordinates_are_relative_to_the_mean_and_precise_far_away():
+    given = scenes("curve")[0]
+    far = np.array([81234.25, -64321.75])
+    roads = tuple(replace(road, points=road.points + far) for road in given.roads)
+    moved = replace(
+        given,
+        roads=roads,
+        position=given.position + far,
+        goal=given.goal + far,
+        routes=(),
+        junctions=np.zeros((0, 3)),
+    )
+    here, there = (
+        stack([arrays_of(one, Casting())[0]])
+        for one in (replace(given, routes=(), junctions=np.zeros((0, 3))), moved)
+    )
+    for name in ("recording", "goal", "segment", "origin", "route"):
+        np.testing.assert_allclose(there[name], here[name], atol=2e-5, err_msg=name)
+
+
+def test_routes_lead_along_the_recording_and_end_beyond_it():
+    for given in all_scenes():
+        arrays, who = arrays_of(given, Casting())
+        for slot in np.flatnonzero(arrays["driven"]):
+            route = arrays["route"][slot]
+            steps = np.hypot(*np.diff(route[:, :2], axis=0).T)
+            assert (
+                np.abs(steps - arrays["route_spacing"][slot]) < 0.05 * arrays["route_spacing"][slot]
+            ).all()
+            segments = np.concatenate([route[:-1, :2], route[1:, :2]], axis=1)
+            path = arrays["recording"][arrays["recorded"][:, slot], slot]
+            assert distance(path[:, None, :2], segments).min(1).max() < 0.15
+            turn = np.diff(route[:, 2])
+            assert np.abs(turn).max() < 0.6 and (route[:, 3] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["crossing", "merge", "parking"])
+def test_tables_miss_no_segment(kind):
+    arrays = {name: array[0] for name, array in stack([arrays_of(scenes(kind)[0], Casting())[0]]).items()}
+    rng = np.random.default_rng(0)
+    ends = arrays["segment"][arrays["segment_kind"] >= 0].reshape(-1, 2)
+    points = rng.uniform(ends.min(0) - 30, ends.max(0) + 30, (1500, 2)).astype(np.float32)
+    cell = np.clip(np.floor((points - arrays["origin"]) / codes.CELL).astype(int), 0, arrays["cells"] - 1)
+    apart = distance(points[:, None].astype(float), arrays["segment"].astype(float))
+    reach = np.hypot(*arrays["size"].T).max() / 2
+    for name, kinds, far in (
+        ("near_edges", [codes.EDGE], reach),
+        ("near_lanes", [codes.LANE, codes.BIKE_LANE], codes.LANE_REACH),
+    ):
+        listed = arrays[name][cell[:, 1], cell[:, 0]]
+        for nth in range(len(points)):
+            close = np.flatnonzero((apart[nth] <= far) & np.isin(arrays["segment_kind"], kinds))
+            assert set(close) <= set(listed[nth].tolist())
+
+
+def test_views_hold_the_nearest_segments_in_order():
+    arrays = {name: array[0] for name, array in stack([arrays_of(scenes("tee")[0], Casting())[0]]).items()}
+    rows, columns = arrays["view_lanes"].shape[:2]
+    assert (columns, rows) == tuple(-(-arrays["cells"] // 2))
+    lanes = np.flatnonzero(arrays["segment_kind"] == codes.LANE)
+    for row, column in ((0, 0), (rows // 2, columns // 2), (rows - 1, 1)):
+        centre = arrays["origin"] + (np.array([column, row]) + 0.5) * codes.VIEW_CELL
+        apart = distance(centre.astype(float), arrays["segment"][lanes].astype(float))
+        order = lanes[np.argsort(apart, kind="stable")][: codes.VIEW_LANES]
+        order = order[np.sort(apart)[: codes.VIEW_LANES] <= codes.VIEW_REACH]
+        listed = arrays["view_lanes"][row, column]
+        assert listed[listed >= 0].tolist() == order.tolist()
+
+
+def test_a_larger_neighbour_changes_nothing_but_padding():
+    made = [arrays_of(given, Casting())[0] for given in (scenes("straight")[0], scenes("crossing")[0])]
+    alone, beside = stack(made[:1]), stack(made)
+    for name, (kind, filler) in ARRAYS.items():
+        own = tuple(map(slice, alone[name].shape[1:]))
+        np.testing.assert_array_equal(beside[name][0][own], alone[name][0], err_msg=name)
+        rest = beside[name][0].astype(float)
+        rest[own] = filler
+        assert ((rest == filler) | (np.isnan(rest) & np.isnan(filler))).all() and beside[name].dtype == kind
+    assert beside["segment"].shape[1] % 64 == 0 and beside["lane_next"].shape[1] % 64 == 0

@@ -1,0 +1,135 @@
+"""How bodies move and what they touch: spec drive 0.2, 0.4, 0.16, 0.20."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drive_runs import programs, scripted
+from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
+
+from jaxmarl_echelon.envs.drive import roads
+from jaxmarl_echelon.envs.drive.codes import EDGE, LANE
+from physics.bicycle import Motion
+from physics.segments import between, match_lane, meets_box
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """The default program on the small scenes."""
+    return programs()
+
+
+def test_the_replayed_log_is_the_recording(shared):
+    states, times = shared.play(scripted(shared.env, "replay"))
+    bank = small_bank()
+    for step, state in enumerate(states):
+        poses = np.stack([np.asarray(x) for x in state.motion], axis=-1)
+        there = ~np.asarray(state.ghost)  # who has been put back begins again
+        np.testing.assert_allclose(poses[:4][there], bank.recording[0, step, :4][there], atol=1e-5)
+    assert np.asarray(times[-1].info["ade"]).max() < 1e-5
+
+
+def test_followers_keep_their_distance_and_stay_on_their_way(shared):
+    states, times = shared.play(scripted(shared.env, "idm"), 1)
+    last = states[-1].motion
+    gap = float(last.x[0] - last.x[1]) - 4.5
+    assert 1.0 < gap < 20.0 and float(last.speed[1]) > 3.0
+    np.testing.assert_allclose(last.y[:2], states[0].motion.y[:2], atol=1e-4)
+    assert not np.asarray(times[-1].info["collision"]).any()
+
+
+def test_walkers_are_replayed_and_scripted_drivers_brake_for_bodies_in_their_way(shared):
+    def actions(step, state):
+        return np.full(4, 0 * 13 + 6, np.int32)  # learners brake, and then back
+
+    states, _ = shared.play(actions)
+    bank, kinds = small_bank(), np.asarray(small_bank().type[0])
+    for slot in np.flatnonzero(kinds == 1):
+        poses = np.stack([np.asarray(state.motion.y)[slot] for state in states])
+        np.testing.assert_allclose(poses, bank.recording[0, : len(states), slot, 1], atol=1e-5)
+
+
+def everywhere(count: int, seed: int) -> Motion:
+    rng = np.random.default_rng(seed)
+    low, high = np.array([-15.0, -20.0, -np.pi]), np.array([215.0, 75.0, np.pi])
+    x, y, heading = (rng.uniform(low, high, (count, 3)) - [MIDDLE[0], MIDDLE[1], 0]).T.astype(np.float32)
+    return Motion(jnp.array(x), jnp.array(y), jnp.array(heading), jnp.zeros(count))
+
+
+MIDDLE = scene().middle
+
+
+def test_tables_answer_like_a_search_of_all_segments():
+    bank, motion = small_bank(), everywhere(2000, 0)
+    size = jnp.broadcast_to(jnp.array([7.0, 2.4]), (2000, 2))
+    segments = between(bank.segment[0][:, :2], bank.segment[0][:, 2:])
+    kind = bank.segment_kind[0]
+    cos, sin = np.cos(motion.heading), np.sin(motion.heading)
+    spread = jax.tree.map(lambda x: x[:, None], (motion.x, motion.y, jnp.array(cos), jnp.array(sin)))
+    hit = meets_box(segments, *spread, size[:, None]) & (kind == EDGE)
+    found = roads.offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
+    np.testing.assert_array_equal(found, hit.any(-1))
+    assert 50 < int(found.sum()) < 1950
+    everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
+    wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
+    brute = match_lane(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
+    lane = roads.lane_of(bank, jnp.int32(0), motion, None)
+    np.testing.assert_array_equal(lane.found, brute.found)
+    for name in ("distance", "offset", "angle"):
+        there = np.asarray(lane.found)
+        np.testing.assert_allclose(
+            np.asarray(getattr(lane, name))[there], np.asarray(getattr(brute, name))[there], atol=1e-4
+        )
+
+
+def test_corners_beyond_an_edge_count_where_asked_for():
+    bank = small_bank()
+    x, y = np.array([100.0, 100.0, 100.0]) - MIDDLE[0], np.array([-1.75, -9.0, 9.0]) - MIDDLE[1]
+    motion = Motion(jnp.array(x, jnp.float32), jnp.array(y, jnp.float32), jnp.zeros(3), jnp.zeros(3))
+    size, kind = jnp.broadcast_to(jnp.array([4.5, 2.0]), (3, 2)), jnp.zeros(3, jnp.int8)
+    plain = roads.offroad(bank, jnp.int32(0), motion, size, kind, signed=False)
+    assert not np.asarray(plain).any()
+    assert not bool(roads.offroad(bank, jnp.int32(0), motion, size, kind, signed=True)[0])
+    walker = jnp.full(3, 1, jnp.int8)
+    assert not np.asarray(roads.offroad(bank, jnp.int32(0), motion, size, walker, signed=True)).any()
+
+
+def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
+    # A left turn, and then a right turn: the drivable side is on the left.
+    points = jnp.float32([[0, 0], [10, 0], [10, 10], [20, 10]])
+    edges, there = between(points[:-1], points[1:]), jnp.ones(3, bool)
+    inside = jnp.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
+    outside = jnp.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
+    assert (roads.edge_distance(edges, there, inside) < 0).all()
+    assert (roads.edge_distance(edges, there, outside) > 0).all()
+    np.testing.assert_allclose(roads.edge_distance(edges, there, outside)[0], 1.0, rtol=1e-6)
+
+
+def test_a_permutation_of_bodies_permutes_results(shared):
+    order = [2, 0, 3, 1, 4, 5, 6, 7]
+    moved = bank_of(scene([MIXED[i] for i in order]), scene(FOLLOWING), scene(MIXED, goal=25.0))
+    rng = np.random.default_rng(3)
+    actions = rng.integers(0, 91, (90, 4)).astype(np.int32)
+    results = []
+    for bank, chosen in ((small_bank(), actions), (moved, actions[:, order[:4]])):
+        params, key = shared.in_scene(0), jax.random.key(0)
+        state, time = shared._reset(key, params, bank)
+        for step in range(30):
+            state, time = shared._step(key, state, chosen[step], params, bank)
+        results.append((np.asarray(state.motion.x)[:4], np.asarray(time.obs["vehicle"])))
+    np.testing.assert_allclose(results[0][0][order[:4]], results[1][0], atol=1e-4)
+    np.testing.assert_allclose(results[0][1][order[:4]], results[1][1], atol=1e-4)
+
+
+def test_padding_changes_nothing(shared):
+    small = small_bank()
+    padded = bank_of(scene(), scene(FOLLOWING), scene(MIXED, goal=25.0), bodies=12)
+    assert padded.size.shape[1] > small.size.shape[1]
+    results = []
+    for bank in (small, padded):
+        params, key = shared.in_scene(0), jax.random.key(0)
+        state, time = shared._reset(key, params, bank)
+        for _ in range(20):
+            state, time = shared._step(key, state, np.array([40, 50, 60, 70]), params, bank)
+        results.append(np.asarray(time.obs["vehicle"]))
+    np.testing.assert_array_equal(*results)

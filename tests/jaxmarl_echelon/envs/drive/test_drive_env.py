@@ -1,0 +1,123 @@
+"""The contract, settings and observations of the environment of driving."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drive_runs import Programs, drive, programs, scripted
+from drive_scenes import small_bank
+
+from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.drive.observing import features
+from jaxmarl_echelon.envs.drive.rewards import make_reward
+
+ALL = {
+    name: {} for name in ("goal", "goal_again", "collision", "offroad", "lane_align", "comfort", "overspeed")
+}
+
+
+@pytest.fixture(scope="module")
+def rich():
+    """The program with everything that the default leaves out."""
+    env = drive(
+        reward=make_reward(ALL | {"lane_center": {"weight": 0.004}, "ade": {"weight": 0.1}}),
+        goal_behavior="new_goal",
+        dynamics="jerk",
+        actions="factored",
+        layout="puffer",
+        offroad_test="signed",
+        observe_time=True,
+        condition=["collision", "goal_radius"],
+    )
+    return Programs(env)
+
+
+def test_the_environment_keeps_the_contract():
+    check_env(programs().env, steps=95, plain=False)
+
+
+def test_new_goals_conditioning_and_the_layout_of_the_original(rich):
+    idle = scripted(rich.env, "idle")
+    states, times = rich.play(idle, 2)
+    shown = times[0].obs["vehicle"]
+    assert shown.shape == (4, 1848 + 3 + 1 + 2)
+    weights = np.asarray(shown)[:, 7 + 3 + 1 : 7 + 3 + 1 + 2]
+    assert len(np.unique(weights)) == 8 and np.abs(weights).max() <= 1
+    goals = np.stack([np.asarray(state.goal) for state in states])
+    assert (goals[0] != goals[-1]).any(1).all(), "everybody reached a goal and got another one"
+    assert np.isfinite(goals).all() and not np.asarray(states[-1].ghost).any()
+    info = times[-1].info
+    assert (np.asarray(info["goals_attempted"]) >= np.asarray(info["goals"])).all()
+    roads = np.asarray(shown)[0, 7 + 3 + 1 + 2 + 63 * 7 :].reshape(200, 7)
+    assert set(np.unique(roads[roads.any(1)][:, 6])) == {0.0, 1.0, 2.0}
+
+
+def test_partners_are_the_nearest_bodies_and_ghosts_are_not_among_them():
+    shared = programs()
+    states, times = shared.play(scripted(shared.env, "idle"), 2)
+    block = next(block for block in shared.env.view.blocks if block.name == "partners")
+    for step in (0, 40):
+        state, seen = states[step], np.asarray(times[step].obs["vehicle"])
+        ghost = np.concatenate([np.asarray(state.ghost), np.zeros(4, bool)])
+        position = np.stack([np.asarray(state.motion.x), np.asarray(state.motion.y)], axis=-1)
+        for learner in range(4):
+            rows = seen[learner, block.slice].reshape(block.shape)
+            away = np.hypot(*(position - position[learner]).T)
+            visible = np.asarray(state.present) & ~ghost & (away <= 50.0) & (np.arange(8) != learner)
+            expected = np.sort(away[visible]) if not ghost[learner] else []
+            found = np.hypot(*rows[rows.any(1), :2].T) * features.POSITION_SCALE
+            np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert np.asarray(states[40].ghost).any()
+
+
+def test_segments_seen_lie_on_the_road():
+    shared = programs()
+    state, time = shared.reset(0)
+    bank, view = small_bank(), shared.env.view
+    block = next(block for block in view.blocks if block.name == "edges")
+    rows = np.asarray(time.obs["vehicle"])[0, block.slice].reshape(block.shape)
+    rows = rows[rows.any(1)]
+    pose = np.array([state.motion.x[0], state.motion.y[0], state.motion.heading[0]])
+    turn = np.array([[np.cos(pose[2]), -np.sin(pose[2])], [np.sin(pose[2]), np.cos(pose[2])]])
+    middles = rows[:, :2] * features.POSITION_SCALE @ turn.T + pose[:2]
+    segments = np.asarray(bank.segment[0])[np.asarray(bank.segment_kind[0]) == 2]
+    true = (segments[:, :2] + segments[:, 2:]) / 2
+    nearest = np.abs(middles[:, None] - true[None]).sum(-1).min(1)
+    assert len(rows) > 10 and nearest.max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"dynamics": "train"}, "env.dynamics='train': unknown"),
+        ({"partners": 64}, "env.partners=64: must be a number in"),
+        ({"condition": ["collision", "speed"]}, "env.condition='speed': unknown"),
+        ({"condition": ["comfort"]}, "env.condition=comfort: the reward has no component comfort"),
+        ({"goal_behavior": "vanish"}, "env.goal_behavior='vanish': unknown"),
+        ({"goal_radius": 0.0}, "env.goal_radius=0.0: must be a number in"),
+        ({"wheels": 4}, "env.wheels: unknown"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(given, message):
+    with pytest.raises(ValueError, match="^" + message.replace("'", ".")) as error:
+        drive(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_curricula_change_rules_but_not_the_program():
+    env = programs().env
+    params = env.task_params({"goal_radius": 5.0, "reward": {"collision": {"weight": -1.0}}})
+    assert float(params.goal_radius) == 5.0 and float(params.reward["collision"]["weight"]) == -1.0
+    with pytest.raises(ValueError, match="env.goal_behavior='new_goal': must be respawn, stop or remove"):
+        env.task_params({"goal_behavior": "new_goal"})
+    with pytest.raises(ValueError, match="env.partners: no setting that may change"):
+        env.task_params({"partners": 3})
+
+
+def test_evaluations_take_held_out_scenes_one_after_the_other():
+    env = drive()
+    env._held_out = (1, 2)
+    scenes = [int(env.evaluation_params(env.default_params(), jnp.int32(i)).first_scene) for i in range(4)]
+    assert scenes == [1, 2, 1, 2]
+    params = jax.vmap(lambda i: env.evaluation_params(env.default_params(), i))(jnp.arange(2))
+    assert params.scenes.tolist() == [1, 1]

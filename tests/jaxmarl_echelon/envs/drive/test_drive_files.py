@@ -1,0 +1,250 @@
+"""JSON scenes: what is written reads back the same, and what is wrong gets one line."""
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+from drive_generated import scenes as generated
+
+from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of
+from jaxmarl_echelon.envs.drive.scenes.files.export import content, write
+from jaxmarl_echelon.envs.drive.scenes.files.reading import differences, parse, read
+from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
+from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES
+from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from jaxmarl_echelon.envs.drive.scenes.library import scenes
+from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
+
+BROKEN = 500
+
+
+def _object(samples=SAMPLES, **changes):
+    """A car that drives along x at 5 m/s."""
+    return {
+        "position": [{"x": 0.5 * nth, "y": 1.0, "z": 0.0} for nth in range(samples)],
+        "heading": [0.0] * samples,
+        "velocity": [{"x": 5.0, "y": 0.0}] * samples,
+        "valid": [True] * samples,
+        "length": 4.5,
+        "width": 2.0,
+        "height": 1.5,
+        "type": "vehicle",
+        **changes,
+    }
+
+
+def _road(kind="lane", **changes):
+    return {
+        "geometry": [{"x": 0.0, "y": 1.0, "z": 0.0}, {"x": 50.0, "y": 1.0, "z": 0.0}],
+        "type": kind,
+        **changes,
+    }
+
+
+def _file(*objects, roads=None, **more):
+    return {"objects": list(objects), "roads": [_road()] if roads is None else roads, **more}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generated_scene_reads_back_to_the_same_arrays(kind, tmp_path):
+    for scene in generated(kind):
+        write(scene, tmp_path / "scene.json")
+        back = read(tmp_path / "scene.json")
+        assert (back.name, back.kind) == (scene.name, scene.kind)
+        ours, who = arrays_of(scene, Casting())
+        theirs, again = arrays_of(back, Casting())
+        for name, array in ours.items():
+            np.testing.assert_array_equal(theirs[name], array, err_msg=name)
+        np.testing.assert_array_equal(who.learners, again.learners)
+
+
+def test_missing_fields_take_their_defaults():
+    scene = parse(_file({k: v for k, v in _object().items() if k not in ("velocity", "height")}), "alone")
+    assert scene.name == "alone" and scene.sdc == -1 and not scene.expert[0]
+    np.testing.assert_array_equal(scene.goal[0], [45.0, 1.0])
+    np.testing.assert_allclose(scene.velocity[0], [[5.0, 0.0]] * SAMPLES)
+
+
+def test_invalid_samples_are_not_read_and_leave_the_goal_at_the_last_valid_one():
+    one = _object()
+    for nth in range(40, SAMPLES):
+        one["valid"][nth] = 0
+        one["position"][nth] = {"x": float("nan"), "y": -10000.0}
+        one["heading"][nth] = -10000.0
+    scene = parse(_file(one), "a")
+    np.testing.assert_array_equal(scene.goal[0], [19.5, 1.0])
+    assert scene.valid[0].sum() == 40 and (scene.position[0, 40:] == 0).all()
+
+
+def test_velocities_by_differences_use_valid_neighbours_only():
+    position = np.array([[0.0, 0], [1, 0], [9, 9], [4, 0], [6, 0]])
+    valid = np.array([True, True, False, True, True])
+    np.testing.assert_allclose(differences(position, valid)[:, 0], [10, 10, 0, 20, 20])
+
+
+def test_recordings_are_padded_cut_and_counted():
+    scene = parse(
+        _file(_object(50), _object(120), _object(type="unset"), roads=[_road(), _road("rail")]), "a"
+    )
+    assert scene.valid.shape == (2, SAMPLES) and scene.valid.sum(1).tolist() == [50, SAMPLES]
+    assert dict(scene.notes) == {
+        "objects of type unset": 1,
+        "objects with fewer than 91 samples": 1,
+        "objects with more than 91 samples": 1,
+        "roads of unknown type 'rail'": 1,
+    }
+
+
+def test_tracks_count_among_all_objects_of_the_file():
+    tracks = {"sdc_track_index": 2, "tracks_to_predict": [{"track_index": 1}, {"track_index": 0}]}
+    scene = parse(_file(_object(type="other"), _object(), _object(), metadata=tracks), "a")
+    assert scene.sdc == 1 and scene.predict == (0,)
+
+
+def test_lights_are_kept_with_the_place_where_they_stop():
+    light = {"state": ["unknown", "stop"] + ["go"] * 89, "x": [0.0] + [7.0] * 90, "y": [0.0] + [1.0] * 90}
+    scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
+    arrays, _ = arrays_of(scene, Casting())
+    assert arrays["gate_light"][0].tolist() == [0]
+    np.testing.assert_allclose(arrays["gate_arc"][0], [7.0])
+    assert arrays["light"][:3, 0].tolist() == [0, 1, 3] and arrays["light_lane"].tolist() == [0]
+    np.testing.assert_allclose(arrays["light_point"][0] + scene.middle, [7.0, 1.0])
+
+
+@pytest.mark.parametrize("lane", [[(0, 4.5), (50, 4.5)], [(50, 1), (0, 1)], [(0, 1), (7, 1), (20, 14)]])
+def test_lights_of_other_lanes_are_no_gates(lane):
+    light = {"state": ["stop"] * 91, "x": [7.0] * 91, "y": [1.0] * 91}
+    points = [{"x": x, "y": y} for x, y in lane]
+    scene = parse(_file(_object(), roads=[_road(id=31, geometry=points)], tl_states={"31": light}), "a")
+    assert arrays_of(scene, Casting())[0]["gate_light"][0].tolist() == [-1]
+
+
+def _changed(change):
+    given = _file(_object(), _object())
+    change(given)
+    return given
+
+
+FAULTS = {
+    "objects is missing": lambda f: f.pop("objects"),
+    "roads is missing": lambda f: f.pop("roads"),
+    "objects: must be a list": lambda f: f.update(objects={}),
+    "objects[1].heading has 90 entries, position has 91": lambda f: f["objects"][1]["heading"].pop(),
+    "objects[0].position[5].x is NaN though valid[5] is true": lambda f: f["objects"][0]["position"][
+        5
+    ].update(x=float("nan")),
+    "objects[0].position[5].y is missing": lambda f: f["objects"][0]["position"][5].pop("y"),
+    "objects[0].heading[2] is NaN though valid[2] is true": lambda f: f["objects"][0]["heading"].__setitem__(
+        2, float("nan")
+    ),
+    "objects[0].length is missing": lambda f: f["objects"][0].pop("length"),
+    "objects[0].width is 0, allowed is [0.01, 50]": lambda f: f["objects"][0].update(width=0),
+    "objects[0].valid[3]: must be true or false": lambda f: f["objects"][0]["valid"].__setitem__(3, 2),
+    "objects[0].type is 'tank'; allowed: vehicle, pedestrian, cyclist, other, unset": lambda f: f["objects"][
+        0
+    ].update(type="tank"),
+    "objects[0].goalPosition: must have numbers x and y": lambda f: f["objects"][0].update(
+        goalPosition=[1, 2]
+    ),
+    "roads[0].geometry[0]: must have numbers x and y": lambda f: f["roads"][0]["geometry"].__setitem__(0, {}),
+    "roads[0].geometry has 1 points, at least 2 are needed": lambda f: f["roads"][0]["geometry"].pop(),
+    "roads[0].geometry[0].x is inf, allowed is [-1e+07, 1e+07]": lambda f: f["roads"][0]["geometry"][
+        0
+    ].update(x=float("inf")),
+    "roads: 100000 m from one end to the other, at most 4000 m are allowed": lambda f: f["roads"][0][
+        "geometry"
+    ][1].update(x=1e5),
+    "metadata.sdc_track_index is 2, allowed is [-1, 1]": lambda f: f.update(metadata={"sdc_track_index": 2}),
+    "tl_states.5.state is missing": lambda f: f.update(tl_states={"5": {}}),
+    "objects and roads are empty": lambda f: f.update(objects=[], roads=[]),
+    "jaxmarl_echelon.routes has 1 entries, objects has 2": lambda f: f.update(
+        jaxmarl_echelon={"routes": [None]}
+    ),
+}
+
+
+@pytest.mark.parametrize("line", FAULTS)
+def test_a_fault_names_its_field(line):
+    with pytest.raises(ValueError) as caught:
+        parse(_changed(FAULTS[line]), "a")
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (b'{\n\n "a": }', "a.json: not JSON (line 3, column 7)"),
+        (b"", "a.json: not JSON (line 1, column 1)"),
+        (b"\xff\xfe{}", "a.json: not UTF-8 (byte 0)"),
+        (b"[" * 100_000, "a.json: not JSON that can be read (nested too deeply)"),
+        (b"[1, 2]", "a.json: the file: must be an object"),
+        (
+            b'{"objects": [], "roads": ' + b"9" * 5000 + b"}",
+            "a.json: not JSON that can be read (a number too long)",
+        ),
+    ],
+)
+def test_what_is_no_scene_at_all_says_so(text, line, tmp_path):
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(ValueError) as caught:
+        read(tmp_path / "a.json")
+    assert str(caught.value) == f"env.scenes: {line}"
+
+
+def _places(value, path=()):
+    """Paths of all values in a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield from _places(one, (*path, key))
+
+
+WRONG = (None, True, -1, 0, 3.5, 1e30, float("nan"), float("inf"), "", "x", [], {}, [[]], [{}], {"x": 1})
+
+
+def _mutated(rng: random.Random, whole: dict, places: list[tuple]) -> bytes:
+    """The file with one thing broken: a value removed, replaced or repeated, or its text cut off."""
+    if rng.random() < 0.1:
+        text = json.dumps(whole).encode()
+        return text[: rng.randrange(len(text))]
+    broken = copy.deepcopy(whole)
+    *path, last = rng.choice(places)
+    holder = broken
+    for key in path:
+        holder = holder[key]
+    how = rng.random()
+    if how < 0.3:
+        del holder[last]
+    elif how < 0.9:
+        holder[last] = rng.choice(WRONG)
+    else:
+        holder[last] = [holder[last]] * 3000
+    return json.dumps(broken).encode()
+
+
+def test_broken_files_get_one_line_each_and_nothing_is_written(tmp_path):
+    whole = content(generated("crossing")[0])
+    for one in whole["objects"]:
+        for key in ("position", "heading", "velocity", "valid"):
+            one[key] = one[key][:6]
+    whole["objects"], whole["roads"] = whole["objects"][:3], whole["roads"][:12]
+    whole["jaxmarl_echelon"]["routes"] = whole["jaxmarl_echelon"]["routes"][:3]
+    whole["jaxmarl_echelon"]["conflict"] = [[0, 1]]
+    places = [path for path in _places(whole) if path]
+    rng = random.Random(0)
+    path, refused = tmp_path / "broken.json", 0
+    chosen = SceneSettings(scenes=str(tmp_path), cache=str(tmp_path / "cache"))
+    while refused < BROKEN:
+        path.write_bytes(_mutated(rng, whole, places))
+        try:
+            arrays_of(read(path), Casting())
+        except ValueError as error:
+            line = str(error)
+            assert line.startswith("env.scenes: broken.json: ") and "\n" not in line and len(line) < 300
+            refused += 1
+            if refused % 50 == 0:
+                with pytest.raises(ValueError, match=r"env.scenes: broken.json: "):
+                    scenes(chosen, progress=False)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["broken.json"]

@@ -1,0 +1,183 @@
+"""Scenes of runs: generated, loaded, made by hand; cached, summed up, drawn."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from drive_generated import scenes as generated
+
+from jaxmarl_echelon.envs.drive.bank import scene_at
+from jaxmarl_echelon.envs.drive.scenes import __main__ as command
+from jaxmarl_echelon.envs.drive.scenes import building, library
+from jaxmarl_echelon.envs.drive.scenes.files.export import write
+from jaxmarl_echelon.envs.drive.scenes.generated.sanity import SCENES
+from jaxmarl_echelon.envs.drive.scenes.library import interleaved, scenes
+from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
+
+SMALL = {"maps": 2, "eval_maps": 1, "kinds": {"straight": 1.0, "curve": 1.0}}
+
+
+def _same(one, other):
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=name == "sign")
+        for name in vars(one)
+        if name != "spiral"
+    )
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    return scenes(SceneSettings(**SMALL, cache=str(folder))), folder
+
+
+def test_kinds_are_in_proportion_and_do_not_depend_on_their_number():
+    weights = {"a": 2.0, "b": 1.0, "c": 0.0}
+    order = interleaved(weights, 30)
+    assert order.count("a") == 20 and order.count("b") == 10
+    assert interleaved(weights, 7) == order[:7]
+
+
+def test_held_out_scenes_come_after_those_to_train_on(small):
+    found, _ = small
+    assert found.train == 2 and found.held_out == (2, 1)
+    assert found.names == ("straight-0-0", "curve-0-1", "straight-0-1000000")
+    assert [found.kinds[nth] for nth in found.bank.kind] == ["straight", "curve", "straight"]
+    assert found.bank.recording.shape[0] == 3 and found.bank.segment.shape[1] % 64 == 0
+
+
+def test_more_maps_leave_those_that_were_there(small):
+    found, _ = small
+    more = scenes(SceneSettings(**{**SMALL, "maps": 3}, cache=None))
+    assert more.names == (*found.names[:2], "straight-0-2", found.names[2])
+
+
+def test_banks_are_kept_by_what_went_into_them(small, monkeypatch):
+    found, folder = small
+    monkeypatch.setattr(building, "build_generated", None)
+    assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
+    (kept,) = folder.iterdir()
+    monkeypatch.undo()
+    kept.write_bytes(kept.read_bytes()[:1000])
+    assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
+    with np.load(kept, allow_pickle=False) as stored:
+        assert "recording" in stored.files
+
+
+def test_processes_do_not_change_the_bank(small):
+    found, _ = small
+    assert _same(scenes(SceneSettings(**SMALL, cache=None), workers=2).bank, found.bank)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_sanity_scenes_have_learners_that_are_not_at_their_goals(name):
+    found = scenes(SceneSettings(scenes=f"sanity:{name}", cache=None))
+    bank = scene_at(found.bank, 0)
+    expected = {"two_agents": 2, "crossing": 4}
+    assert bank.learner.sum() == expected.get(name, 1)
+    away = np.hypot(*(bank.goal - bank.recording[0, :, :2])[:16][bank.learner].T)
+    assert (away >= 10.0 - 1e-4).all()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scenes")
+    for nth in range(9):
+        write(generated("curve")[nth % 3], path / f"{nth}.json")
+    return path
+
+
+def test_every_eighth_file_is_held_out(folder):
+    found = scenes(SceneSettings(scenes=str(folder), cache=None))
+    assert found.train == 8 and found.held_out == (8, 1)
+    assert found.bank.recording.shape[2] == 64
+    assert found.lines[0].startswith("scenes: 8 to train on, 1 held out; learners per scene")
+
+
+def test_a_folder_of_its_own_for_evaluation(folder, tmp_path):
+    write(generated("tee")[0], tmp_path / "held.json")
+    found = scenes(SceneSettings(scenes=str(folder), eval_scenes=str(tmp_path), cache=None))
+    assert found.train == 9 and found.held_out == (9, 1) and found.kinds == ("curve", "tee")
+
+
+def test_loaded_scenes_equal_those_they_were_written_from(folder):
+    loaded = scenes(SceneSettings(scenes=str(folder), bodies=32, cache=None))
+    arrays, _ = building.build(generated("curve")[0], SceneSettings().casting, 8192)
+    whole = library._together([(arrays, {})])[0]
+    for name in ("recording", "recorded", "goal", "route", "learner", "driven", "size", "origin"):
+        np.testing.assert_array_equal(getattr(loaded.bank, name)[0], whole[name][0], err_msg=name)
+
+
+def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
+    good = (folder / "0.json").read_text()
+    (tmp_path / "b.json").write_text(good)
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "c.json").write_text(json.dumps({"objects": [], "roads": []}))
+    with pytest.raises(ValueError, match=r"^env.scenes: a.json: not JSON \(line 1, column 2\)$"):
+        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+    found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
+    assert found.train == 1 and sum("json" in line for line in found.lines) == 2
+
+
+@pytest.mark.parametrize(
+    "given, line",
+    [
+        (
+            {"scenes": "/no/such"},
+            "env.scenes=/no/such: no such folder; allowed: generated, sanity:NAME, a folder",
+        ),
+        ({"scenes": "sanity:x"}, "env.scenes=sanity:x: unknown; allowed: straight, reverse"),
+        ({"kinds": {"x": 1}}, "env.kinds='x': unknown; allowed: straight, curve"),
+        ({"kinds": {"tee": 0}}, "env.kinds={'tee': 0}: one weight must be positive"),
+        ({"agents": 8, "bodies": 4}, "env.bodies=4: must be at least env.agents=8"),
+        ({"goal_sample": [60, 91]}, "env.goal_sample=91.0: must be a number in"),
+        (
+            {"control": "all_of_them"},
+            "env.control='all_of_them': unknown; allowed: vehicles, agents, sdc, all",
+        ),
+        ({"max_segments": 10, "maps": 1, "eval_maps": 0}, " segments, env.max_segments=10"),
+    ],
+)
+def test_wrong_settings_get_one_line(given, line):
+    with pytest.raises(ValueError) as caught:
+        scenes(SceneSettings(**{"cache": None, **given}))
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_without_scenes_or_learners_says_so(folder, tmp_path):
+    with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: holds no .json file$"):
+        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+    whole = json.loads((folder / "0.json").read_text())
+    for one in whole["objects"]:
+        one["mark_as_expert"] = True
+    (tmp_path / "a.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"no learner in any of 1 scenes \(control=vehicles\)"):
+        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+
+
+def test_the_command_draws_a_folder_and_says_what_is_in_it(tmp_path, capsys):
+    write(generated("tee")[0], tmp_path / "one.json")
+    command.main([str(tmp_path), "--out", str(tmp_path / "pictures")])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("scenes: 1 to train on") and "learners" in said[1]
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_the_command_exports_what_it_generates(tmp_path):
+    command.main(["--maps", "1", "--kind", "curve", "--export", str(tmp_path)])
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text())["jaxmarl_echelon"]["kind"] == "curve"
+
+
+def test_the_command_exits_with_2_and_one_line(tmp_path):
+    (tmp_path / "a.json").write_text("[]")
+    ended = subprocess.run(
+        [sys.executable, "-m", "jaxmarl_echelon.envs.drive.scenes", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr == "env.scenes: a.json: the file: must be an object\n"

@@ -1,0 +1,265 @@
+"""Golden numbers of commands, features, rewards and measures: spec drive 5.4, 5.7, 5.11 to 5.19."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drive_scenes import small_bank
+
+from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
+from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
+from jaxmarl_echelon.envs.drive.measures import realism, record, ride
+from jaxmarl_echelon.envs.drive.measures.record import Happening
+from jaxmarl_echelon.envs.drive.observing import features
+from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.types import Condition
+from physics.bicycle import Motion
+from physics.segments import Lane, between
+
+
+def close(found, expected, **tolerance):
+    np.testing.assert_allclose(found, expected, **({"rtol": 1e-5, "atol": 2e-5} | tolerance))
+
+
+@pytest.mark.parametrize("kind", ["discrete", "factored", "continuous"])
+def test_actions_and_those_that_leave_moving_to_the_environment(kind):
+    actions = Actions(kind, jerk=False)
+    given = {
+        "discrete": [0, 12, 13, 45, 52, 71, 90],
+        "factored": [[0, 0], [0, 12], [1, 0], [3, 6], [4, 0], [5, 6], [6, 12]],
+        "continuous": [[-1, -1], [-1, 1], [-2.667 / 4, -1], [0, 0], [1.333 / 4, -1], [2.667 / 4, 0], [1, 1]],
+    }[kind]
+    commands = actions.read(jnp.array(given))
+    close(commands.first, [-4, -4, -2.667, 0, 1.333, 2.667, 4])
+    close(commands.second, [-1, 1, -1, 0, -1, 0, 1])
+    assert (commands.mover == POLICY).all()
+    for mover in (REPLAY, IDM):
+        assert (actions.read(actions.handed_over(mover, 3)).mover == mover).all()
+    idle = actions.read(actions.idle(2))
+    close(idle.first, 0)
+    close(idle.second, 0)
+
+
+def test_actions_of_the_jerk_model():
+    commands = Actions("discrete", jerk=True).read(jnp.array([0, 4, 7, 11]))
+    close(commands.first, [-15, -4, 0, 4])
+    close(commands.second, [-4, 0, 0, 4])
+    continuous = Actions("continuous", jerk=True).read(jnp.array([[-1.0, -1.0], [1.0, 1.0]]))
+    close(continuous.first, [-15, 4])
+    close(continuous.second, [-4, 4])
+
+
+def one(*numbers) -> Motion:
+    return Motion(*(jnp.array([x], jnp.float32) for x in numbers))
+
+
+def no_lane(**changes) -> Lane:
+    zero, no = jnp.zeros(1), jnp.zeros(1, bool)
+    return Lane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero)._replace(**changes)
+
+
+def test_observations_of_the_reference():
+    ego, size = one(10, 5, 0.5, 8), jnp.array([[4.5, 2.0]])
+    condition = Condition(jnp.zeros(1, bool), jnp.zeros(1, bool), no_lane())
+    goal, no = jnp.array([[60.0, 20.0]]), jnp.zeros(1, bool)
+    compact = features.ego_compact(ego, goal, size, condition, no)
+    close(np.array([x[0] for x in compact[:5]]), [0.510705, -0.108075, 0.4, 0.45, 0.4])
+    puffer = features.ego_puffer(ego, goal, size, condition, no)
+    close(np.array([x[0] for x in puffer[:5]]), [0.255353, -0.054038, 0.08, 0.133333, 0.15])
+    other = jax.tree.map(lambda x: x[None], one(20, 12, 2.0, 3))
+    sizes, there = jnp.array([[[4.8, 1.9]]]), jnp.ones((1, 1), bool)
+    row = features.partners_compact(ego, other, sizes, jnp.zeros((1, 1)), there)
+    close(row[0, 0], [0.242636, 0.026976, 0.070737, 0.997495, 0.15, 0.48, 0.38, 0, 0])
+    row = features.partners_puffer(ego, other, sizes, there)
+    close(row[0, 0], [0.242636, 0.026976, 0.126667, 0.16, 0.070737, 0.997495, 0.03])
+    lane = between(jnp.array([[[15.0, 5]]]), jnp.array([[[25.0, 9]]]))
+    close(
+        features.roads_compact(ego, lane, there)[0, 0],
+        [0.194694, -0.060782, 0.538516, 0.992869, -0.119209],
+    )
+    close(features.roads_puffer(ego, lane, jnp.zeros((1, 1)), there)[0, 0, 2], 0.053852)
+    edge = between(jnp.array([[[8.0, 2]]]), jnp.array([[[8.0, 12]]]))
+    close(features.roads_compact(ego, edge, there)[0, 0], [-0.015926, 0.054280, 0.5, 0.479426, 0.877583])
+
+
+def test_sizes_of_observations():
+    assert View().size == 400 and View(layout="puffer").size == 1848
+    assert View(jerk=True, time=True, types=True, condition=("goal",)).size == 400 + 3 + 1 + 2 + 1
+
+
+def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
+    lane = no_lane(found=jnp.ones(1, bool), angle=jnp.array([angle]), offset=jnp.array([offset]))
+    no, zero = jnp.zeros(1, bool), jnp.zeros(1)
+    situation = rewards.Situation(
+        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero, zero
+    )
+    chosen = rewards.make_reward({name: weights})
+    return float(chosen(chosen.params(), situation, chosen.init())[0][name][0])
+
+
+@pytest.mark.parametrize(
+    "velocity, angle, speed, expected",
+    [
+        (1.0, 0.4, 6, 4.658451e-6),
+        (1.0, 2.5, 6, -0.01402371),
+        (1.0, 0.0, 10, 6.25e-6),
+        (1.0, 0.2, -3, -0.007345045),
+        (0.5, 2.5, -2, -0.002006556),
+    ],
+)
+def test_pay_for_driving_along_the_lane(velocity, angle, speed, expected):
+    found = pay("lane_align", angle=angle, speed=speed, weight=0.025, velocity=velocity)
+    close(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "offset, cos, bias, expected",
+    [
+        (0.3, 0.99, 0.0, -9.079335e-5),
+        (2.0, 0.9, 0.0, -7.557605e-4),
+        (0.0, 1.0, 0.0, 3.132570e-5),
+        (1.2, 0.4, 0.2, 1.152408e-5),
+    ],
+)
+def test_pay_for_the_middle_of_the_lane(offset, cos, bias, expected):
+    found = pay("lane_center", angle=float(np.arccos(cos)), offset=offset, weight=0.0038, bias=bias)
+    close(found, expected, atol=1e-9)
+
+
+def test_conditioned_weights_as_they_are_seen_and_applied():
+    close(conditioning.scaled("collision", jnp.float32(0.5)), -0.666667)
+    close(conditioning.scaled("reverse", jnp.float32(0.001)), -0.793103)
+    assert float(conditioning.scaled("collision", jnp.float32(4.0))) == 1.0
+    weights = {"collision": {"weight": jnp.float32(-0.5)}}
+    drawn = conditioning.draw(jax.random.key(0), ("collision",), 5)
+    close(conditioning.applied(weights, drawn)["collision"]["weight"], -drawn["collision"])
+
+
+def test_comfort():
+    speeds, headings = [5, 5.1, 5.22, 5.3, 5.3, 5.0], np.arange(6) * 0.01
+    riding, within = ride.begin(one(0, 0, 0, 5)), []
+    for speed, heading in zip(speeds[1:], headings[1:], strict=True):
+        jolt, riding = ride.feel(riding, one(0, 0, heading, speed))
+        within.append(bool(ride.comfortable(jolt)[0]))
+    assert within == [True, True, True, False, False]
+
+
+def test_measures_of_six_timelines():
+    hits = np.zeros((91, 6), bool)
+    outs, goal = np.zeros_like(hits), np.zeros_like(hits)
+    for place, first, last in ((1, 10, 13), (3, 60, 61), (4, 25, 25), (5, 15, 15)):
+        hits[first : last + 1, place] = True
+    for place, first, last in ((0, 50, 52), (3, 20, 20)):
+        outs[first : last + 1, place] = True
+    for place, step in ((0, 30), (0, 80), (1, 40), (4, 25)):
+        goal[step, place] = True
+    alive, zero = np.ones(6, bool), jnp.zeros(6)
+    kept, before = record.begin(jnp.array(alive)), None
+    lane = jax.tree.map(lambda x: jnp.broadcast_to(x, (6,)), no_lane())
+    for step in range(1, 91):
+        now = Condition(jnp.array(hits[step]) & alive, jnp.array(outs[step]) & alive, lane)
+        before = before or now.replace(colliding=jnp.zeros(6, bool), offroad=jnp.zeros(6, bool))
+        happening = Happening(
+            acted=jnp.array(alive),
+            reached=jnp.array(goal[step]),
+            before=before,
+            condition=now,
+            motion=Motion(zero, zero, zero, zero),
+            moved=zero + 400.0 / 90 / 6,
+            comfortable=jnp.ones(6, bool),
+            error=zero,
+            recorded=jnp.ones(6, bool),
+            step=jnp.int32(step),
+        )
+        kept, before = record.advance(kept, happening), now
+        alive[5] &= step < 15
+    found = {name: float(jnp.mean(x)) for name, x in record.reported(kept).items()}
+    expected = {
+        "score": 1 / 6, "completion": 1 / 2, "collision": 2 / 3, "offroad": 1 / 6, "dnf": 1 / 6,
+        "infraction": 2 / 3, "collision_all": 2 / 3, "offroad_all": 1 / 3, "collision_steps": 4 / 3,
+        "collision_events": 2 / 3, "offroad_steps": 2 / 3, "offroad_events": 1 / 3, "goals": 2 / 3,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert 400 / (6 * found["infractions"]) == pytest.approx(66.667, abs=1e-3)
+
+
+def test_a_new_goal_lies_down_the_road():
+    bank = small_bank()
+    # Lanes 0 and 1 of the straight road follow each other: 60 m and 140 m; lane 2 turns off at 60 m.
+    arc, lane = jnp.array([20.0, 50.0]), jnp.array([0, 1])
+    found = goals.walk(jax.random.key(0), bank, jnp.int32(0), lane, arc, jnp.array([30.0, 300.0]))
+    middle = np.asarray(bank.segment[0, 0, :2])
+    close(found[0], middle + [50.0, 0.0], atol=1e-4)
+    close(found[1], middle + [200.0, 0.0], atol=1e-3)
+    beyond = jnp.full(64, 10.0), jnp.full(64, 70.0)
+    many = goals.walk(jax.random.key(1), bank, jnp.int32(0), jnp.zeros(64, int), *beyond)
+    turned = np.asarray(many[:, 1]) > middle[1] + 5
+    assert 10 < turned.sum() < 54, "successors are drawn"
+    close(np.asarray(many)[~turned], np.broadcast_to(middle + [80.0, 0.0], many.shape)[~turned], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "other, expected",
+    [
+        ((10, 0, 0), 5.5),
+        ((6, 3, 0), 2.364306),
+        ((4.3, 0, 0), -0.2),
+        ((3.5, 2.2, np.pi / 4), -0.227639),
+        ((4.2, 1.8, 0), 0.227882),
+    ],
+)
+def test_distances_of_rounded_boxes(other, expected):
+    size = np.array([4.5, 2.0])
+    close(realism.rounded_distance(np.zeros(3), size, np.array(other, float), size), expected)
+
+
+@pytest.mark.parametrize(
+    "speed, other, other_speed, expected",
+    [
+        (10, (20, 0, 0), 4, 2.583333),
+        (10, (20, 1.7, 0), 4, 2.583333),
+        (10, (20, 1.7, 0.3), 4, 2.550829),
+        (10, (20, 2.1, 0.2), 4, 5),
+        (10, (20, 0.5, 0.5), 0, 1.529601),
+        (10, (20, 0, 0), 12, 5),
+        (20, (60, 0, 1.4), 5, 5),
+    ],
+)
+def test_time_to_collision(speed, other, other_speed, expected):
+    size = np.array([4.5, 2.0])
+    others, speeds = np.array([other, [np.nan] * 3], float), np.array([other_speed, np.nan])
+    sizes = np.array([size, [np.nan] * 2])
+    found = realism.time_to_collision(np.zeros(3), np.float64(speed), size, others, speeds, sizes)
+    close(found, expected)
+
+
+def test_likelihoods():
+    speeds = np.array([8.2, 9.1, 9.9, 10.4, 11, 12.6, 7.4, 10.1])
+    logs = realism.log_likelihood(speeds, np.array([9.5, 12.4, 30, 9.9]), realism.FEATURES["speed"])
+    close(logs, [-1.065822, -1.065822, -4.499810, -1.065822])
+    close(np.exp(logs.mean()), 0.145975)
+    close(np.exp(logs[[0, 1, 3]].mean()), 0.344444)
+    flags, feature = np.arange(32) < 3, realism.FEATURES["collision"]
+    close(realism.log_likelihood(flags.astype(float), np.array([0.0, 1.0]), feature), [-0.098468, -2.366853])
+    close(realism.log_likelihood(np.zeros(32), np.array([1.0]), feature), [-10.373554])
+
+
+def test_meta_score():
+    scores = {
+        "speed": 0.4, "acceleration": 0.35, "yaw_rate": 0.5, "yaw_acceleration": 0.6, "nearest_object": 0.3,
+        "time_to_collision": 0.8, "collision": 0.95, "road_edge": 0.6, "offroad": 0.9,
+    }  # fmt: skip
+    found = realism.meta_score(scores)
+    close([found["meta"], found["kinematic"], found["interactive"]], [0.725, 0.4625, 0.772222])
+    close(found["map"], 0.814286)
+    close(realism.meta_score(scores, newest=True)["meta"], 0.731579)
+
+
+def test_kinematics_of_recordings():
+    x, y = np.array([0, 1, 2.1, 3.3, 4.6, 6]), np.array([0, 0, 0.1, 0.3, 0.6, 1])
+    found = realism.kinematics(x, y, np.array([3.1, 3.13, -3.12, -3.08, -3.05, -3.03]))
+    close(found["speed"][1:5], [10.511898, 11.597414, 12.747549, 13.946326])
+    close(found["acceleration"][2:4], [11.178254, 11.744561])
+    close(found["yaw_rate"][1:5], [0.315927, 0.365927, 0.35, 0.25])
+    close(found["yaw_acceleration"][2:4], [0.170367, -0.579633])
+    assert np.isnan(found["speed"][[0, 5]]).all() and np.isnan(found["acceleration"][[1, 4]]).all()

@@ -1,0 +1,130 @@
+"""Pictures, animations and pages of driving."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drive_runs import programs, scripted
+from PIL import Image
+
+from jaxmarl_echelon.envs import pages
+from jaxmarl_echelon.envs.drive.observing import features
+from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
+from jaxmarl_echelon.envs.drive.view.replay import SCRIPTS
+from jaxmarl_echelon.training.evaluation import Evaluation
+
+# Stands for a browser: every element is a thing that takes all calls; three frames are drawn.
+STUB = """
+const nothing = new Proxy(function () {}, {
+  get: (_, name) => (name === Symbol.toPrimitive ? () => 1 : nothing),
+  set: () => true,
+  apply: () => nothing,
+});
+const elements = {};
+const text = require("fs").readFileSync(process.argv[2], "utf8");
+const recording = text.match(/type="application\\/json">([^]*?)<\\/script>/)[1];
+const find = (id) => (id === "recording" ? { textContent: recording } : (elements[id] ??= nothing));
+globalThis.document = { getElementById: find, createElement: () => nothing };
+globalThis.window = {};
+let frames = 0;
+globalThis.requestAnimationFrame = (draw) => { if (frames++ < 3) draw(100 * frames); };
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Two recorded episodes: one with goals, one that leaves the road."""
+    shared = programs()
+    snapshot = shared.env.viewer.snapshot
+    plays = [
+        shared.play(scripted(shared.env, "idle"), 2),
+        shared.play(np.full(4, 51, np.int32), 0),
+    ]
+    frames = [
+        jax.tree.map(lambda *x: np.stack(x), *(snapshot(state, None, None) for state in states))
+        for states, _ in plays
+    ]
+    last = [times[-1] for _, times in plays]
+    results = {
+        name: np.stack([np.asarray(time.info[name]) for time in last])
+        for name in ("score", "collision", "offroad", "dnf")
+    }
+    return Evaluation(
+        quarantined=np.zeros(2, bool),
+        present={"vehicle": np.ones((2, 4), bool)},
+        episode_return={"vehicle": np.zeros((2, 4))},
+        length=np.array([90, 90]),
+        results=results,
+        frames=jax.tree.map(lambda *x: jnp.stack(x, axis=1), *frames),
+    )
+
+
+@pytest.fixture(scope="module")
+def viewer():
+    """The viewer of the small scenes."""
+    return programs().env.viewer
+
+
+def test_a_picture_tells_outcomes_by_colour(recorded, viewer, tmp_path):
+    viewer.picture(tmp_path / "picture.png", recorded)
+    with Image.open(tmp_path / "picture.png") as image:
+        assert min(image.size) > 400
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    colours = {tuple(pixel) for pixel in pixels[::3]}
+    assert (47, 158, 68) in colours, "scored is green"
+    episodes = [viewer._episode(recorded, index) for index in range(2)]
+    assert SCORED in episodes[0].outcome
+    assert {OFFROAD, COLLISION} & set(episodes[1].outcome)
+
+
+def test_an_animation_has_a_frame_per_decision_and_is_small(recorded, viewer, tmp_path):
+    path = tmp_path / "episode.gif"
+    viewer.animation(path, recorded, 0)
+    with Image.open(path) as image:
+        assert image.n_frames == 91 and image.info["duration"] == 100
+    assert path.stat().st_size < 5_000_000
+
+
+def page_of(path):
+    page = path.read_text()
+    text = re.search(r'<script id="recording" type="application/json">(.*?)</script>', page, re.S).group(1)
+    return page, json.loads(text)
+
+
+def test_a_page_shows_what_a_learner_sees_where_it_is(recorded, viewer, tmp_path):
+    viewer.replay(tmp_path / "replay.html", recorded, 0)
+    page, recording = page_of(tmp_path / "replay.html")
+    assert "{{" not in page and not re.search(r"https?://", page)
+    arrays = {name: pages.decode(coded) for name, coded in recording["arrays"].items()}
+    block = recording["view"]["blocks"]["partners"]
+    rows, fields = block["shape"]
+    first = arrays["seen"][0, 0, block["start"] : block["start"] + rows * fields].reshape(rows, fields)[0]
+    x, y, heading = arrays["pose"][0, 0]
+    ahead, left = first[:2] * recording["view"]["position"]
+    world = [
+        x + ahead * np.cos(heading) - left * np.sin(heading),
+        y + ahead * np.sin(heading) + left * np.cos(heading),
+    ]
+    away = np.hypot(*(arrays["pose"][0, 1:, :2] - world).T)
+    assert away.min() < 1e-3 and recording["view"]["position"] == features.POSITION_SCALE
+    assert any(what == "goal" for _, _, what in recording["events"])
+    earned = arrays["earned"][..., recording["components"].index("goal")]
+    assert earned.sum() == 4, "four first goals"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_scripts_of_the_page_run(recorded, viewer, tmp_path):
+    viewer.replay(tmp_path / "replay.html", recorded, 1)
+    page, _ = page_of(tmp_path / "replay.html")
+    script = re.search(r'<script>\n"use strict";(.*?)</script>', page, re.S).group(1)
+    assert len(SCRIPTS) == 4
+    (tmp_path / "run.js").write_text(STUB + script)
+    done = subprocess.run(
+        ["node", tmp_path / "run.js", tmp_path / "replay.html"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
