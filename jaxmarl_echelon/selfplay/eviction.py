@@ -48,7 +48,7 @@ def weakest(slots: Slots) -> jax.Array:
 
 
 def spaced(slots: Slots) -> jax.Array:
-    """Ages that grow geometrically: least gap between the neighbours, relative to the age; keeps the oldest."""
+    """Ages that grow geometrically: least gap between neighbours relative to the age; keeps the oldest."""
     s = jnp.where(slots.filled, slots.iteration, slots.now)
     older, newer = s[None, :] < s[:, None], s[None, :] > s[:, None]
     before = jnp.max(jnp.where(older & slots.filled, s[None, :], -1), axis=1)

@@ -1,8 +1,8 @@
 """Ratings of a pool's entries from integer counts of games per pair.
 
-A rating system is a bundle of pure functions, so that the pool does not know which it is. Counts are sums over
-time, environments and devices, and games are rated in a fixed order: ratings do not depend on the order of
-environments or on their distribution, to the last bit.
+A rating system is a bundle of pure functions, so that the pool does not know which it is. Counts are sums
+over time, environments and devices, and games are rated in a fixed order: ratings do not depend on the order
+of environments or on their distribution, to the last bit.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from importlib import import_module
 from math import isfinite
 from typing import Any
@@ -17,6 +18,7 @@ from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.controllers import action_spec
 
 POSITIVE = (
@@ -30,7 +32,7 @@ POSITIVE = (
     "episode_rows",
     "shards",
 )
-BUILT = ("env", "algo", "algos", "curriculum", "controllers")
+BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool")
 ELSEWHERE = (
     "precision",
     "reward",
@@ -45,10 +47,11 @@ ELSEWHERE = (
     "distributed",
 )
 # Where a run lies, in configurations of runs from before these keys.
-PLACE = {"devices": None, "shards": 1, "distributed": "off"}
+PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
+POOL = "pool:"
 LEARNERS = (LEARNER, PER_AGENT)
 
 
@@ -63,7 +66,8 @@ class RunConfig:
       curriculum: `(env) -> Curriculum`.
       controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
         (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
-        of this role, or of ROLE, in another run), or the name of one of the environment's scripts.
+        of this role, or of ROLE, in another run), "pool:ROLE" (a pool of past policies of that role's
+        learner, see `pooling`), or the name of one of the environment's scripts.
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
@@ -76,6 +80,7 @@ class RunConfig:
         start together; those episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
       episode_rows: finished episodes per update written to `episodes.csv`, at most.
+      pool: of past policies, where a role is played by one.
     """
 
     env: Environment
@@ -94,6 +99,7 @@ class RunConfig:
     episode_rows: int = 1024
     controllers: dict[str, str] = field(default_factory=dict)
     algos: dict[str, "LearnerSettings"] = field(default_factory=dict)
+    pool: PoolSettings = field(default_factory=PoolSettings)
 
     def __post_init__(self):
         for key in POSITIVE:
@@ -113,6 +119,8 @@ class RunConfig:
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
         object.__setattr__(self, "controllers", self._all_controllers())
         object.__setattr__(self, "algos", self._all_algos())
+        if self.pooled is not None:
+            self._require_pool(self.pooled)
 
     def _all_controllers(self) -> dict[str, str]:
         roles = [role.name for role in self.env.spec.roles]
@@ -120,22 +128,22 @@ class RunConfig:
             if role not in roles:
                 raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
         chosen = _controllers(self.env, self.controllers)
-        if not any(name in LEARNERS for name in chosen.values()):
+        if not any(learns(role, name) for role, name in chosen.items()):
             raise ValueError(f"controllers={chosen}: at least one role must be a learner")
         for role, name in chosen.items():
-            if name.startswith(SHARED):
+            if name.startswith(SHARED) or (name.startswith(POOL) and not learns(role, name)):
                 self._require_shared(role, name, chosen)
         return chosen
 
     def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
         learners = [learner for learner, other in chosen.items() if other == LEARNER]
-        owner = name.removeprefix(SHARED)
+        kind, _, owner = name.partition(":")
         if chosen.get(owner) == PER_AGENT:
             raise ValueError(
                 f"controllers.{role}={name}: {owner} has a learner per agent, which nobody can share"
             )
         if owner not in learners:
-            allowed = ", ".join(SHARED + learner for learner in learners)
+            allowed = ", ".join(f"{kind}:{learner}" for learner in learners)
             raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
         ours, theirs = self.env.spec.role(role), self.env.spec.role(owner)
         if not ours.fits(theirs):
@@ -148,8 +156,46 @@ class RunConfig:
                 f"controllers.{role}={name}: the critics of {role} and {owner} must see the same"
             )
 
+    @property
+    def pooled(self) -> str | None:
+        """The role that a pool plays; None without one."""
+        return next((role for role, name in self.controllers.items() if name.startswith(POOL)), None)
+
+    @property
+    def rival(self) -> str:
+        """The learner that plays against the pool: the one whose past it is, or else the first other one."""
+        owner = self.controllers[self.pooled].removeprefix(POOL)
+        others = (role for role in self.algos if role != owner)
+        return owner if owner != self.pooled else next(others, owner)
+
+    def _require_pool(self, role: str) -> None:
+        name, pool = self.controllers[role], self.pool
+        where = f"controllers.{role}={name}"
+        if sum(other.startswith(POOL) for other in self.controllers.values()) > 1:
+            raise ValueError(f"{where}: only one role can be played by a pool")
+        if learns(role, name) and self.rival == role:
+            raise ValueError(f"{where}: needs another role that is a learner, to play against it")
+        if learns(role, name) and not pool.mirrored:
+            raise ValueError(
+                f"{where}: {role} learns only where it mirrors: pool.shares.mirror must be above 0"
+            )
+        score = self.env.spec.role(self.rival).score or (
+            self.env.spec.score if self.rival == self.env.spec.roles[0].name else None
+        )
+        if score is None:
+            raise ValueError(f"{where}: {self.rival}, which plays against it, has no score to be rated by")
+        for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
+            if number % self.shards:
+                raise ValueError(f"pool.{key}={number}: must be a multiple of shards={self.shards}")
+        if self.num_envs % pool.groups:
+            below = self.num_envs // pool.groups * pool.groups
+            near = " or ".join(str(n) for n in (below, below + pool.groups) if n)
+            raise ValueError(
+                f"num_envs={self.num_envs}: must be a multiple of pool.groups={pool.groups}, such as {near}"
+            )
+
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
-        learners = [role for role, name in self.controllers.items() if name in LEARNERS]
+        learners = [role for role, name in self.controllers.items() if learns(role, name)]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
@@ -172,7 +218,7 @@ class RunConfig:
         """Positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
         sizes = {
-            "samples": self.num_envs * self.agents(name),
+            "samples": self.columns(name),
             "episode_limit": self.env.spec.episode_limit,
             "goal": self.env.goals.get(name),
             "blocks": tuple(self.env.blocks.get(name, ())),
@@ -189,6 +235,10 @@ class RunConfig:
     def agents(self, learner: str) -> int:
         """Agents per environment of a learner's policy, or of each of its policies."""
         return _agents(self.env, self.controllers, learner)
+
+    def columns(self, learner: str) -> int:
+        """Agents side by side from whose decisions a learner learns, over all environments."""
+        return int(self.num_envs * _share(self.env, self.controllers, learner, self.pool))
 
     def policies(self, learner: str) -> int:
         """Number of policies of a learner: 1, or one per agent."""
@@ -221,6 +271,23 @@ def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
     return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
+def learns(role: str, controller: str) -> bool:
+    """Whether a role has a learner of its own, be it met by a pool of its past policies."""
+    return controller in LEARNERS or controller == POOL + role
+
+
+def _share(env: Environment, controllers: Mapping[str, str], learner: str, pool: PoolSettings) -> Fraction:
+    """Agents per environment from whose decisions a learner learns: those of a pool only where it mirrors."""
+    mirrored = Fraction(pool.mirrored, pool.groups)
+    total = Fraction(_agents(env, controllers, learner))
+    for role, name in controllers.items():
+        if name != POOL + learner:
+            continue
+        size = env.spec.role(role).size
+        total = size * mirrored if role == learner else total + size * mirrored
+    return total
+
+
 def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
     """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
     if controllers[learner] == PER_AGENT:
@@ -231,10 +298,7 @@ def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> i
 
 def plans(config: RunConfig) -> dict[str, Plan]:
     """Role name to `Plan`, for learners that have one."""
-    found = {
-        name: algo.plan(config.num_envs * config.agents(name), config.num_envs)
-        for name, algo in config.algos.items()
-    }
+    found = {name: algo.plan(config.columns(name), config.num_envs) for name, algo in config.algos.items()}
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
@@ -260,7 +324,8 @@ def read(config: DictConfig) -> RunConfig:
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = _controllers(env, controllers)
-    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
+    pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
+    agents = {role: _share(env, acting, role, pool) for role, name in acting.items() if learns(role, name)}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(
@@ -269,6 +334,7 @@ def read(config: DictConfig) -> RunConfig:
         algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
+        pool=pool,
         shards=1 if config.get("shards") is None else config.shards,
         **{key: config[key] for key in keys},
     )
@@ -285,7 +351,7 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
     return config
 
 
-def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, LearnerSettings]:
+def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str, LearnerSettings]:
     """Settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
@@ -294,7 +360,7 @@ def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, Lear
     return result
 
 
-def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
+def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConfig:
     """A learner's node with settings derived from the run's sizes; unchanged if `agents` is None."""
     kind = _target(node)
     if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
@@ -321,7 +387,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 def _refuse_shapeless(config: DictConfig) -> None:
     """Raises ValueError unless nodes are mappings and controller names are strings."""
     needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
-    optional = {key: config.get(key) for key in ("reward", "controllers", "algos")}
+    optional = {key: config.get(key) for key in ("reward", "controllers", "algos", "pool")}
     needed |= {key: value for key, value in optional.items() if value is not None}
     roles = optional["algos"].items() if OmegaConf.is_dict(optional["algos"]) else ()
     needed |= {f"algos.{role}": value for role, value in roles}

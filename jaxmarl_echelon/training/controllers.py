@@ -127,8 +127,14 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
     return Controller(init, act, next((option.policy for option in options if option.policy), None))
 
 
-def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
+def find_script(env: Environment, role: str, name: str, where: str | None = None) -> ScriptedPolicy:
     """Returns a script of the environment; `NAME_ROLE` takes precedence over `NAME`.
+
+    Args:
+      env: the environment.
+      role: the role it acts for.
+      name: the script.
+      where: the setting that names it, if it is not the role's controller, for which other names are allowed.
 
     Raises:
       ValueError: one line that lists the allowed names, for an unknown script.
@@ -140,5 +146,8 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
             return scripts[key]
     others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
-    known = ", ".join(["learner", "learner:per_agent", *fitting])
-    raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")
+    learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
+    if where is not None:
+        learning, unknown = ["frozen:PATH"], f"no script of {role}"
+    known = ", ".join([*learning, *fitting])
+    raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")

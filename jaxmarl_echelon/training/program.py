@@ -12,9 +12,12 @@ from algos.types import Agent, shared_only
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
+from jaxmarl_echelon.training import evaluation, opponents, rollout, statistics
+from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers, make_seat
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.shards import Shards
@@ -29,10 +32,12 @@ class Report(NamedTuple):
     Attributes:
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
       episodes: table of finished episodes, see `statistics.episode_rows`.
+      entries: table of the pool's entries, see `selfplay.report.rows`; empty without a pool.
     """
 
     metrics: dict[str, jax.Array]
     episodes: dict[str, jax.Array]
+    entries: dict[str, jax.Array] = {}
 
 
 class Assessment(NamedTuple):
@@ -148,14 +153,17 @@ def make_program(
 
     seats(env)  # unknown controllers raise here instead of at trace time
 
-    spread = Shards(config.shards)
+    if config.pooled is not None:
+        seats(env, False)
+    spread, seat = Shards(config.shards), make_seat(config)
 
     def local(run):
         return local_of_run(agents, run)
 
     def collector(world):
         here = placed(world)
-        return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
+        acting = seats(here, False)
+        return rollout.Collector(here, agents, acting, config.horizon, config.segments, seat)
 
     def init(key, course=None, world=None):
         def one(key, course, world):
@@ -260,6 +268,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         tickets=None,
         recent=None,
         pending=None,
+        pool=None,
     )
 
 
@@ -300,6 +309,10 @@ def initial_state(
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
+    pool, seat = None, collector.seat
+    if seat is not None:
+        policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
+        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy)
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
     episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
@@ -317,6 +330,7 @@ def initial_state(
         recent=statistics.recent_init(collector.env.spec, config.window),
         pending=rollout.no_pending(collector, episodes.time),
         updates=jnp.int32(0),
+        pool=pool,
     )
 
 
@@ -332,6 +346,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         if role in collected.rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
     flow = collected.flow
+    pool = advanced_pool(collector, run, policies, flow.finished)
     course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
     newest = statistics.ended(flow.finished, config.window, newest=True).finished
     run = run.replace(
@@ -341,6 +356,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         tickets=tickets,
         recent=statistics.recent_add(run.recent, newest, collector.env.spec),
         updates=run.updates + 1,
+        pool=pool,
     )
     roles = tuple(collector.agents)
     metrics = {}
@@ -351,4 +367,19 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = axis.sum(collected.quarantined)
     rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
-    return run, Report(metrics, rows)
+    entries = {}
+    if collector.seat is not None:
+        metrics |= pool_report.metrics(collector.seat.pool, pool)
+        entries = pool_report.rows(collector.seat.pool, pool)
+    return run, Report(metrics, rows, entries)
+
+
+def advanced_pool(collector, run: RunState, policies: dict[str, PyTree], finished: Finished) -> PyTree:
+    """The pool after a rollout's games and the learners' updates; None without one."""
+    seat = collector.seat
+    if seat is None:
+        return None
+    counts = opponents.count(collector.env.spec, seat, finished)
+    policy = collector.agents[seat.owner].policy_state(policies[seat.owner])
+    key = jax.random.fold_in(run.key, run.updates)
+    return pool_lib.after_update(seat.pool, run.pool, key, counts, policy)

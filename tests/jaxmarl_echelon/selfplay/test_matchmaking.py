@@ -123,7 +123,7 @@ def test_draws_follow_probabilities(mode):
     shares = chances * drawn.shape[1]
     per_draw = np.stack([(drawn == entry).sum(1) for entry in range(6)], axis=1)
     assert (per_draw >= np.floor(shares - 1e-4)).all() and (per_draw <= np.ceil(shares + 1e-4)).all()
-    if len(set(chances[chances > 0])) > 1:
+    if chances.max() < 0.8:
         assert len({tuple(row) for row in drawn[:50]}) > 1
 
 

@@ -56,7 +56,7 @@ def slots(**changes) -> eviction.Slots:
     return eviction.Slots(**given | changes)
 
 
-RULES = [("oldest", 2), ("weakest", 2), ("similar", 1), ("spaced", 3)]
+RULES = [("oldest", 2), ("weakest", 2), ("similar", 1), ("spaced", 2)]
 
 
 @pytest.mark.parametrize("rule,expected", RULES)
