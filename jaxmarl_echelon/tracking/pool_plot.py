@@ -33,7 +33,7 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
 
 
 def ratings(axes: Axes, rows: Rows) -> None:
-    """Rating curves: the learner's with its uncertainty, those of fixed opponents, faint ones of snapshots."""
+    """Rating curves: the learner's with its uncertainty, fixed opponents', faint ones of snapshots."""
     for name, mine in by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
@@ -53,7 +53,7 @@ def ratings(axes: Axes, rows: Rows) -> None:
 
 
 def payoffs(axes: Axes, rows: Rows):
-    """Heat map of the learner's score: a row per opponent, by age, a column per update; grey before they met."""
+    """Heat map of the learner's score: a row per opponent, by age, a column per update; grey: never met."""
     others = {name: mine for name, mine in by_name(rows).items() if mine[0]["kind"] != "learner"}
     steps = sorted({int(row["step"]) for row in rows})
     if not others or not steps:

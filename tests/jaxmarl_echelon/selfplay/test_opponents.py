@@ -72,7 +72,7 @@ def rows_of(slots) -> np.ndarray:
 
 def test_games_belong_to_one_opponent(history):
     """Every finished game is counted for the entry of its group, and none is under way when it changes."""
-    counted = 0
+    counted, seat = 0, agents_lib.make_seat(configured())
     for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
         entries, number = rows_of(before.pool.slots), int(report.episodes["number"])
         table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
@@ -84,10 +84,7 @@ def test_games_belong_to_one_opponent(history):
         kept[0] = False
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[:, 0][kept], losses[kept])
-        changes = np.repeat(
-            np.asarray(pool_lib.due(agents_lib.make_seat(configured()).pool, before.pool.updates)),
-            NUM_ENVS // 4,
-        )
+        changes = np.repeat(np.asarray(pool_lib.due(seat.pool, before.pool.updates)), NUM_ENVS // 4)
         assert np.asarray(after.reset)[MIRRORED:][changes].all()
         counted += wins[1:].sum() + losses[1:].sum()
     assert counted > 20
@@ -157,7 +154,7 @@ def test_both_sides_learn_and_one_meets_its_rivals_past():
 
 
 def test_shards_have_groups_of_their_own():
-    """Two shards: the pool is one, groups are dealt out to shards, each of which mirrors in its first half."""
+    """Two shards: one pool, whose groups are dealt out to them; each mirrors in its first half."""
     run = played(configured(shards=2), 3)
     pool = run.states[-1].pool
     assert pool.slots.shape == (2,) and run.states[-1].reset.shape == (2, NUM_ENVS // 2)
@@ -238,11 +235,11 @@ def test_fixed_opponents_act_where_they_are_met():
 WRONG = [
     (
         {"controllers": {"red": "pool:green"}},
-        "controllers.red=pool:green: no such learner; allowed: pool:blue",
+        "controllers.red=pool:green: no such learner; allowed: pool:",
     ),
     (
-        {"env": Duel(red=1), "controllers": {"red": "pool:red", "blue": "still"}},
-        "controllers.red=pool:red: needs",
+        {"controllers": {"red": "pool:red", "blue": "still"}},
+        "controllers.red=pool:red: needs another role",
     ),
     ({"controllers": {"blue": "pool:red", "red": "pool:blue"}}, "controllers={"),
     ({"num_envs": 18}, "num_envs=18: must be a multiple of pool.groups=4, such as 16 or 20"),
