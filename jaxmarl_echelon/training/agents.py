@@ -125,7 +125,7 @@ def make_controllers(
       env: its environment, possibly with another world; source of the scripts.
       agents: the learners.
       frozen: the frozen policies.
-      greedy: whether networks act deterministically instead of sampling.
+      greedy: whether networks act deterministically instead of sampling; they sample where `EnvSpec.hidden`.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
@@ -133,7 +133,8 @@ def make_controllers(
         policy = config.controllers[role.name].removeprefix(SHARED)
         policy = policy if policy in acting else role.name
         if policy in acting:
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
+            modes = greedy and not env.spec.hidden
+            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=modes)
         else:
             policy = controllers_lib.find_script(env, role.name, config.controllers[role.name])
             result[role.name] = controllers_lib.script(policy)

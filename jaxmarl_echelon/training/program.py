@@ -79,7 +79,8 @@ class Program(NamedTuple):
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
+        the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` with only what acting and evaluation need.
       local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
@@ -174,7 +175,8 @@ def make_program(
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
         params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
-        return evaluation.play(here, seats(here), policies, key, params, record)
+        playing = controllers_lib.against_opponents(here, seats(here))
+        return evaluation.play(here, playing, policies, key, params, record)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
@@ -311,7 +313,8 @@ def initial_state(
         memories={role: c.init(number) for role, c in collector.controllers.items()},
         reset=jnp.ones(number, bool),
         episodes=episodes,
-        stagger=jnp.where(config.stagger, stagger, 0),
+        # Turn games end at their own times, and a part of one must not be broken off.
+        stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
