@@ -206,8 +206,10 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps per update."""
-        return self.num_envs * self.horizon
+        """Environment steps per update; in turn games, where a row is a seat's own decision, one per seat."""
+        replays = any(algo.replays for algo in self.algos.values())
+        plies = 1 if replays else max(self.env.spec.turns, 1)
+        return self.num_envs * self.horizon * plies
 
     @property
     def updates(self) -> int:

@@ -13,7 +13,7 @@ from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, rollout, statistics
+from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
 from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
@@ -326,9 +326,8 @@ def initial_state(
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
-    run, collected = rollout.collect(
-        collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
-    )
+    collect = turns.collect if turns.drives(collector) else rollout.collect
+    run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):

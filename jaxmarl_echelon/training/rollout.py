@@ -168,7 +168,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 sound = ~transition.quarantined[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
-        flow = _flow(run, transition)
+        flow = flow_of(run, transition)
         run = run.replace(
             policies=policies,
             pending=pending,
@@ -202,7 +202,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
 
 
-def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
+def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """Starts and ends of episodes at one decision, `[E]`.
 
     Episodes that start before their environment's stagger has elapsed are not counted, cut or not: the
