@@ -107,23 +107,20 @@ def mirror(collector: Collector) -> Table:
 
 def due(spec: EnvSpec, run: RunState) -> Due:
     """The seats that are due in the running games."""
-    (role,) = spec.roles
     time, length = run.episodes.time, run.episodes.running.tree.sums.length
     seat = length % spec.turns
-    own = take_seat(time, role.name, seat)
+    own = take_seat(time, seat)
     return Due(seat, View(run.episodes.env, run.episodes.params, own), length < spec.turns)
 
 
-def take_seat(time: TimeStep, role: str, seat: jax.Array) -> TimeStep:
-    """Time steps `[E]` in which the role has one agent, that at index `seat [E]`."""
+def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
+    """Time steps `[E]` with one agent per role, that at index `seat [E]`."""
 
     def one(x):
         return jnp.take_along_axis(x, seat.reshape((-1,) + (1,) * (x.ndim - 1)), axis=1)
 
     fields = ("obs", "reward", "terminated", "truncated", "alive", "action_mask", "present", "critic_obs")
-    return time.replace(
-        **{name: {role: one(x) for x in getattr(time, name).values()} for name in fields}, begins={}
-    )
+    return time.replace(**{name: jax.tree.map(one, getattr(time, name)) for name in fields}, begins={})
 
 
 def decision(agent: Agent, role: str, now: Due, choice: Choice) -> dict:
