@@ -30,7 +30,9 @@ def parse() -> argparse.Namespace:
         "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
     )
     parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
-    parser.add_argument("--episode", type=int, help="which episode to animate (default: the first success)")
+    parser.add_argument(
+        "--episode", type=int, help="which episode to animate or print (default: the first success)"
+    )
     parser.add_argument(
         "--baselines",
         action="store_true",
@@ -40,6 +42,11 @@ def parse() -> argparse.Namespace:
         "--ladder",
         action="store_true",
         help="score the policy on every phase of the run's curriculum, or else of the environment's",
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="print one episode as text, e.g. a game move by move (--episode chooses which)",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
@@ -75,6 +82,8 @@ def main() -> None:
         raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
     folder, facts, config, program, state = load(arguments.path, arguments.checkpoint, arguments.overrides)
     episodes = arguments.episodes or config.eval_episodes
+    if arguments.episode is not None and not 0 <= arguments.episode < episodes:
+        raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     viewer = program.env.viewer
@@ -98,7 +107,9 @@ def main() -> None:
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
-        show(program, config, state, viewer, episodes, output, arguments.episode, console)
+        show(program, config, state, viewer, episodes, output, arguments, console)
+    elif arguments.show:
+        raise command_line.UsageError(f"--show: {program.env.spec.name} has no viewer")
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
@@ -190,8 +201,13 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
-def show(program, config, state, viewer, episodes: int, output: Path, episode: int | None, console) -> None:
-    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay."""
+def show(program, config, state, viewer, episodes: int, output: Path, arguments, console) -> None:
+    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay.
+
+    With `--show`, prints that episode as text; viewers that draw nothing are only asked for that.
+    """
+    if not (viewer.draws or arguments.show):
+        return
     key = stream_key(config.seed, Stream.PICTURES)
 
     @jax.jit
@@ -199,8 +215,18 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
         return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
     recorded = jax.device_get(play(state, program.world))
+    episode = arguments.episode
     if episode is None:
         episode = interesting(program, recorded)
+    if arguments.show:
+        text = viewer.text(recorded, episode)
+        if text is None:
+            raise command_line.UsageError(
+                f"--show: episodes of {program.env.spec.name} cannot be told as text"
+            )
+        console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
+    if not viewer.draws:
+        return
     viewer.picture(output / "trajectories.png", recorded)
     viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
     viewer.replay(output / "replay.html", recorded, episode)

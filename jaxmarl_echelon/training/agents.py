@@ -1,5 +1,6 @@
 """Learners, frozen policies, teachers and controllers of a run."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training import pooled_turns
 from jaxmarl_echelon.training.config import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED, RunConfig
 from jaxmarl_echelon.training.opponents import Seat, pooled
 
@@ -94,7 +96,8 @@ def make_seat(config: RunConfig) -> Seat | None:
     if (role := config.pooled) is None:
         return None
     owner = config.controllers[role].removeprefix(POOL)
-    pool = make_pool(config.pool, config.env.spec.episode_limit, config.horizon, own=config.rival == owner)
+    decisions = config.horizon * max(config.env.spec.turns, 1)
+    pool = make_pool(config.pool, config.env.spec.episode_limit, decisions, own=config.rival == owner)
     fixed = tuple(
         fixed_name(number) if name.startswith(FROZEN) else None
         for number, name in enumerate(config.pool.fixed)
@@ -114,8 +117,11 @@ def make_pooled(
             policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
             fixed.append(controllers_lib.script(policy))
         else:
-            fixed.append(controllers_lib.learner(frozen[state].agent, role, state, greedy=greedy))
-    return pooled(seat, agents[seat.owner], role, tuple(fixed))
+            # In turn games it is asked for one seat at a time.
+            acting = replace(role, size=1) if env.spec.turns else role
+            fixed.append(controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy))
+    make = pooled_turns.pooled if env.spec.turns else pooled
+    return make(seat, agents[seat.owner], role, tuple(fixed))
 
 
 def assessed_by(config: RunConfig, role: str) -> str:
@@ -185,7 +191,7 @@ def make_controllers(
       env: its environment, possibly with another world; source of the scripts.
       agents: the learners.
       frozen: the frozen policies.
-      greedy: whether networks act deterministically instead of sampling.
+      greedy: whether networks act deterministically instead of sampling; they sample where `EnvSpec.hidden`.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
@@ -197,7 +203,8 @@ def make_controllers(
         policy = name.removeprefix(SHARED)
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
+            modes = greedy and not env.spec.hidden
+            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=modes)
         else:
             policy = controllers_lib.find_script(env, role.name, name)
             result[role.name] = controllers_lib.script(policy)

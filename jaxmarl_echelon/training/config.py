@@ -173,12 +173,13 @@ class RunConfig:
         where = f"controllers.{role}={name}"
         if sum(other.startswith(POOL) for other in self.controllers.values()) > 1:
             raise ValueError(f"{where}: only one role can be played by a pool")
-        if learns(role, name) and self.rival == role:
+        turns = max(self.env.spec.turns, 1)
+        if self.env.spec.turns and self.algos[role].replays:
+            raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
+        if learns(role, name) and self.rival == role and turns == 1:
             raise ValueError(f"{where}: needs another role that is a learner, to play against it")
-        if learns(role, name) and not pool.mirrored:
-            raise ValueError(
-                f"{where}: {role} learns only where it mirrors: pool.shares.mirror must be above 0"
-            )
+        if learns(role, name) and not pool.mirrored and turns == 1:
+            raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
         score = self.env.spec.role(self.rival).score or (
             self.env.spec.score if self.rival == self.env.spec.roles[0].name else None
         )
@@ -187,11 +188,14 @@ class RunConfig:
         for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
             if number % self.shards:
                 raise ValueError(f"pool.{key}={number}: must be a multiple of shards={self.shards}")
-        if self.num_envs % pool.groups:
-            below = self.num_envs // pool.groups * pool.groups
-            near = " or ".join(str(n) for n in (below, below + pool.groups) if n)
+        parts = pool.groups * turns
+        if self.num_envs % parts:
+            below = self.num_envs // parts * parts
+            near = " or ".join(str(n) for n in (below, below + parts) if n)
+            each = f" times {turns} seats" if turns > 1 else ""
             raise ValueError(
-                f"num_envs={self.num_envs}: must be a multiple of pool.groups={pool.groups}, such as {near}"
+                f"num_envs={self.num_envs}: must be a multiple of pool.groups={pool.groups}{each}, "
+                f"such as {near}"
             )
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
@@ -256,8 +260,10 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps per update."""
-        return self.num_envs * self.horizon
+        """Environment steps per update; in turn games, where a row is a seat's own decision, one per seat."""
+        replays = any(algo.replays for algo in self.algos.values())
+        plies = 1 if replays else max(self.env.spec.turns, 1)
+        return self.num_envs * self.horizon * plies
 
     @property
     def updates(self) -> int:
@@ -284,6 +290,8 @@ def _share(env: Environment, controllers: Mapping[str, str], learner: str, pool:
         if name != POOL + learner:
             continue
         size = env.spec.role(role).size
+        if env.spec.turns:
+            return size * mirrored + (1 - mirrored)
         total = size * mirrored if role == learner else total + size * mirrored
     return total
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from algos import axis
 from algos.types import Agent
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.pool import Pool, PoolState
 from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN
@@ -24,7 +24,7 @@ from jaxmarl_echelon.training.types import View
 
 PyTree = Any
 
-TAG = "opponent"
+TAG, SEAT = "opponent", "seat"
 # Rows of one slot side by side in the alternative that sorts them.
 CHUNK = 8
 
@@ -241,11 +241,24 @@ def _slots_of_rows(state: Opponents, rows: int, number: int) -> jax.Array:
 ACTING = {"groups": in_groups, "dense": densely, "sorted": sorted_by_slot}
 
 
+def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
+    """A flow `[E]` or `[T, E]` with further tags `[E]` of the episodes under way."""
+    ended = {name: jnp.where(flow.finished.mask, tag, -1) for name, tag in tags.items()}
+    running = {name: jnp.broadcast_to(tag, flow.over.shape) for name, tag in tags.items()}
+    finished = flow.finished.replace(tags=flow.finished.tags | ended)
+    return flow.replace(tags=flow.tags | running, finished=finished)
+
+
 def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     """Who won each finished episode `[...]`: WIN, DRAW or LOSS of the seat's rival.
 
-    By the scores of both roles where both have one; else the rival's score of 1/2 is a draw.
+    By the scores of both roles where both have one; else the rival's score of 1/2 is a draw. In turn games by
+    the score of the rival's own seat.
     """
+    if SEAT in finished.tags:
+        scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
+        mine = jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
+        return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
     ours, theirs = (score_of(spec, role, finished) for role in (seat.rival, seat.role))
     lead = ours - (0.5 if theirs is None else theirs)
     return jnp.select([lead > 0, lead < 0], [WIN, LOSS], DRAW)

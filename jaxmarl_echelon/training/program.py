@@ -16,7 +16,7 @@ from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, opponents, rollout, statistics
+from jaxmarl_echelon.training import evaluation, opponents, pooled_turns, rollout, statistics, turns
 from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers, make_seat
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
@@ -84,7 +84,8 @@ class Program(NamedTuple):
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
+        the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` with only what acting and evaluation need.
       local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
@@ -182,7 +183,8 @@ def make_program(
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
         params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
-        return evaluation.play(here, seats(here), policies, key, params, record)
+        playing = controllers_lib.against_opponents(here, seats(here))
+        return evaluation.play(here, playing, policies, key, params, record)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
@@ -324,7 +326,8 @@ def initial_state(
         memories={role: c.init(number) for role, c in collector.controllers.items()},
         reset=jnp.ones(number, bool),
         episodes=episodes,
-        stagger=jnp.where(config.stagger, stagger, 0),
+        # Turn games end at their own times, and a part of one must not be broken off.
+        stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
@@ -337,9 +340,10 @@ def initial_state(
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
-    run, collected = rollout.collect(
-        collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
-    )
+    collect = rollout.collect
+    if turns.drives(collector):
+        collect = turns.collect if collector.seat is None else pooled_turns.collect
+    run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
-from jaxmarl_echelon.training.opponents import TAG, Seat, opponents, split
+from jaxmarl_echelon.training.opponents import TAG, Seat, opponents, split, tagged
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
@@ -200,7 +200,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
-        flow = met.tagged(_flow(run, transition))
+        flow = met.tagged(flow_of(run, transition))
         run = run.replace(
             policies=policies,
             pending=pending,
@@ -263,16 +263,10 @@ def meetings(collector: Collector, run: RunState) -> Meetings:
     entries, changes = seat.entries(run.pool, number), seat.changes(run.pool, number)
     taken = opponents(seat, collector.agents[seat.owner], run.pool, run.policies)
 
-    def tagged(flow):
-        ended = jnp.where(flow.finished.mask, entries, -1)
-        tags = {TAG: jnp.broadcast_to(entries, flow.over.shape)}
-        finished = flow.finished.replace(tags=flow.finished.tags | {TAG: ended})
-        return flow.replace(tags=flow.tags | tags, finished=finished)
-
     return Meetings(
         policies=lambda run: run.policies | {seat.policy: taken._replace(owner=run.policies[seat.owner])},
         cut=lambda cut, last: cut | (last & changes),
-        tagged=tagged,
+        tagged=lambda flow: tagged(flow, {TAG: entries}),
         last=lambda horizon, segments: (jnp.arange(horizon) == horizon - 1).reshape(segments, -1),
     )
 
@@ -297,7 +291,7 @@ def moment_of(run: RunState, transition: episodes_lib.Stepped) -> Moment:
     return Moment(run.episodes.time, transition.time, run.reset, transition)
 
 
-def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
+def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """Starts and ends of episodes at one decision, `[E]`.
 
     Episodes that start before their environment's stagger has elapsed are not counted, cut or not: the

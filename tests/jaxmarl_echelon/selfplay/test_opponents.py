@@ -80,7 +80,7 @@ def test_games_belong_to_one_opponent(history):
         wins, losses = np.zeros(6, int), np.zeros(6, int)
         np.add.at(wins, table["opponent"][table["outcome"] == 0], 1)
         np.add.at(losses, table["opponent"][table["outcome"] == 1], 1)
-        kept = np.asarray(before.pool.iteration == after.pool.iteration)
+        kept = np.array(before.pool.iteration == after.pool.iteration)
         kept[0] = False
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[:, 0][kept], losses[kept])
@@ -125,7 +125,7 @@ def test_learner_learns_from_all_its_seats():
 
 def test_checkpoint_of_a_full_pool_continues_bit_for_bit(history, tmp_path):
     run = history.states[-2]
-    checkpoints.save(tmp_path, ("latest",), run, {})
+    checkpoints.save(tmp_path, ("latest",), run, {"step": 0})
     like = jax.eval_shape(lambda: run)
     restored = checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)
     again, _ = history.update(restored)
