@@ -8,7 +8,7 @@ import pytest
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.envs.textgames.env import make
+from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
 from jaxmarl_echelon.training import pooled_turns
@@ -23,7 +23,7 @@ ALGO = PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=1)
 
 def configured(**changes) -> RunConfig:
     given = {
-        "env": make("tictactoe"),
+        "env": tictactoe.make(),
         "algo": ALGO,
         "curriculum": fixed,
         "total_env_steps": 10_000,
