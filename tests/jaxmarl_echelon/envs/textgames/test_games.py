@@ -193,10 +193,12 @@ def test_an_illegal_action_forfeits():
 def test_a_recorded_game_is_told_move_by_move():
     env = GAMES["tictactoe"]
     script = controllers.script(env.scripts["perfect"])
+    seats = {ROLE: controllers.against(script, script, 2)}
     params = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), env.default_params())
-    play = jax.jit(lambda key: evaluation.play(env, {ROLE: script}, {}, key, params, env.viewer.snapshot))
+    play = jax.jit(lambda key: evaluation.play(env, seats, {}, key, params, env.viewer.snapshot))
     lines = env.viewer.text(jax.device_get(play(jax.random.key(0))), 1).splitlines()
-    assert lines[:3] == ["..."] * 3 and lines[3].startswith("1. seat 0 plays [")
+    assert lines[:4] == ["evaluated: seat 1", "...", "...", "..."]
+    assert lines[4].startswith("1. seat 0 plays [")
     assert sum(line.startswith(("1.", "2.", "9.")) for line in lines) == 3
     assert lines[-1] == "scores: seat 0 +0, seat 1 +0"
 
