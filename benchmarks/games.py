@@ -30,7 +30,7 @@ PEERS = {
     "leduc": "leduc_holdem",
     "othello": "othello",
 }
-ALL = (*PEERS, "nim", "liarsdice", "simpletak", "negotiation", "rps")
+ALL = (*PEERS, "nim", "liarsdice", "simpletak", "negotiation", "rps", "words")
 
 
 def measured(advance, carry) -> dict[str, float]:

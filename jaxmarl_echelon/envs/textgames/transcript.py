@@ -27,7 +27,9 @@ class GameViewer(Viewer):
         frames = jax.tree.map(lambda x: np.asarray(x)[:, episode], evaluation.frames)
         length = int(evaluation.length[episode])
         state = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]
-        lines = [self.rules.text(state[0].game)]
+        (present,) = (np.asarray(flag)[episode] for flag in evaluation.present.values())
+        scored = ", ".join(str(seat) for seat in np.flatnonzero(present))
+        lines = [f"evaluated: seat {scored}", self.rules.text(state[0].game)]
         for ply in range(1, length + 1):
             seat, move = (ply - 1) % self.rules.seats, state[ply].move
             done = "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"

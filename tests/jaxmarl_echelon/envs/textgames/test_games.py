@@ -21,6 +21,7 @@ from jaxmarl_echelon.envs.textgames.games import (
     rps,
     simpletak,
     tictactoe,
+    words,
 )
 from jaxmarl_echelon.training import controllers, evaluation
 
@@ -35,6 +36,8 @@ GAMES = {
     "rps": rps.make(3),
     "simpletak": simpletak.make(),
     "tictactoe": tictactoe.make(),
+    "words": words.make(),
+    "words_of_three": words.make(3),
 }
 
 
@@ -66,6 +69,7 @@ def shares(result):
         ("connect4", (0.565, 0.432, 0.003), 21.2),
         ("simpletak", (0.386, 0.292, 0.323), 14.3),
         ("tictactoe", (737 / 1260, 121 / 420, 8 / 63), None),
+        ("words", (0.494, 0.506, 0), 16.4),
     ],
 )
 def test_random_play_has_the_known_results(name, wanted, plies):
@@ -146,6 +150,25 @@ def test_the_wrong_seat_of_a_call_loses_a_die_and_begins():
     assert int(play(rules, out.replace(turn=jnp.int32(0)), [0]).turn) == 2
 
 
+def test_who_says_a_secret_is_out_and_the_last_with_a_word_wins():
+    rules = words.Words(3)
+    say = {word: number for number, word in enumerate(words.BANK)}
+    start = rules.init(jax.random.key(0)).replace(
+        last=jnp.int32(say["seal"]),
+        used=jnp.arange(words.WORDS) == say["seal"],
+        secrets=jnp.array([say["label"], say["level"], say["ember"]], jnp.int32),
+    )
+    wrong = play(rules, start, [say["level"]])
+    np.testing.assert_array_equal(wrong.out, [True, False, False])
+    assert int(wrong.turn) == 1 and not bool(rules.over(wrong))
+    own = play(rules, start, [say["label"]])
+    np.testing.assert_array_equal(own.out, False)
+    # Only one word with l is left: after it nobody has one, and the seat that said it wins.
+    few = start.replace(used=jnp.array([word[0] == "l" and word != "label" for word in words.BANK]))
+    ended = play(rules, few, [say["label"]])
+    np.testing.assert_array_equal(rules.scores(ended), [1, -0.5, -0.5])
+
+
 def test_negotiations_move_goods_and_keep_their_totals():
     rules = negotiation.Negotiation()
     start = rules.init(jax.random.key(4))
@@ -169,6 +192,7 @@ def test_hidden_things_are_hidden():
         (kuhn.Kuhn(), lambda s: s.replace(cards=s.cards.at[1].set((s.cards[1] + 1) % 3))),
         (leduc.Leduc(), lambda s: s.replace(cards=(s.cards + jnp.array([0, 1, 1])) % 3)),
         (liarsdice.LiarsDice(2), lambda s: s.replace(dice=s.dice.at[1].set((s.dice[1] + 1) % 6))),
+        (words.Words(), lambda s: s.replace(secrets=s.secrets.at[1].add(1) % 64)),
         (rps.RockPaperScissors(), lambda s: s.replace(picked=jnp.int32(2))),
         (
             negotiation.Negotiation(),
@@ -193,10 +217,12 @@ def test_an_illegal_action_forfeits():
 def test_a_recorded_game_is_told_move_by_move():
     env = GAMES["tictactoe"]
     script = controllers.script(env.scripts["perfect"])
+    seats = {ROLE: controllers.against(script, script, 2)}
     params = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), env.default_params())
-    play = jax.jit(lambda key: evaluation.play(env, {ROLE: script}, {}, key, params, env.viewer.snapshot))
+    play = jax.jit(lambda key: evaluation.play(env, seats, {}, key, params, env.viewer.snapshot))
     lines = env.viewer.text(jax.device_get(play(jax.random.key(0))), 1).splitlines()
-    assert lines[:3] == ["..."] * 3 and lines[3].startswith("1. seat 0 plays [")
+    assert lines[:4] == ["evaluated: seat 1", "...", "...", "..."]
+    assert lines[4].startswith("1. seat 0 plays [")
     assert sum(line.startswith(("1.", "2.", "9.")) for line in lines) == 3
     assert lines[-1] == "scores: seat 0 +0, seat 1 +0"
 
