@@ -73,7 +73,8 @@ def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> lis
     first); events are always last.
     """
     rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
-    room = max(width // PANEL_WIDTH, 1) - 1
+    # A pool's table of ratings takes two places.
+    room = max(width // PANEL_WIDTH, 1) - (2 if view.entries and width < 5 * PANEL_WIDTH else 1)
     found = [
         ("results", view.results()),
         ("losses", view.losses()),
