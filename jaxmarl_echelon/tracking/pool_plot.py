@@ -1,6 +1,7 @@
 """Plots of an opponent pool: rating curves, and the learner's scores against all that it met."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,24 @@ def by_name(rows: Rows) -> dict[str, Rows]:
     for row in rows:
         found.setdefault(row["name"], []).append(row)
     return found
+
+
+def matrix_plot(path: Path, names: Sequence[str], payoff: np.ndarray) -> None:
+    """Draws a payoff matrix `[n, n]` of scores in [0, 1], the row against the column, as a heat map.
+
+    Args:
+      path: the PNG file to write.
+      names: of the n entries.
+      payoff: scores; NaN where there were no games.
+    """
+    size = 2.5 + 0.42 * len(names)
+    figure = Figure(figsize=(size + 1.2, size), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    image = axes.imshow(payoff, vmin=0.0, vmax=1.0, cmap="RdYlGn")
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    for row, column in np.argwhere(np.isfinite(payoff)):
+        axes.text(column, row, f"{100 * payoff[row, column]:.0f}", ha="center", va="center", fontsize=7)
+    figure.colorbar(image, ax=axes, label="score of the row", shrink=0.8)
+    figure.savefig(path)
