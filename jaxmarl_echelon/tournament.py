@@ -56,13 +56,11 @@ def entrants(path: str, checkpoint: str, snapshots: int):
 
 
 def sides_of(config: RunConfig, program) -> Sides:
-    """The first role and the one that meets it; raises ValueError where policies of one cannot play the other."""
+    """The first role and the one that meets it; raises ValueError where one cannot play the other."""
     roles = program.env.spec.roles
     first, last = roles[0], roles[-1]
     if not first.fits(last) or len(roles) > 2:
-        raise ValueError(
-            f"{program.env.spec.name}: needs two roles that see and do the same, or one of turns"
-        )
+        raise ValueError(f"{program.env.spec.name}: needs two roles that see and do the same, or turns")
     if first is last and not program.env.spec.turns:
         raise ValueError(f"{program.env.spec.name}: nobody plays against anybody")
     owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)

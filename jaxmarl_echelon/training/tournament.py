@@ -75,7 +75,7 @@ def _leads(program: Program, sides: Sides, played: evaluation.Evaluation, seats:
 
 
 def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
-    """Controller of a role in P equal groups of environments with a policy each, leaves of `bank [P, ...]`."""
+    """Controller of a role in P equal groups of environments, each with a policy of `bank [P, ...]`."""
     past = controllers_lib.learner(agent._replace(asymmetric=False), role, "", greedy=False)
     met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
 
