@@ -13,9 +13,10 @@ from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import pooled_turns
-from jaxmarl_echelon.training.config import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED, RunConfig
-from jaxmarl_echelon.training.opponents import Seat, pooled
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import turn_games
+from jaxmarl_echelon.training.pools.opponents import Seat, pooled
+from jaxmarl_echelon.training.seating import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
@@ -120,7 +121,7 @@ def make_pooled(
             # In turn games it is asked for one seat at a time.
             acting = replace(role, size=1) if env.spec.turns else role
             fixed.append(controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy))
-    make = pooled_turns.pooled if env.spec.turns else pooled
+    make = turn_games.pooled if env.spec.turns else pooled
     return make(seat, agents[seat.owner], role, tuple(fixed))
 
 

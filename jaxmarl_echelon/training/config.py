@@ -19,6 +19,7 @@ from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import seating
 from jaxmarl_echelon.training.controllers import action_spec
 
 POSITIVE = (
@@ -50,9 +51,6 @@ ELSEWHERE = (
 PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
-LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
-POOL = "pool:"
-LEARNERS = (LEARNER, PER_AGENT)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class RunConfig:
       controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
         (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
         of this role, or of ROLE, in another run), "pool:ROLE" (a pool of past policies of that role's
-        learner, see `pooling`), or the name of one of the environment's scripts.
+        learner, see docs/selfplay.md), or the name of one of the environment's scripts.
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
@@ -117,89 +115,26 @@ class RunConfig:
         for key in ("num_envs", "eval_episodes"):
             if getattr(self, key) % self.shards:
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
-        object.__setattr__(self, "controllers", self._all_controllers())
+        object.__setattr__(self, "controllers", seating.checked(self.env, self.controllers))
         object.__setattr__(self, "algos", self._all_algos())
         if self.pooled is not None:
-            self._require_pool(self.pooled)
-
-    def _all_controllers(self) -> dict[str, str]:
-        roles = [role.name for role in self.env.spec.roles]
-        for role in self.controllers:
-            if role not in roles:
-                raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
-        chosen = _controllers(self.env, self.controllers)
-        if not any(learns(role, name) for role, name in chosen.items()):
-            raise ValueError(f"controllers={chosen}: at least one role must be a learner")
-        for role, name in chosen.items():
-            if name.startswith(SHARED) or (name.startswith(POOL) and not learns(role, name)):
-                self._require_shared(role, name, chosen)
-        return chosen
-
-    def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
-        learners = [learner for learner, other in chosen.items() if other == LEARNER]
-        kind, _, owner = name.partition(":")
-        if chosen.get(owner) == PER_AGENT:
-            raise ValueError(
-                f"controllers.{role}={name}: {owner} has a learner per agent, which nobody can share"
-            )
-        if owner not in learners:
-            allowed = ", ".join(f"{kind}:{learner}" for learner in learners)
-            raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
-        ours, theirs = self.env.spec.role(role), self.env.spec.role(owner)
-        if not ours.fits(theirs):
-            raise ValueError(
-                f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
-                f"{ours.observation.shape} and {theirs.observation.shape}"
-            )
-        if ours.critic_observation != theirs.critic_observation:
-            raise ValueError(
-                f"controllers.{role}={name}: the critics of {role} and {owner} must see the same"
-            )
+            seating.require_pool(self.env, self.controllers, self.pool, self.num_envs, self.shards)
+            if self.env.spec.turns and self.algos[self.pooled].replays:
+                where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
+                raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
 
     @property
     def pooled(self) -> str | None:
         """The role that a pool plays; None without one."""
-        return next((role for role, name in self.controllers.items() if name.startswith(POOL)), None)
+        return seating.pooled(self.controllers)
 
     @property
     def rival(self) -> str:
-        """The learner that plays against the pool: the one whose past it is, or else the first other one."""
-        owner = self.controllers[self.pooled].removeprefix(POOL)
-        others = (role for role in self.algos if role != owner)
-        return owner if owner != self.pooled else next(others, owner)
-
-    def _require_pool(self, role: str) -> None:
-        name, pool = self.controllers[role], self.pool
-        where = f"controllers.{role}={name}"
-        if sum(other.startswith(POOL) for other in self.controllers.values()) > 1:
-            raise ValueError(f"{where}: only one role can be played by a pool")
-        turns = max(self.env.spec.turns, 1)
-        if self.env.spec.turns and self.algos[role].replays:
-            raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
-        if learns(role, name) and self.rival == role and turns == 1:
-            raise ValueError(f"{where}: needs another role that is a learner, to play against it")
-        if learns(role, name) and not pool.mirrored and turns == 1:
-            raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
-        score = self.env.spec.role(self.rival).score or (
-            self.env.spec.score if self.rival == self.env.spec.roles[0].name else None
-        )
-        if score is None:
-            raise ValueError(f"{where}: {self.rival}, which plays against it, has no score to be rated by")
-        for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
-            if number % self.shards:
-                raise ValueError(f"pool.{key}={number}: must be a multiple of shards={self.shards}")
-        parts = pool.groups * turns
-        if self.num_envs % parts:
-            below = self.num_envs // parts * parts
-            near = " or ".join(str(n) for n in (below, below + parts) if n)
-            each = f" times {turns} seats" if turns > 1 else ""
-            raise ValueError(
-                f"num_envs={self.num_envs}: must be a multiple of pool.groups={pool.groups}{each}, "
-                f"such as {near}"
-            )
+        """The learner that plays against the pool; see `seating.rival`."""
+        return seating.rival(self.controllers, self.pooled)
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
-        learners = [role for role, name in self.controllers.items() if learns(role, name)]
+        learners = [role for role, name in self.controllers.items() if seating.learns(role, name)]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
@@ -238,15 +173,15 @@ class RunConfig:
 
     def agents(self, learner: str) -> int:
         """Agents per environment of a learner's policy, or of each of its policies."""
-        return _agents(self.env, self.controllers, learner)
+        return seating.agents(self.env, self.controllers, learner)
 
     def columns(self, learner: str) -> int:
         """Agents side by side from whose decisions a learner learns, over all environments."""
-        return int(self.num_envs * _share(self.env, self.controllers, learner, self.pool))
+        return int(self.num_envs * seating.share(self.env, self.controllers, learner, self.pool))
 
     def policies(self, learner: str) -> int:
         """Number of policies of a learner: 1, or one per agent."""
-        return self.env.spec.role(learner).size if self.controllers[learner] == PER_AGENT else 1
+        return self.env.spec.role(learner).size if self.controllers[learner] == seating.PER_AGENT else 1
 
     @property
     def segments(self) -> int:
@@ -270,38 +205,6 @@ class RunConfig:
         """Updates of the whole run, rounded up to whole chunks."""
         chunk = self.steps_per_update * self.updates_per_chunk
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
-
-
-def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Controllers of all roles: the chosen ones, else the environment's defaults."""
-    return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
-
-
-def learns(role: str, controller: str) -> bool:
-    """Whether a role has a learner of its own, be it met by a pool of its past policies."""
-    return controller in LEARNERS or controller == POOL + role
-
-
-def _share(env: Environment, controllers: Mapping[str, str], learner: str, pool: PoolSettings) -> Fraction:
-    """Agents per environment from whose decisions a learner learns: those of a pool only where it mirrors."""
-    mirrored = Fraction(pool.mirrored, pool.groups)
-    total = Fraction(_agents(env, controllers, learner))
-    for role, name in controllers.items():
-        if name != POOL + learner:
-            continue
-        size = env.spec.role(role).size
-        if env.spec.turns:
-            return size * mirrored + (1 - mirrored)
-        total = size * mirrored if role == learner else total + size * mirrored
-    return total
-
-
-def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
-    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
-    if controllers[learner] == PER_AGENT:
-        return 1
-    sharing = (role for role, name in controllers.items() if name == SHARED + learner)
-    return sum(env.spec.role(role).size for role in (learner, *sharing))
 
 
 def plans(config: RunConfig) -> dict[str, Plan]:
@@ -331,9 +234,10 @@ def read(config: DictConfig) -> RunConfig:
     _require("env", config.env, env, "spec")
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
-    acting = _controllers(env, controllers)
+    acting = seating.of_roles(env, controllers)
     pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
-    agents = {role: _share(env, acting, role, pool) for role, name in acting.items() if learns(role, name)}
+    learning = (role for role, name in acting.items() if seating.learns(role, name))
+    agents = {role: seating.share(env, acting, role, pool) for role in learning}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(

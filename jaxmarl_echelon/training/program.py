@@ -16,10 +16,11 @@ from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, opponents, pooled_turns, rollout, statistics, turns
+from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
 from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers, make_seat
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.types import RunState
 
@@ -342,7 +343,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
     collect = rollout.collect
     if turns.drives(collector):
-        collect = turns.collect if collector.seat is None else pooled_turns.collect
+        collect = turns.collect if collector.seat is None else turn_games.collect
     run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))

@@ -1,6 +1,5 @@
 """Rollouts: T decisions in E environments, interleaved with the updates of replay learners."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +10,9 @@ from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
-from jaxmarl_echelon.training.opponents import TAG, Seat, opponents, split, tagged
 from jaxmarl_echelon.training.play import decide
+from jaxmarl_echelon.training.pools.meetings import meetings
+from jaxmarl_echelon.training.pools.opponents import Seat, split
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
 
@@ -153,7 +153,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
       the advanced run and the rollout.
     """
     recorded, learning = collector.learning("rollout"), collector.learning("step")
-    met = meetings(collector, run)
+    met = meetings(collector.seat, collector.agents, run)
 
     def step(run, inputs):
         step_key, last = inputs
@@ -236,39 +236,6 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
     return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
-
-
-class Meetings(NamedTuple):
-    """Whom a pool's seat meets in a rollout; without a pool nothing.
-
-    Attributes:
-      policies: `(RunState) -> policies`, by name, with those of the seat.
-      cut: `(cut [E], last) -> cut [E]`, also the last decision before an opponent changes.
-      tagged: `(Flow) -> Flow`, with the tag `opponent`.
-      last: `(horizon, segments) -> [segments, T]` bool, the last decision; None without a pool.
-    """
-
-    policies: Callable = lambda run: run.policies
-    cut: Callable = lambda cut, last: cut
-    tagged: Callable = lambda flow: flow
-    last: Callable = lambda horizon, segments: None
-
-
-def meetings(collector: Collector, run: RunState) -> Meetings:
-    """Opponents of one rollout, constant in it."""
-    seat = collector.seat
-    if seat is None:
-        return Meetings()
-    number = run.reset.shape[0]
-    entries, changes = seat.entries(run.pool, number), seat.changes(run.pool, number)
-    taken = opponents(seat, collector.agents[seat.owner], run.pool, run.policies)
-
-    return Meetings(
-        policies=lambda run: run.policies | {seat.policy: taken._replace(owner=run.policies[seat.owner])},
-        cut=lambda cut, last: cut | (last & changes),
-        tagged=lambda flow: tagged(flow, {TAG: entries}),
-        last=lambda horizon, segments: (jnp.arange(horizon) == horizon - 1).reshape(segments, -1),
-    )
 
 
 class Moment(NamedTuple):

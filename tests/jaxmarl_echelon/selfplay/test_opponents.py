@@ -15,8 +15,8 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import opponents
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import opponents
 from jaxmarl_echelon.training.program import Program, make_program
 from jaxmarl_echelon.training.types import RunState, View
 

@@ -11,8 +11,8 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import pooled_turns
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import turn_games
 from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.rollout import Collector
 
@@ -36,7 +36,7 @@ def configured(**changes) -> RunConfig:
 
 @pytest.mark.parametrize("phases", [2, 3])
 def test_everybody_decides_once_per_phase(phases):
-    rows = pooled_turns.rows_of(8, 8 + 4 * phases, 2, phases)
+    rows = turn_games.rows_of(8, 8 + 4 * phases, 2, phases)
     for phase in range(phases):
         both = np.concatenate([rows.learner[phase], rows.others[phase]])
         assert sorted(both.tolist()) == list(range(8 + 4 * phases))
@@ -69,7 +69,7 @@ def test_columns_and_rewards(run):
     collector = Collector(env, agents, acting, config.horizon, 1, seat)
 
     def collect(state, key):
-        return pooled_turns.collect(collector, state, key, lambda key: fixed_draw(program, state, key))[1]
+        return turn_games.collect(collector, state, key, lambda key: fixed_draw(program, state, key))[1]
 
     found = jax.device_get(jax.jit(collect)(states[0], jax.random.key(1)))
     rollout, ended = found.rollouts["player"], found.flow.finished

@@ -12,7 +12,7 @@ from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RatingSystem
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
 from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.opponents import Opponents, in_groups, score_of
+from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, score_of
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.types import View
 
