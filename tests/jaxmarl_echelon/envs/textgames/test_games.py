@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.checks import check_env
-from jaxmarl_echelon.envs.textgames.env import ROLE
+from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import (
     connect4,
     kuhn,
@@ -46,6 +46,30 @@ def test_games_keep_the_contract(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # most games begin alike
         check_env(GAMES[name], plain=False)
+
+
+def everybody_alive(time):
+    return time.replace(alive=jax.tree.map(jnp.ones_like, time.alive))
+
+
+def scores_from_the_start(time):
+    return time.replace(info=time.info | {"score/0": jnp.float32(1)})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (everybody_alive, r"alive\['player'\] is set for a seat whose turn it is not"),
+        (scores_from_the_start, r"info\['score/0'\] is not 0 while the episode runs"),
+    ],
+)
+def test_faults_of_turns_are_found(spoil, message):
+    class Spoilt(TextGame):
+        def _show(self, state, params):
+            return spoil(super()._show(state, params))
+
+    with pytest.raises(AssertionError, match=message):
+        check_env(Spoilt(kuhn.Kuhn()), plain=False)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
