@@ -173,40 +173,41 @@ RECURRENT = replace(
 
 def test_ways_to_act_agree():
     """Greedy actions and carries of groups, of sorted rows and of all policies on all rows are the same."""
+    options = {"capacity": 4, "groups": 6, "fixed": (), "shares": {"pfsp": 1}, "greedy": True}
+    config = configured(replace(POOL, **options), num_envs=24, algo=RECURRENT)
+    agent = agents_lib.make_agents(config)["blue"]
+    bank = jax.jit(jax.vmap(lambda key: agent.policy_state(agent.init(key))))(keys(4))
+    one = jax.tree.map(lambda x: x[0], bank)
     actions = {}
     for acting in ("groups", "dense", "sorted"):
-        settings = replace(
-            POOL, capacity=4, groups=6, fixed=(), acting=acting, greedy=True, shares={"pfsp": 1}
-        )
-        config = configured(settings, num_envs=24, algo=RECURRENT)
-        agent = agents_lib.make_agents(config)["blue"]
+        config = replace(config, pool=replace(config.pool, acting=acting))
         seat = agents_lib.make_seat(config)
         controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
-        bank = jax.vmap(lambda key, agent=agent: agent.policy_state(agent.init(key)))(
-            jax.random.split(jax.random.key(0), 4)
-        )
-        owner = agent.init(jax.random.key(9))
-        state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
-        state = state.replace(bank=bank, slots=jnp.array([3, 1, 1, 4, 2, 1], jnp.int32))
-        met = opponents.opponents(seat, agent, state, {"blue": owner})
-        reset = jnp.arange(24) % 5 == 0
-        _, time = jax.vmap(lambda key, env=config.env: env.reset(key, env.default_params()))(
-            jax.random.split(jax.random.key(2), 24)
-        )
-        obs = jax.random.normal(jax.random.key(3), time.obs["red"].shape)
-        view = View(None, None, time.replace(obs=time.obs | {"red": obs}))
-        memory = jax.tree.map(
-            lambda x: x + jnp.arange(x.size).reshape(x.shape) % 7 / 7.0, controller.init(24)
-        )
-        memory, action, choice = jax.jit(controller.act)(jax.random.key(4), met, memory, view, reset)
+
+        @jax.jit
+        def acted(bank, one, seat=seat, controller=controller, env=config.env):
+            state = pool_lib.init(seat.pool, jax.random.key(1), one)
+            state = state.replace(bank=bank, slots=jnp.array([3, 1, 1, 4, 2, 1], jnp.int32))
+            met = opponents.opponents(seat, agent, state, {"blue": one})
+            time = jax.vmap(lambda key: env.reset(key, env.default_params()))(keys(24))[1]
+            obs = jax.random.normal(jax.random.key(3), time.obs["red"].shape)
+            view = View(None, None, time.replace(obs=time.obs | {"red": obs}))
+            memory = controller.init(24)
+            memory = jax.tree.map(lambda x: x + jnp.arange(x.size).reshape(x.shape) % 7 / 7.0, memory)
+            return controller.act(jax.random.key(4), met, memory, view, jnp.arange(24) % 5 == 0)
+
+        memory, action, choice = acted(bank, one)
         assert choice is None and action.shape == (24, 2)
         actions[acting] = (np.asarray(action), *map(np.asarray, jax.tree.leaves(memory.bank)))
     for other in ("dense", "sorted"):
         for ours, theirs in zip(actions["groups"], actions[other], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert (
-        len(actions["groups"]) > 1 and len({part.tobytes() for part in np.split(actions["groups"][0], 6)}) > 1
-    )
+    assert len(actions["groups"]) > 1
+    assert len({part.tobytes() for part in np.split(actions["groups"][0], 6)}) > 1
+
+
+def keys(number):
+    return jax.random.split(jax.random.key(0), number)
 
 
 def test_fixed_opponents_act_where_they_are_met():
@@ -215,19 +216,21 @@ def test_fixed_opponents_act_where_they_are_met():
     agent = agents_lib.make_agents(config)["blue"]
     seat = agents_lib.make_seat(config)
     controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
-    owner = agent.init(jax.random.key(0))
-    state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
-    state = state.replace(slots=jnp.array([4, 1, 4, 5], jnp.int32))
-    env_state, time = jax.vmap(lambda key: config.env.reset(key, config.env.default_params()))(
-        jax.random.split(jax.random.key(2), NUM_ENVS)
-    )
     params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
-    met = opponents.opponents(seat, agent, state, {"blue": owner})
-    view, memory = View(env_state, params, time), controller.init(NUM_ENVS)
-    act = jax.jit(controller.act)
+
+    @jax.jit
+    def act(memory, begins):
+        owner = agent.init(jax.random.key(0))
+        state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
+        state = state.replace(slots=jnp.array([4, 1, 4, 5], jnp.int32))
+        met = opponents.opponents(seat, agent, state, {"blue": owner})
+        env_state, time = jax.vmap(config.env.reset)(keys(NUM_ENVS), params)
+        view = View(env_state, params, time)
+        return controller.act(jax.random.key(3), met, memory, view, jnp.full(NUM_ENVS, begins))
+
+    memory = controller.init(NUM_ENVS)
     for step in range(2):
-        reset = jnp.full(NUM_ENVS, step == 0)
-        memory, action, _ = act(jax.random.key(step), met, memory, view, reset)
+        memory, action, _ = act(memory, step == 0)
     assert (np.asarray(action)[:4] == 0).all() and (np.asarray(action)[8:12] == 0).all()
     np.testing.assert_array_equal(memory.fixed[1], 2)
 
