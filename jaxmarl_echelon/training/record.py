@@ -163,7 +163,7 @@ class Record:
             if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
                 continue
             names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
-            self.tracker.log("entries", self.step, values | names)
+            self.tracker.log("entries", self.step, names | values | names)
         now = table["iteration"]
         before, self.snapshots = self.snapshots, now
         for entry in () if before is None else np.flatnonzero(now != before):
