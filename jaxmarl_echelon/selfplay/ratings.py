@@ -99,17 +99,18 @@ def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> Rati
         drift = jnp.where(moves, tau, tau_frozen)
         outcomes = in_order(counts, games_per_pair)
 
-        def rate(rating, game):
-            i, k, outcome = game
-            ours, theirs = trueskill.rate_teams(
-                rules, rating[i][None], rating[k][None], (drift[i], drift[k]), outcome
-            )
-            rated = rating.at[i].set(ours[0]).at[k].set(theirs[0])
-            return jnp.where(outcome == NO_GAME, rating, rated), None
+        # Most pairs have not met: their places are passed over, not walked through.
+        places = jnp.argsort(outcomes.ravel() == NO_GAME, stable=True)
 
-        rounds = outcomes.shape[0]
-        games = (jnp.tile(first, rounds), jnp.tile(second, rounds), outcomes.reshape(-1))
-        return jax.lax.scan(rate, rating, games)[0]
+        def rate(number, rating):
+            turn, pair = jnp.divmod(places[number], first.shape[0])
+            i, k = first[pair], second[pair]
+            ours, theirs = trueskill.rate_teams(
+                rules, rating[i][None], rating[k][None], (drift[i], drift[k]), outcomes[turn, pair]
+            )
+            return rating.at[i].set(ours[0]).at[k].set(theirs[0])
+
+        return jax.lax.fori_loop(0, jnp.sum(outcomes != NO_GAME), rate, rating)
 
     return RatingSystem(
         prior=(rules.mu, rules.sigma),
