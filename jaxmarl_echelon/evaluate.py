@@ -107,7 +107,8 @@ def main() -> None:
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
-        show(program, config, state, viewer, episodes, output, arguments, console)
+        shown = arguments.episode, console
+        show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
     elif arguments.show:
         raise command_line.UsageError(f"--show: {program.env.spec.name} has no viewer")
 
@@ -201,12 +202,23 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
-def show(program, config, state, viewer, episodes: int, output: Path, arguments, console) -> None:
+def show(
+    program,
+    config,
+    state,
+    viewer,
+    episodes: int,
+    output: Path,
+    episode: int | None,
+    console,
+    *,
+    told: bool = False,
+) -> None:
     """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay.
 
-    With `--show`, prints that episode as text; viewers that draw nothing are only asked for that.
+    Prints that episode as text if it is to be `told`; viewers that draw nothing are only asked for that.
     """
-    if not (viewer.draws or arguments.show):
+    if not (viewer.draws or told):
         return
     key = stream_key(config.seed, Stream.PICTURES)
 
@@ -215,10 +227,9 @@ def show(program, config, state, viewer, episodes: int, output: Path, arguments,
         return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
     recorded = jax.device_get(play(state, program.world))
-    episode = arguments.episode
     if episode is None:
         episode = interesting(program, recorded)
-    if arguments.show:
+    if told:
         text = viewer.text(recorded, episode)
         if text is None:
             raise command_line.UsageError(
