@@ -84,9 +84,11 @@ def main() -> None:
     episodes = arguments.episodes or config.eval_episodes
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
+    viewer = program.env.viewer
+    if arguments.show and not (viewer and viewer.tells):
+        raise command_line.UsageError(f"--show: episodes of {program.env.spec.name} cannot be told as text")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    viewer = program.env.viewer
     rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
@@ -109,8 +111,6 @@ def main() -> None:
     if viewer:
         shown = arguments.episode, console
         show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
-    elif arguments.show:
-        raise command_line.UsageError(f"--show: {program.env.spec.name} has no viewer")
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
@@ -231,10 +231,6 @@ def show(
         episode = interesting(program, recorded)
     if told:
         text = viewer.text(recorded, episode)
-        if text is None:
-            raise command_line.UsageError(
-                f"--show: episodes of {program.env.spec.name} cannot be told as text"
-            )
         console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
     if not viewer.draws:
         return
