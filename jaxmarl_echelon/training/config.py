@@ -125,6 +125,8 @@ class RunConfig:
         for role, name in chosen.items():
             if name.startswith(SHARED):
                 self._require_shared(role, name, chosen)
+            if name == PER_AGENT and self.env.spec.turns:
+                raise ValueError(f"controllers.{role}={name}: seats that take turns share one learner")
         return chosen
 
     def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
