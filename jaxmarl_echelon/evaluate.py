@@ -84,9 +84,11 @@ def main() -> None:
     episodes = arguments.episodes or config.eval_episodes
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
+    viewer = program.env.viewer
+    if arguments.show and not (viewer and viewer.tells):
+        raise command_line.UsageError(f"--show: episodes of {program.env.spec.name} cannot be told as text")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    viewer = program.env.viewer
     rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
@@ -107,9 +109,8 @@ def main() -> None:
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
-        show(program, config, state, viewer, episodes, output, arguments, console)
-    elif arguments.show:
-        raise command_line.UsageError(f"--show: {program.env.spec.name} has no viewer")
+        shown = arguments.episode, console
+        show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
@@ -201,12 +202,23 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
-def show(program, config, state, viewer, episodes: int, output: Path, arguments, console) -> None:
+def show(
+    program,
+    config,
+    state,
+    viewer,
+    episodes: int,
+    output: Path,
+    episode: int | None,
+    console,
+    *,
+    told: bool = False,
+) -> None:
     """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay.
 
-    With `--show`, prints that episode as text; viewers that draw nothing are only asked for that.
+    Prints that episode as text if it is to be `told`; viewers that draw nothing are only asked for that.
     """
-    if not (viewer.draws or arguments.show):
+    if not (viewer.draws or told):
         return
     key = stream_key(config.seed, Stream.PICTURES)
 
@@ -215,15 +227,10 @@ def show(program, config, state, viewer, episodes: int, output: Path, arguments,
         return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
 
     recorded = jax.device_get(play(state, program.world))
-    episode = arguments.episode
     if episode is None:
         episode = interesting(program, recorded)
-    if arguments.show:
+    if told:
         text = viewer.text(recorded, episode)
-        if text is None:
-            raise command_line.UsageError(
-                f"--show: episodes of {program.env.spec.name} cannot be told as text"
-            )
         console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
     if not viewer.draws:
         return

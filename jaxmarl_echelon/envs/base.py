@@ -208,11 +208,13 @@ class Viewer:
 
     Attributes:
       snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
-      draws: whether it makes pictures; otherwise only `text`.
+      draws: whether it makes pictures.
+      tells: whether it tells episodes as text.
     """
 
     snapshot: Callable
     draws: bool = True
+    tells: bool = False
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws all recorded episodes as one picture."""
@@ -225,8 +227,9 @@ class Viewer:
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one recorded episode as an interactive page; writes nothing by default."""
 
-    def text(self, evaluation, episode: int) -> str | None:
-        """One recorded episode as lines of text; None where it cannot be told."""
+    def text(self, evaluation, episode: int) -> str:
+        """One recorded episode as lines of text, if it `tells`."""
+        raise NotImplementedError
 
 
 class Environment:

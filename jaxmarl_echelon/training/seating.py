@@ -27,7 +27,7 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
     """Controllers of all roles.
 
     Raises:
-      ValueError: one line, for unknown roles, no learner, and learners that cannot be shared or met.
+      ValueError: one line, for unknown roles, no learner, and learners that cannot be so.
     """
     roles = [role.name for role in env.spec.roles]
     for role in given:
@@ -39,6 +39,8 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
     for role, name in chosen.items():
         if name.startswith((SHARED, POOL)) and not learns(role, name):
             _require_owner(env, role, name, chosen)
+        if name == PER_AGENT and env.spec.turns:
+            raise ValueError(f"controllers.{role}={name}: seats that take turns share one learner")
     return chosen
 
 

@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.textgames.rules import Rules
 class GameViewer(Viewer):
     """Prints recorded games; draws no pictures."""
 
-    draws = False
+    draws, tells = False, True
 
     def __init__(self, rules: Rules):
         self.rules = rules

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import struct
 
+from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
@@ -185,6 +186,22 @@ def test_the_loser_is_paid_for_its_last_move():
     advantage, _ = estimates(played)
     np.testing.assert_allclose(advantage[:3, 0, 0], [0.55016, 0.528, 0.4], atol=1e-5)
     np.testing.assert_allclose(advantage[:2, 1, 0], [-0.592, -0.6], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "message"),
+    [
+        (
+            PPOConfig(),
+            {"controllers": {ROLE: "learner:per_agent"}},
+            "seats that take turns share one learner",
+        ),
+        (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
+    ],
+)
+def test_learners_that_cannot_are_refused_in_one_line(algo, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_program(RunConfig(tictactoe.make(), algo, fixed, 1, num_envs=4, **changes))
 
 
 def test_the_probe_game_keeps_the_contract_of_turns():
