@@ -139,9 +139,15 @@ def plain(leaf):
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
-def test_both_sides_learn_and_one_meets_its_rivals_past():
+@pytest.fixture(scope="module")
+def divided() -> History:
+    """Two shards, in which red has a learner of its own, of which blue meets the past."""
+    return played(configured(shards=2, controllers={"red": "pool:red"}), 3)
+
+
+def test_both_sides_learn_and_one_meets_its_rivals_past(divided):
     """`pool:red` for red: the bank holds red's past, blue is rated, red learns where it mirrors."""
-    run, updates = played(configured(controllers={"red": "pool:red"}), 3), 3
+    run, updates = divided, 3
     start, end = run.states[0], run.states[-1]
     for name in ("blue", "red"):
         before, after = (jax.tree.leaves(x.policies[name].params) for x in (start, end))
@@ -153,9 +159,9 @@ def test_both_sides_learn_and_one_meets_its_rivals_past():
         np.testing.assert_array_equal(held[newest], own)
 
 
-def test_shards_have_groups_of_their_own():
+def test_shards_have_groups_of_their_own(divided):
     """Two shards: one pool, whose groups are dealt out to them; each mirrors in its first half."""
-    run = played(configured(shards=2), 3)
+    run = divided
     pool = run.states[-1].pool
     assert pool.slots.shape == (2,) and run.states[-1].reset.shape == (2, NUM_ENVS // 2)
     for before, report in zip(run.states, run.reports, strict=False):
