@@ -156,8 +156,8 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     folder = checkpoints.find(stem, "best_eval")
     theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
     learnt = named or role
-    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
-        learnt = actor.removeprefix(SHARED)
+    if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
+        learnt = actor.removeprefix(SHARED).removeprefix(POOL)
     if learnt not in theirs.algos:
         raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
     ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
