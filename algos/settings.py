@@ -18,10 +18,12 @@ class LearnerSettings:
 
     Attributes:
       horizon: decisions per segment of a rollout.
+      replays: whether it learns after every decision, from a replay, instead of from rollouts.
       critics_apart: whether `make` takes `critic_shape`, the shape of what only critics see.
       teacher: path of the run whose policy is imitated; None where an algorithm imitates nobody.
     """
 
+    replays: ClassVar[bool] = False
     critics_apart: ClassVar[bool] = False
     # Not a field: settings that can imitate declare one of this name.
     teacher: ClassVar[str | None] = None

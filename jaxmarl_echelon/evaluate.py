@@ -30,7 +30,9 @@ def parse() -> argparse.Namespace:
         "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
     )
     parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
-    parser.add_argument("--episode", type=int, help="which episode to animate (default: the first success)")
+    parser.add_argument(
+        "--episode", type=int, help="which episode to animate or print (default: the first success)"
+    )
     parser.add_argument(
         "--baselines",
         action="store_true",
@@ -40,6 +42,11 @@ def parse() -> argparse.Namespace:
         "--ladder",
         action="store_true",
         help="score the policy on every phase of the run's curriculum, or else of the environment's",
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="print one episode as text, e.g. a game move by move (--episode chooses which)",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
@@ -75,9 +82,13 @@ def main() -> None:
         raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
     folder, facts, config, program, state = load(arguments.path, arguments.checkpoint, arguments.overrides)
     episodes = arguments.episodes or config.eval_episodes
+    if arguments.episode is not None and not 0 <= arguments.episode < episodes:
+        raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
+    viewer = program.env.viewer
+    if arguments.show and not (viewer and viewer.tells):
+        raise command_line.UsageError(f"--show: episodes of {program.env.spec.name} cannot be told as text")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    viewer = program.env.viewer
     rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
@@ -98,7 +109,8 @@ def main() -> None:
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if viewer:
-        show(program, config, state, viewer, episodes, output, arguments.episode, console)
+        shown = arguments.episode, console
+        show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
 
 
 def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
@@ -190,8 +202,24 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
-def show(program, config, state, viewer, episodes: int, output: Path, episode: int | None, console) -> None:
-    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay."""
+def show(
+    program,
+    config,
+    state,
+    viewer,
+    episodes: int,
+    output: Path,
+    episode: int | None,
+    console,
+    *,
+    told: bool = False,
+) -> None:
+    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay.
+
+    Prints that episode as text if it is to be `told`; viewers that draw nothing are only asked for that.
+    """
+    if not (viewer.draws or told):
+        return
     key = stream_key(config.seed, Stream.PICTURES)
 
     @jax.jit
@@ -201,6 +229,11 @@ def show(program, config, state, viewer, episodes: int, output: Path, episode: i
     recorded = jax.device_get(play(state, program.world))
     if episode is None:
         episode = interesting(program, recorded)
+    if told:
+        text = viewer.text(recorded, episode)
+        console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
+    if not viewer.draws:
+        return
     viewer.picture(output / "trajectories.png", recorded)
     viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
     viewer.replay(output / "replay.html", recorded, episode)

@@ -12,8 +12,9 @@ from algos.types import Agent
 from jaxmarl_echelon import evaluate
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.agents import make_actors
-from jaxmarl_echelon.training.config import SHARED, RunConfig
+from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.controllers import to_space
+from jaxmarl_echelon.training.seating import POOL, SHARED
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -109,9 +110,9 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
 def _learner(config: RunConfig, role: str) -> str:
     """The role whose learner controls a role."""
     sharing: Mapping[str, str] = {
-        name: controller.removeprefix(SHARED)
+        name: controller.removeprefix(SHARED).removeprefix(POOL)
         for name, controller in config.controllers.items()
-        if controller.startswith(SHARED)
+        if controller.startswith((SHARED, POOL))
     }
     actors = {name: name for name in config.algos} | sharing
     if role not in actors:

@@ -27,6 +27,7 @@ from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import plots, tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.plots import learning_curve
+from jaxmarl_echelon.tracking.pool_plot import pool_plot
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import devices, group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.devices import Layout
@@ -245,6 +246,8 @@ def conclude(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
     tables_read = (folder / "metrics.csv", folder / "eval.csv")
     learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
+    if (folder / "pool.csv").exists():
+        pool_plot(folder / "pool.png", folder / "pool.csv")
     if job.group:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))

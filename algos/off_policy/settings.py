@@ -41,6 +41,7 @@ class OffPolicySettings(LearnerSettings):
       replay: settings of the replay, or a mapping of them.
     """
 
+    replays: ClassVar[bool] = True
     NAME: ClassVar[str]
     # Whether n-step targets need the intermediate states.
     BETWEEN: ClassVar[bool] = False

@@ -229,7 +229,7 @@ class PPOSettings(OnPolicySettings):
         for key, value in counts.items():
             require_count(key, value)
         if sizes["horizon"] == AUTO:
-            sizes["horizon"] = plan_horizon(num_envs * agents, segments, batch_size, AUTO)
+            sizes["horizon"] = plan_horizon(int(num_envs * agents), segments, batch_size, AUTO)
         return settings | {
             "horizon": sizes["horizon"],
             "batch_size": None if batch_size == AUTO else batch_size,

@@ -60,6 +60,11 @@ class EnvSpec:
         returns only.
       late: whether agents that wait (not alive, not terminated: for their turn or the end) receive
         rewards, which are credited to their last decision.
+      turns: N, if the N agents of the only role decide strictly one after another: at decision t of an
+        episode only agent t mod N may be alive, or nobody, where the turn passes by itself. 0: all decide at
+        once. Needs `late` and the results `score/i`, the final scores by seat.
+      hidden: whether agents of one game see different things, so that evaluations sample their actions: a
+        predictable policy can be exploited.
     """
 
     name: str
@@ -70,6 +75,8 @@ class EnvSpec:
     results: tuple[Result, ...] = ()
     score: str | None = None
     late: bool = False
+    turns: int = 0
+    hidden: bool = False
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""
@@ -201,9 +208,13 @@ class Viewer:
 
     Attributes:
       snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
+      draws: whether it makes pictures.
+      tells: whether it tells episodes as text.
     """
 
     snapshot: Callable
+    draws: bool = True
+    tells: bool = False
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws all recorded episodes as one picture."""
@@ -215,6 +226,10 @@ class Viewer:
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one recorded episode as an interactive page; writes nothing by default."""
+
+    def text(self, evaluation, episode: int) -> str:
+        """One recorded episode as lines of text, if it `tells`."""
+        raise NotImplementedError
 
 
 class Environment:
@@ -230,6 +245,8 @@ class Environment:
       baselines: names of the scripts that a trained policy is compared with.
       references: per role the scripts whose score is always reported beside the learner's.
       controllers: default controllers by role; a learner for omitted roles.
+      opponents: per role with `EnvSpec.turns` the script that plays in evaluations for all seats but one;
+        the seat that is scored is that of the episode's number. Without, one controller plays all seats.
       blocks: per role the structure of its observations.
       goals: per role the location of goals in observations, for hindsight relabelling.
       viewer: renders evaluations, or None.
@@ -241,6 +258,7 @@ class Environment:
     baselines: tuple[str, ...] = ()
     references: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     controllers: Mapping[str, str] = MappingProxyType({})
+    opponents: Mapping[str, str] = MappingProxyType({})
     blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
     goals: Mapping[str, Goal] = MappingProxyType({})
     viewer: Viewer | None = None

@@ -44,8 +44,9 @@ def check_env(
     * purity: the same key and actions give the same bits; results agree with and without `jax.jit` and
       `jax.vmap`;
     * play: all values are finite, observations lie in their space, flags are consistent (see `TimeStep`),
-      agents whose story is over are not alive and get no reward unless a new story begins, results are in
-      range, and every episode ends within `spec.episode_limit` decisions.
+      agents whose story is over are not alive and get no reward unless a new story begins, agents that take
+      turns (`EnvSpec.turns`) are alive only in their turn and end together, results are in range, and every
+      episode ends within `spec.episode_limit` decisions.
 
     A reset that ignores its key only causes a warning.
 
@@ -99,6 +100,7 @@ def _check_spec(spec: EnvSpec) -> None:
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
     require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    _check_turns(spec)
     _check_results(spec)
     _require_score(spec, spec.score, "spec.score")
     first = spec.roles[0]
@@ -107,6 +109,19 @@ def _check_spec(spec: EnvSpec) -> None:
         f"spec.roles: {first.name!r}.score is {first.score!r}, expected spec.score {spec.score!r} or None "
         "for the first role",
     )
+
+
+def _check_turns(spec: EnvSpec) -> None:
+    if spec.turns == 0:
+        return
+    require(spec.turns >= 2, f"spec.turns is {spec.turns}, expected 0 or at least 2")
+    sizes = [role.size for role in spec.roles]
+    found = f"spec.turns is {spec.turns}, but the roles have sizes {sizes}"
+    require(sizes == [spec.turns], f"{found}: expected one role with an agent per turn")
+    require(spec.late, f"spec.turns is {spec.turns}, expected spec.late: seats are paid while they wait")
+    names = {result.name for result in spec.results}
+    missing = [f"score/{seat}" for seat in range(spec.turns) if f"score/{seat}" not in names]
+    require(not missing, f"spec.results lack {missing}, the final scores of seats that take turns")
 
 
 def _check_results(spec: EnvSpec) -> None:

@@ -53,6 +53,8 @@ def check_record(spec: EnvSpec, record: Record) -> None:
     for role in spec.roles:
         _check_spaces(role, record)
         _check_flags(spec, role.name, record)
+    if spec.turns:
+        _check_turns(spec, record)
     _check_codes(spec, record)
 
 
@@ -105,6 +107,34 @@ def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
     )
     why = "whose story is over" if spec.late else "that is not alive"
     _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
+
+
+def _check_turns(spec: EnvSpec, record: Record) -> None:
+    """Only the seat whose turn it is may be alive; all seats end together, and only then have scores."""
+    (role,) = spec.roles
+    ply = _plies(record.fresh)[:, None]
+    for time, now in ((record.before, ply), (record.after, ply + 1)):
+        due = np.arange(spec.turns) == now % spec.turns
+        alive, over = time.alive[role.name], time.over[:, None]
+        _forbid(alive & ~due, f"alive[{role.name!r}] is set for a seat whose turn it is not")
+        if role.name in time.action_mask:
+            waits = ~alive & ~over & ~time.action_mask[role.name].all(-1)
+            _forbid(waits, f"action_mask[{role.name!r}] forbids something to a seat that waits")
+        ended = time.terminated[role.name] | time.truncated[role.name]
+        _forbid(ended != over, f"terminated[{role.name!r}] is not set for all seats exactly when it is over")
+        for seat in range(spec.turns):
+            early = ~time.over & (time.info[f"score/{seat}"] != 0)
+            _forbid(early, f"info['score/{seat}'] is not 0 while the episode runs")
+
+
+def _plies(fresh: np.ndarray) -> np.ndarray:
+    """`[steps]` decisions taken in each episode before each step."""
+    result, now = np.zeros(len(fresh), int), 0
+    for step, begins in enumerate(fresh):
+        now = 0 if begins else now
+        result[step] = now
+        now += 1
+    return result
 
 
 def _story_over(record: Record, name: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 NAMESPACES = (
-    "train", "episodes", "eval", "eval_agg", "curriculum", "losses", "time", "pool", "events"
+    "train", "episodes", "eval", "eval_agg", "curriculum", "losses", "time", "pool", "entries", "events"
 )  # fmt: skip
 
 Values = Mapping[str, float | int | str]
@@ -94,7 +94,8 @@ class Tracker:
 
         Args:
           namespace: one of `NAMESPACES`. `episodes` and `eval` take one finished episode per call, of
-            training and evaluation respectively; `events` takes texts; the others take scalars at `step`.
+            training and evaluation respectively, `entries` one entry of an opponent pool; `events` takes
+            texts; the others take scalars at `step`.
           step: environment steps so far, a Python int.
           values: name without namespace (`success_rate`, `outcome/timeout`) to scalar.
 

@@ -85,10 +85,15 @@ class CsvSink(Sink):
 
     `metrics.csv` has one row per step (update) with columns `namespace/key`, `eval.csv` one per
     evaluation, `episodes.csv` one per finished training episode, `eval_episodes.csv` one per evaluation
-    episode.
+    episode, `pool.csv` one per update and entry of an opponent pool.
     """
 
-    FILES = {"eval_agg": "eval.csv", "episodes": "episodes.csv", "eval": "eval_episodes.csv"}
+    FILES = {
+        "eval_agg": "eval.csv",
+        "episodes": "episodes.csv",
+        "eval": "eval_episodes.csv",
+        "entries": "pool.csv",
+    }
 
     def __init__(self):
         self._metrics: Table | None = None

@@ -36,6 +36,7 @@ class RunView:
       best: (step, mean score) of the best evaluation, or None; ties are broken by the mean return, as for
         best checkpoints.
       events: newest events as (step, text).
+      entries: the newest rows of an opponent pool by entry; empty without one.
     """
 
     def __init__(self, run: RunInfo, now: float):
@@ -50,12 +51,16 @@ class RunView:
         self.best: tuple[int, float] | None = None
         self._best_score = (-math.inf, -math.inf)
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
+        self.entries: dict[int, Values] = {}
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
         """Records values as `Sink.write`; `now` is the time of the call."""
         if namespace in ("episodes", "eval"):
             if namespace == "episodes" and values.get("outcome"):
                 self.recent.append(str(values["outcome"]))
+            return
+        if namespace == "entries":
+            self.entries[int(values["entry"])] = dict(values)
             return
         for key, value in values.items():
             self._remember(namespace, key, value)

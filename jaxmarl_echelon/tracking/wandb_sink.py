@@ -61,7 +61,7 @@ class WandbSink(Sink):
         )
 
     def write(self, namespace: str, step: int, values: Values) -> None:
-        if namespace not in ("episodes", "eval"):
+        if namespace not in ("episodes", "eval", "entries"):
             self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
 
     def close(self) -> None:

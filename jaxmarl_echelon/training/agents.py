@@ -1,5 +1,6 @@
 """Learners, frozen policies, teachers and controllers of a run."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -9,9 +10,13 @@ from algos.types import Agent, PyTree
 from algos.vectorized import per_agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training.config import FROZEN, PER_AGENT, SHARED, RunConfig
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import turn_games
+from jaxmarl_echelon.training.pools.opponents import Seat, pooled
+from jaxmarl_echelon.training.seating import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
@@ -56,8 +61,8 @@ class FrozenPolicy(NamedTuple):
 
 
 def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
-    """Loads the policy of every role whose controller is `frozen:PATH`."""
-    return {
+    """Loads the policy of every role whose controller is `frozen:PATH`, and those of a pool."""
+    return fixed_policies(config) | {
         role: frozen_policy(
             config,
             role,
@@ -68,6 +73,68 @@ def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
         for role, name in config.controllers.items()
         if name.startswith(FROZEN)
     }
+
+
+def fixed_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the frozen policies among a pool's fixed opponents, by the names of `fixed_name`."""
+    if (role := config.pooled) is None:
+        return {}
+    size = config.env.spec.role(role).size
+    return {
+        fixed_name(number): frozen_policy(config, role, name.removeprefix(FROZEN), f"pool.fixed={name}", size)
+        for number, name in enumerate(config.pool.fixed)
+        if name.startswith(FROZEN)
+    }
+
+
+def fixed_name(number: int) -> str:
+    """Under which the state of a pool's fixed opponent is kept."""
+    return f"pool/{number}"
+
+
+def make_seat(config: RunConfig) -> Seat | None:
+    """The role that a pool plays; None without one."""
+    if (role := config.pooled) is None:
+        return None
+    owner = config.controllers[role].removeprefix(POOL)
+    decisions = config.horizon * max(config.env.spec.turns, 1)
+    pool = make_pool(config.pool, config.env.spec.episode_limit, decisions, own=config.rival == owner)
+    fixed = tuple(
+        fixed_name(number) if name.startswith(FROZEN) else None
+        for number, name in enumerate(config.pool.fixed)
+    )
+    return Seat(role, owner, config.rival, pool, fixed)
+
+
+def make_pooled(
+    config: RunConfig, env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]
+) -> controllers_lib.Controller:
+    """The controller of the role that a pool plays in training."""
+    seat = make_seat(config)
+    role, greedy = env.spec.role(seat.role), config.pool.greedy
+    fixed = []
+    for name, state in zip(config.pool.fixed, seat.fixed, strict=True):
+        if state is None:
+            policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
+            fixed.append(controllers_lib.script(policy))
+        else:
+            # In turn games it is asked for one seat at a time.
+            acting = replace(role, size=1) if env.spec.turns else role
+            fixed.append(controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy))
+    make = turn_games.pooled if env.spec.turns else pooled
+    return make(seat, agents[seat.owner], role, tuple(fixed))
+
+
+def assessed_by(config: RunConfig, role: str) -> str:
+    """Who plays a role in evaluations: its controller, or for a pool's role the environment's own script.
+
+    Where it has none the learner of the pool plays itself.
+    """
+    name = config.controllers[role]
+    if not name.startswith(POOL):
+        return name
+    usual = config.env.controllers.get(role)
+    return usual if usual not in (None, *LEARNERS) else SHARED + name.removeprefix(POOL)
 
 
 def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
@@ -89,8 +156,8 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     folder = checkpoints.find(stem, "best_eval")
     theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
     learnt = named or role
-    if (actor := theirs.controllers.get(learnt, "")).startswith(SHARED):
-        learnt = actor.removeprefix(SHARED)
+    if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
+        learnt = actor.removeprefix(SHARED).removeprefix(POOL)
     if learnt not in theirs.algos:
         raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
     ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
@@ -125,16 +192,21 @@ def make_controllers(
       env: its environment, possibly with another world; source of the scripts.
       agents: the learners.
       frozen: the frozen policies.
-      greedy: whether networks act deterministically instead of sampling.
+      greedy: whether networks act deterministically instead of sampling; they sample where `EnvSpec.hidden`.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
     for role in env.spec.roles:
-        policy = config.controllers[role.name].removeprefix(SHARED)
-        policy = policy if policy in acting else role.name
+        name = assessed_by(config, role.name)
+        if config.controllers[role.name].startswith(POOL) and not greedy:
+            result[role.name] = make_pooled(config, env, agents, frozen)
+            continue
+        policy = name.removeprefix(SHARED)
+        policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=greedy)
+            modes = greedy and not env.spec.hidden
+            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=modes)
         else:
-            policy = controllers_lib.find_script(env, role.name, config.controllers[role.name])
+            policy = controllers_lib.find_script(env, role.name, name)
             result[role.name] = controllers_lib.script(policy)
     return result

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from importlib import import_module
 from math import isfinite
 from typing import Any
@@ -17,6 +18,8 @@ from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import seating
 from jaxmarl_echelon.training.controllers import action_spec
 
 POSITIVE = (
@@ -30,7 +33,7 @@ POSITIVE = (
     "episode_rows",
     "shards",
 )
-BUILT = ("env", "algo", "algos", "curriculum", "controllers")
+BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool")
 ELSEWHERE = (
     "precision",
     "reward",
@@ -45,11 +48,9 @@ ELSEWHERE = (
     "distributed",
 )
 # Where a run lies, in configurations of runs from before these keys.
-PLACE = {"devices": None, "shards": 1, "distributed": "off"}
+PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
-LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
-LEARNERS = (LEARNER, PER_AGENT)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class RunConfig:
       curriculum: `(env) -> Curriculum`.
       controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
         (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
-        of this role, or of ROLE, in another run), or the name of one of the environment's scripts.
+        of this role, or of ROLE, in another run), "pool:ROLE" (a pool of past policies of that role's
+        learner, see docs/selfplay.md), or the name of one of the environment's scripts.
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
@@ -76,6 +78,7 @@ class RunConfig:
         start together; those episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
       episode_rows: finished episodes per update written to `episodes.csv`, at most.
+      pool: of past policies, where a role is played by one.
     """
 
     env: Environment
@@ -94,6 +97,7 @@ class RunConfig:
     episode_rows: int = 1024
     controllers: dict[str, str] = field(default_factory=dict)
     algos: dict[str, "LearnerSettings"] = field(default_factory=dict)
+    pool: PoolSettings = field(default_factory=PoolSettings)
 
     def __post_init__(self):
         for key in POSITIVE:
@@ -111,45 +115,26 @@ class RunConfig:
         for key in ("num_envs", "eval_episodes"):
             if getattr(self, key) % self.shards:
                 raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
-        object.__setattr__(self, "controllers", self._all_controllers())
+        object.__setattr__(self, "controllers", seating.checked(self.env, self.controllers))
         object.__setattr__(self, "algos", self._all_algos())
+        if self.pooled is not None:
+            seating.require_pool(self.env, self.controllers, self.pool, self.num_envs, self.shards)
+            if self.env.spec.turns and self.algos[self.pooled].replays:
+                where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
+                raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
 
-    def _all_controllers(self) -> dict[str, str]:
-        roles = [role.name for role in self.env.spec.roles]
-        for role in self.controllers:
-            if role not in roles:
-                raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
-        chosen = _controllers(self.env, self.controllers)
-        if not any(name in LEARNERS for name in chosen.values()):
-            raise ValueError(f"controllers={chosen}: at least one role must be a learner")
-        for role, name in chosen.items():
-            if name.startswith(SHARED):
-                self._require_shared(role, name, chosen)
-        return chosen
+    @property
+    def pooled(self) -> str | None:
+        """The role that a pool plays; None without one."""
+        return seating.pooled(self.controllers)
 
-    def _require_shared(self, role: str, name: str, chosen: Mapping[str, str]) -> None:
-        learners = [learner for learner, other in chosen.items() if other == LEARNER]
-        owner = name.removeprefix(SHARED)
-        if chosen.get(owner) == PER_AGENT:
-            raise ValueError(
-                f"controllers.{role}={name}: {owner} has a learner per agent, which nobody can share"
-            )
-        if owner not in learners:
-            allowed = ", ".join(SHARED + learner for learner in learners)
-            raise ValueError(f"controllers.{role}={name}: no such learner; allowed: {allowed}")
-        ours, theirs = self.env.spec.role(role), self.env.spec.role(owner)
-        if not ours.fits(theirs):
-            raise ValueError(
-                f"controllers.{role}={name}: {role} and {owner} must see and do the same; observations are "
-                f"{ours.observation.shape} and {theirs.observation.shape}"
-            )
-        if ours.critic_observation != theirs.critic_observation:
-            raise ValueError(
-                f"controllers.{role}={name}: the critics of {role} and {owner} must see the same"
-            )
+    @property
+    def rival(self) -> str:
+        """The learner that plays against the pool; see `seating.rival`."""
+        return seating.rival(self.controllers, self.pooled)
 
     def _all_algos(self) -> dict[str, "LearnerSettings"]:
-        learners = [role for role, name in self.controllers.items() if name in LEARNERS]
+        learners = [role for role, name in self.controllers.items() if seating.learns(role, name)]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
@@ -172,7 +157,7 @@ class RunConfig:
         """Positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
         sizes = {
-            "samples": self.num_envs * self.agents(name),
+            "samples": self.columns(name),
             "episode_limit": self.env.spec.episode_limit,
             "goal": self.env.goals.get(name),
             "blocks": tuple(self.env.blocks.get(name, ())),
@@ -188,11 +173,15 @@ class RunConfig:
 
     def agents(self, learner: str) -> int:
         """Agents per environment of a learner's policy, or of each of its policies."""
-        return _agents(self.env, self.controllers, learner)
+        return seating.agents(self.env, self.controllers, learner)
+
+    def columns(self, learner: str) -> int:
+        """Agents side by side from whose decisions a learner learns, over all environments."""
+        return int(self.num_envs * seating.share(self.env, self.controllers, learner, self.pool))
 
     def policies(self, learner: str) -> int:
         """Number of policies of a learner: 1, or one per agent."""
-        return self.env.spec.role(learner).size if self.controllers[learner] == PER_AGENT else 1
+        return self.env.spec.role(learner).size if self.controllers[learner] == seating.PER_AGENT else 1
 
     @property
     def segments(self) -> int:
@@ -206,8 +195,10 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps per update."""
-        return self.num_envs * self.horizon
+        """Environment steps per update; in turn games, where a row is a seat's own decision, one per seat."""
+        replays = any(algo.replays for algo in self.algos.values())
+        plies = 1 if replays else max(self.env.spec.turns, 1)
+        return self.num_envs * self.horizon * plies
 
     @property
     def updates(self) -> int:
@@ -216,25 +207,9 @@ class RunConfig:
         return -(-self.total_env_steps // chunk) * self.updates_per_chunk
 
 
-def _controllers(env: Environment, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Controllers of all roles: the chosen ones, else the environment's defaults."""
-    return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
-
-
-def _agents(env: Environment, controllers: Mapping[str, str], learner: str) -> int:
-    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
-    if controllers[learner] == PER_AGENT:
-        return 1
-    sharing = (role for role, name in controllers.items() if name == SHARED + learner)
-    return sum(env.spec.role(role).size for role in (learner, *sharing))
-
-
 def plans(config: RunConfig) -> dict[str, Plan]:
     """Role name to `Plan`, for learners that have one."""
-    found = {
-        name: algo.plan(config.num_envs * config.agents(name), config.num_envs)
-        for name, algo in config.algos.items()
-    }
+    found = {name: algo.plan(config.columns(name), config.num_envs) for name, algo in config.algos.items()}
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
@@ -259,8 +234,10 @@ def read(config: DictConfig) -> RunConfig:
     _require("env", config.env, env, "spec")
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
-    acting = _controllers(env, controllers)
-    agents = {role: _agents(env, acting, role) for role, name in acting.items() if name in LEARNERS}
+    acting = seating.of_roles(env, controllers)
+    pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
+    learning = (role for role, name in acting.items() if seating.learns(role, name))
+    agents = {role: seating.share(env, acting, role, pool) for role in learning}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(
@@ -269,6 +246,7 @@ def read(config: DictConfig) -> RunConfig:
         algos=_read_algos(config, agents),
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
+        pool=pool,
         shards=1 if config.get("shards") is None else config.shards,
         **{key: config[key] for key in keys},
     )
@@ -285,7 +263,7 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
     return config
 
 
-def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, LearnerSettings]:
+def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str, LearnerSettings]:
     """Settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
@@ -294,7 +272,7 @@ def _read_algos(config: DictConfig, agents: Mapping[str, int]) -> dict[str, Lear
     return result
 
 
-def _sized(node: DictConfig, num_envs: int, agents: int | None) -> DictConfig:
+def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConfig:
     """A learner's node with settings derived from the run's sizes; unchanged if `agents` is None."""
     kind = _target(node)
     if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
@@ -321,7 +299,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 def _refuse_shapeless(config: DictConfig) -> None:
     """Raises ValueError unless nodes are mappings and controller names are strings."""
     needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
-    optional = {key: config.get(key) for key in ("reward", "controllers", "algos")}
+    optional = {key: config.get(key) for key in ("reward", "controllers", "algos", "pool")}
     needed |= {key: value for key, value in optional.items() if value is not None}
     roles = optional["algos"].items() if OmegaConf.is_dict(optional["algos"]) else ()
     needed |= {f"algos.{role}": value for role, value in roles}

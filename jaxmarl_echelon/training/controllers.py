@@ -38,11 +38,13 @@ class Controller(NamedTuple):
       act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
         `action` is in the role's action space, `choice` a learner's `Choice`, otherwise None.
       policy: name of the policy whose state it acts with; None for scripts.
+      scored: `(num_envs) -> bool [E, A]`, the agents that an evaluation reports on; None for all.
     """
 
     init: Callable
     act: Callable
     policy: str | None = None
+    scored: Callable | None = None
 
 
 def action_spec(space: Space) -> ActionSpec:
@@ -127,8 +129,46 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
     return Controller(init, act, next((option.policy for option in options if option.policy), None))
 
 
-def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
+def against(mine: Controller, other: Controller, seats: int) -> Controller:
+    """Controller of a turn game's seats: `mine` has one, `other`, which needs no policy, the rest.
+
+    The seat is the environment's number modulo N, so that every seat is played equally often. Only it is
+    scored.
+    """
+
+    def scored(num_envs):
+        return (axis.numbers(num_envs) % seats)[:, None] == jnp.arange(seats)
+
+    def init(num_envs):
+        return mine.init(num_envs), other.init(num_envs)
+
+    def act(key, state, memories, view, reset):
+        key_mine, key_other = jax.random.split(key)
+        memory, action, choice = mine.act(key_mine, state, memories[0], view, reset)
+        others, reply, _ = other.act(key_other, None, memories[1], view, reset)
+        own = scored(reset.shape[0])
+        chosen = jnp.where(own.reshape(own.shape + (1,) * (action.ndim - 2)), action, reply)
+        return (memory, others), chosen, choice
+
+    return Controller(init, act, mine.policy, scored)
+
+
+def against_opponents(env: Environment, controllers: dict[str, Controller]) -> dict[str, Controller]:
+    """The controllers of an evaluation, with the environment's opponents at the other seats."""
+    return controllers | {
+        role: against(controllers[role], script(find_script(env, role, name)), env.spec.turns)
+        for role, name in env.opponents.items()
+    }
+
+
+def find_script(env: Environment, role: str, name: str, where: str | None = None) -> ScriptedPolicy:
     """Returns a script of the environment; `NAME_ROLE` takes precedence over `NAME`.
+
+    Args:
+      env: the environment.
+      role: the role it acts for.
+      name: the script.
+      where: the setting that names it, if it is not the role's controller, for which other names are allowed.
 
     Raises:
       ValueError: one line that lists the allowed names, for an unknown script.
@@ -140,5 +180,8 @@ def find_script(env: Environment, role: str, name: str) -> ScriptedPolicy:
             return scripts[key]
     others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
-    known = ", ".join(["learner", "learner:per_agent", *fitting])
-    raise ValueError(f"controllers.{role}={name}: unknown controller; allowed: {known}")
+    learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
+    if where is not None:
+        learning, unknown = ["frozen:PATH"], f"no script of {role}"
+    known = ", ".join([*learning, *fitting])
+    raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")

@@ -29,7 +29,7 @@ class Evaluation:
 
     Attributes:
       quarantined: `[N]` bool; a value was not finite: the episode is not counted.
-      present: role name to `[N, A]` bool; the slot was filled at any time.
+      present: role name to `[N, A]` bool; the slot was filled at any time, and is reported on.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
       results: by name as in `EnvSpec.results`, `[N]` or, per agent, `[N, A]`; codes are -1 for none.
@@ -143,7 +143,11 @@ def play(
     carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
     sums = carry[0].tree.sums
-    played = (carry[-1], sums.present, sums.episode_return, sums.length, sums.results)
+    present = {
+        role: flag if controllers[role].scored is None else flag & controllers[role].scored(number)
+        for role, flag in sums.present.items()
+    }
+    played = (carry[-1], present, sums.episode_return, sums.length, sums.results)
     return Evaluation(*axis.gather(played), frames=axis.gather(frames, 1))
 
 

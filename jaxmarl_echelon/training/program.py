@@ -12,11 +12,15 @@ from algos.types import Agent, shared_only
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training import evaluation, rollout, statistics
-from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers
+from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
+from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers, make_seat
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.types import RunState
 
@@ -29,10 +33,12 @@ class Report(NamedTuple):
     Attributes:
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
       episodes: table of finished episodes, see `statistics.episode_rows`.
+      entries: table of the pool's entries, see `selfplay.report.rows`; empty without a pool.
     """
 
     metrics: dict[str, jax.Array]
     episodes: dict[str, jax.Array]
+    entries: dict[str, jax.Array] = {}
 
 
 class Assessment(NamedTuple):
@@ -79,7 +85,8 @@ class Program(NamedTuple):
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`.
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
+        the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` with only what acting and evaluation need.
       local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
@@ -148,14 +155,17 @@ def make_program(
 
     seats(env)  # unknown controllers raise here instead of at trace time
 
-    spread = Shards(config.shards)
+    if config.pooled is not None:
+        seats(env, False)
+    spread, seat = Shards(config.shards), make_seat(config)
 
     def local(run):
         return local_of_run(agents, run)
 
     def collector(world):
         here = placed(world)
-        return rollout.Collector(here, agents, seats(here, False), config.horizon, config.segments)
+        acting = seats(here, False)
+        return rollout.Collector(here, agents, acting, config.horizon, config.segments, seat)
 
     def init(key, course=None, world=None):
         def one(key, course, world):
@@ -174,7 +184,8 @@ def make_program(
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
         params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
-        return evaluation.play(here, seats(here), policies, key, params, record)
+        playing = controllers_lib.against_opponents(here, seats(here))
+        return evaluation.play(here, playing, policies, key, params, record)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
@@ -260,6 +271,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         tickets=None,
         recent=None,
         pending=None,
+        pool=None,
     )
 
 
@@ -300,6 +312,10 @@ def initial_state(
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
+    pool, seat = None, collector.seat
+    if seat is not None:
+        policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
+        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy)
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
     episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
@@ -311,27 +327,31 @@ def initial_state(
         memories={role: c.init(number) for role, c in collector.controllers.items()},
         reset=jnp.ones(number, bool),
         episodes=episodes,
-        stagger=jnp.where(config.stagger, stagger, 0),
+        # Turn games end at their own times, and a part of one must not be broken off.
+        stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
         pending=rollout.no_pending(collector, episodes.time),
         updates=jnp.int32(0),
+        pool=pool,
     )
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
     key, key_rollout, key_learn = jax.random.split(run.key, 3)
-    run, collected = rollout.collect(
-        collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum)
-    )
+    collect = rollout.collect
+    if turns.drives(collector):
+        collect = turns.collect if collector.seat is None else turn_games.collect
+    run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in collected.rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
     flow = collected.flow
+    pool = advanced_pool(collector, run, policies, flow.finished)
     course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
     newest = statistics.ended(flow.finished, config.window, newest=True).finished
     run = run.replace(
@@ -341,6 +361,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         tickets=tickets,
         recent=statistics.recent_add(run.recent, newest, collector.env.spec),
         updates=run.updates + 1,
+        pool=pool,
     )
     roles = tuple(collector.agents)
     metrics = {}
@@ -351,4 +372,19 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = axis.sum(collected.quarantined)
     rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
-    return run, Report(metrics, rows)
+    entries = {}
+    if collector.seat is not None:
+        metrics |= pool_report.metrics(collector.seat.pool, pool)
+        entries = pool_report.rows(collector.seat.pool, pool)
+    return run, Report(metrics, rows, entries)
+
+
+def advanced_pool(collector, run: RunState, policies: dict[str, PyTree], finished: Finished) -> PyTree:
+    """The pool after a rollout's games and the learners' updates; None without one."""
+    seat = collector.seat
+    if seat is None:
+        return None
+    counts = opponents.count(collector.env.spec, seat, finished)
+    policy = collector.agents[seat.owner].policy_state(policies[seat.owner])
+    key = jax.random.fold_in(run.key, run.updates)
+    return pool_lib.after_update(seat.pool, run.pool, key, counts, policy)

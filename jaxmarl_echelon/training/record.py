@@ -14,6 +14,8 @@ import numpy as np
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.selfplay.pool import EMPTY
+from jaxmarl_echelon.selfplay.report import KINDS
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training.config import RunConfig
@@ -73,6 +75,7 @@ class Record:
         self.config, self.program, self.resolved = config, program, resolved
         self.folder, self.tracker, self.progress = folder, tracker, progress
         self.checkpoints = folder / "checkpoints"
+        self.snapshots: np.ndarray | None = None
 
     @property
     def step(self) -> int:
@@ -103,6 +106,8 @@ class Record:
             self.progress.updates += 1
             metrics = {name: float(values[index]) for name, values in reports.metrics.items()}
             self._episodes({name: values[index] for name, values in reports.episodes.items()})
+            if reports.entries:
+                self._entries({name: values[index] for name, values in reports.entries.items()})
             metrics["train/episodes"] = float(self.progress.episodes)
             metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
             metrics["time/train_seconds"] = self.progress.seconds
@@ -151,6 +156,25 @@ class Record:
             values |= self._names(values)
             self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
         self.progress.episodes += number
+
+    def _entries(self, table: dict[str, np.ndarray]) -> None:
+        """Logs the filled entries of a pool, and which snapshots came and went."""
+        for entry, values in enumerate(plain_rows(table)):
+            if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
+                continue
+            names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
+            self.tracker.log("entries", self.step, names | values | names)
+        now = table["iteration"]
+        before, self.snapshots = self.snapshots, now
+        for entry in () if before is None else np.flatnonzero(now != before):
+            gone = f", in the place of #{before[entry]}" if before[entry] >= 0 else ""
+            self.tracker.event(self.step, f"pool: snapshot #{now[entry]}{gone}")
+
+    def _entry_name(self, entry: int, iteration: int) -> str:
+        pool = self.config.pool
+        if entry > pool.capacity:
+            return pool.fixed[entry - pool.capacity - 1]
+        return f"#{iteration}" if entry else f"{self.config.rival} now"
 
     def _names(self, values: dict[str, float]) -> dict[str, str]:
         """The labels of an episode's codes and tags."""
@@ -254,6 +278,12 @@ class Record:
             "best": self.progress.best,
             "versions": versions(),
         }
+
+
+def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:
+    """The rows of a table of columns `[n]`, as Python numbers."""
+    columns = [column.tolist() for column in table.values()]
+    return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:

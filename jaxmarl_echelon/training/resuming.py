@@ -199,6 +199,7 @@ RULES: dict[str, Rule] = {
     "ablate": keeps,
     "variants": keeps,
     "shards": keeps,
+    "pool": keeps,
     "devices": applies,
     "distributed": applies,
 }

@@ -11,6 +11,8 @@ from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
 from jaxmarl_echelon.training.play import decide
+from jaxmarl_echelon.training.pools.meetings import meetings
+from jaxmarl_echelon.training.pools.opponents import Seat, split
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
 
@@ -30,6 +32,7 @@ class Collector(NamedTuple):
       controllers: role name to its controller.
       horizon: decisions T per rollout.
       segments: equal parts of a rollout; the recurrent state is stored at the start of each.
+      seat: the role that a pool plays; None without one.
     """
 
     env: Environment
@@ -37,6 +40,7 @@ class Collector(NamedTuple):
     controllers: dict[str, Controller]
     horizon: int
     segments: int = 1
+    seat: Seat | None = None
 
     def learning(self, when: str) -> dict[str, Agent]:
         """The agents that learn per `when`: "rollout" or "step"."""
@@ -45,7 +49,20 @@ class Collector(NamedTuple):
     def seats(self, learner: str) -> tuple[str, ...]:
         """The roles that a learner controls and learns from, its own first."""
         others = (r for r, c in self.controllers.items() if c.policy == learner and r != learner)
-        return (learner, *others)
+        pooled = self.seat is not None and self.seat.owner == learner and self.seat.role != learner
+        mirrors = pooled and self.seat.pool.settings.mirrored > 0
+        return (learner, *others, *([self.seat.role] if mirrors else []))
+
+    def part(self, role: str, tree: PyTree) -> PyTree:
+        """Of arrays `[E, ...]` the environments in which a role's learner plays it, and learns."""
+        if self.seat is None or self.seat.role != role:
+            return tree
+        return split(tree, self.seat.mirrored(jax.tree.leaves(tree)[0].shape[0]))[0]
+
+    def memory(self, role: str, memories: dict[str, PyTree]) -> PyTree:
+        """The memory of a role's learner, in the environments of `part`."""
+        pooled = self.seat is not None and self.seat.role == role
+        return memories[role].mirror if pooled else memories[role]
 
 
 class Collected(NamedTuple):
@@ -87,14 +104,14 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
         return {}
     return {
         role: Pending(
-            obs=jax.tree.map(jnp.zeros_like, time.obs[role]),
+            obs=jax.tree.map(jnp.zeros_like, now.obs[role]),
             action=jnp.zeros((*alive.shape, action_spec(collector.env.spec.role(role).action).dimensions)),
             reward=jnp.zeros(alive.shape, jnp.float32),
             waits=jnp.zeros(alive.shape, bool),
         )
         for learner in collector.learning("step")
         for role in collector.seats(learner)
-        for alive in [time.alive[role]]
+        for now, alive in [collector.part(role, (time, time.alive[role]))]
     }
 
 
@@ -136,20 +153,29 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
       the advanced run and the rollout.
     """
     recorded, learning = collector.learning("rollout"), collector.learning("step")
+    met = meetings(collector.seat, collector.agents, run)
 
-    def step(run, step_key):
+    def step(run, inputs):
+        step_key, last = inputs
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
         view = View(run.episodes.env, run.episodes.params, run.episodes.time)
         keys = jax.random.split(key_act, len(collector.controllers))
         memories, actions, choices = decide(
-            collector.controllers, run.policies, keys, run.memories, view, run.reset
+            collector.controllers, met.policies(run), keys, run.memories, view, run.reset
         )
         episodes, transition = episodes_lib.step(
-            collector.env, key_env, run.episodes, actions, draw, cut=run.stagger == 1
+            collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run.stagger == 1, last)
         )
         records = {
             role: _joined(
-                _record(agent, run, role, seat, choices[seat], memories[seat], transition)
+                _record(
+                    agent,
+                    run.policies[role],
+                    seat,
+                    collector.part(seat, moment_of(run, transition)),
+                    choices[seat],
+                    collector.memory(seat, memories),
+                )
                 for seat in collector.seats(role)
             )
             for role, agent in recorded.items()
@@ -159,16 +185,22 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
             decided = {
-                seat: _transition(collector.env, run, seat, choices[seat].action, transition)
+                seat: _transition(
+                    collector.env,
+                    seat,
+                    collector.part(seat, moment_of(run, transition)),
+                    choices[seat].action,
+                )
                 for seat in collector.seats(role)
             }
             for seat in (seat for seat in decided if seat in pending):
-                goes_on = ~transition.time.alive[seat] & ~decided[seat].boundary
+                alive = collector.part(seat, transition.time.alive[seat])
+                goes_on = ~alive & ~decided[seat].boundary
                 pending[seat], complete = settle(pending[seat], decided[seat], goes_on)
-                sound = ~transition.quarantined[:, None]
+                sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
-        flow = _flow(run, transition)
+        flow = met.tagged(flow_of(run, transition))
         run = run.replace(
             policies=policies,
             pending=pending,
@@ -179,13 +211,17 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         )
         return run, (records, metrics, flow, jnp.sum(transition.quarantined))
 
-    def segment(run, keys):
-        carries = {role: _joined(run.memories[seat] for seat in collector.seats(role)) for role in recorded}
-        run, played = jax.lax.scan(step, run, keys)
+    def segment(run, inputs):
+        carries = {
+            role: _joined(collector.memory(seat, run.memories) for seat in collector.seats(role))
+            for role in recorded
+        }
+        run, played = jax.lax.scan(step, run, inputs)
         return run, (carries, played)
 
     keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
-    run, (carries, played) = jax.lax.scan(segment, run, keys, unroll=collector.segments == 1)
+    inputs = (keys, met.last(collector.horizon, collector.segments))
+    run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
     records, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
@@ -202,7 +238,27 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
 
 
-def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
+class Moment(NamedTuple):
+    """One decision of E environments: time steps before and after it, and what became of it.
+
+    Attributes:
+      before, after: time steps.
+      reset: `[E]` bool; the episode begins with it.
+      transition: see `episodes.Stepped`.
+    """
+
+    before: TimeStep
+    after: TimeStep
+    reset: jax.Array
+    transition: episodes_lib.Stepped
+
+
+def moment_of(run: RunState, transition: episodes_lib.Stepped) -> Moment:
+    """The decision that led from a run's state to a transition."""
+    return Moment(run.episodes.time, transition.time, run.reset, transition)
+
+
+def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """Starts and ends of episodes at one decision, `[E]`.
 
     Episodes that start before their environment's stagger has elapsed are not counted, cut or not: the
@@ -219,8 +275,19 @@ def _flow(run: RunState, transition: episodes_lib.Stepped) -> Flow:
 
 
 def _joined(parts) -> PyTree:
-    """Concatenates arrays `[E, A, ...]` of several roles along the agent axis."""
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1) if len(x) > 1 else x[0], *parts)
+    """Concatenates arrays `[E, A, ...]` of several roles along the agent axis.
+
+    Of different numbers of environments as columns `[C, 1, ...]`.
+    """
+
+    def join(*x):
+        if len(x) == 1:
+            return x[0]
+        if len({one.shape[0] for one in x}) == 1:
+            return jnp.concatenate(x, axis=1)
+        return jnp.concatenate([one.reshape(-1, 1, *one.shape[2:]) for one in x])
+
+    return jax.tree.map(join, *parts)
 
 
 def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -235,8 +302,8 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
 
 
-def _transition(env, run: RunState, role: str, action: jax.Array, transition) -> Transition:
-    before, after = run.episodes.time, transition.time
+def _transition(env, role: str, moment: Moment, action: jax.Array) -> Transition:
+    before, after, transition = moment.before, moment.after, moment.transition
     alive = transition.acted[role]
     score = env.spec.scores(transition.finished.results, role)
     success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
@@ -253,8 +320,8 @@ def _transition(env, run: RunState, role: str, action: jax.Array, transition) ->
     )
 
 
-def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry, transition) -> dict:
-    before, after = run.episodes.time, transition.time
+def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry) -> dict:
+    before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
     concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
@@ -264,10 +331,10 @@ def _record(agent: Agent, run: RunState, learner: str, role: str, choice, carry,
         "action": choice.action,
         "extras": choice.extras,
         "reward": after.reward[role],
-        "reset": before.restarts(role, run.reset),
+        "reset": before.restarts(role, moment.reset),
         "discount": jnp.where(after.terminated[role], 0.0, 1.0),
         "boundary": after.terminated[role] | after.truncated[role] | over,
-        "bootstrap": _bootstrap(agent, run.policies[learner], truncated, after, role, carry),
+        "bootstrap": _bootstrap(agent, state, truncated, after, role, carry),
         "alive": transition.acted[role],
         "skip": waited,
         "mask": before.action_mask.get(role),
@@ -297,7 +364,8 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
 def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
     """`[E, A]` bool; agents of a learner that wait at the end of the rollout; None unless `EnvSpec.late`."""
     waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
-    return _joined(waits[role] for role in collector.seats(learner)) if waits else None
+    seats = collector.seats(learner)
+    return _joined(collector.part(role, waits[role]) for role in seats) if waits else None
 
 
 def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
@@ -310,7 +378,9 @@ def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | No
         return None
 
     def value(role):
-        obs, reset = observed(agent, time, role), time.restarts(role, run.reset)
-        return agent.value(state, obs, run.memories[role], reset, time.action_mask.get(role))
+        now, reset = collector.part(role, (time, run.reset))
+        obs, reset = observed(agent, now, role), now.restarts(role, reset)
+        carry = collector.memory(role, run.memories)
+        return agent.value(state, obs, carry, reset, now.action_mask.get(role))
 
     return _joined(value(role) for role in collector.seats(learner))

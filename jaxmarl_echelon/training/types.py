@@ -61,6 +61,7 @@ class RunState:
       pending: role name to incomplete transitions (`rollout.Pending`), for replay learners where
         `EnvSpec.late`.
       updates: int32, updates done.
+      pool: the pool of past policies (`selfplay.pool.PoolState`); None without one.
     """
 
     key: jax.Array
@@ -74,3 +75,4 @@ class RunState:
     recent: Recent
     pending: dict[str, PyTree]
     updates: jax.Array
+    pool: PyTree = None

@@ -13,6 +13,7 @@ from rich.text import Text
 from jaxmarl_echelon.tracking.formats import clock, count
 from jaxmarl_echelon.tracking.panels.curriculum import curriculum
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, meter, numbers, panel
+from jaxmarl_echelon.tracking.panels.pool import pool
 from jaxmarl_echelon.tracking.panels.results import evaluation, training
 from jaxmarl_echelon.tracking.view import RunView
 
@@ -68,18 +69,20 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
 def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
     """Panels of the last row, as many as fit.
 
-    In order: curriculum, the environment's measures, losses, pool, reward components (largest first);
-    events are always last.
+    In order: curriculum, opponent pool, the environment's measures, losses, reward components (largest
+    first); events are always last.
     """
     rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
-    room = max(width // PANEL_WIDTH, 1) - 1
+    # A pool's table of ratings takes two places.
+    room = max(width // PANEL_WIDTH, 1) - (2 if view.entries and width < 5 * PANEL_WIDTH else 1)
     found = [
         ("results", view.results()),
         ("losses", view.losses()),
-        ("pool", view.section("pool/")),
         ("reward", rewards),
     ]
     panels = [panel(title, numbers(values, height)) for title, values in found if values]
+    if view.entries:
+        panels.insert(0, pool(view, width // min(len(panels) + 2, room + 1) - 4, height))
     if with_curriculum and view.section("curriculum/") and room:
         panels.insert(0, curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))
     return [*panels[:room], events(view, height)]

@@ -1,0 +1,189 @@
+"""One environment around the rules of any turn game: turns, forced plies, forfeits, results."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_echelon.envs import settings
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
+from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.envs.textgames import scripts
+from jaxmarl_echelon.envs.textgames.rules import Rules, ranks_to_points
+from jaxmarl_echelon.envs.textgames.transcript import GameViewer
+
+ROLE = "player"
+
+
+@struct.dataclass
+class GameState:
+    """A game in progress.
+
+    Attributes:
+      game: the state of the rules.
+      ply: int32 plies so far, forced ones included.
+      move: int32 action of the last ply (`[choices]` for several); -1 where nobody decided.
+      offender: int32, the seat that forfeited by an illegal action; -1 for none.
+    """
+
+    game: PyTree
+    ply: jax.Array
+    move: jax.Array
+    offender: jax.Array
+
+
+class TextGame(Environment):
+    """A turn game as an environment with `EnvSpec.turns` seats of one role, `player`.
+
+    Seat `ply mod N` is due at every ply. Where the rules want another seat to decide (a pass, a seat that is
+    out, a round that asks one seat twice), the ply is forced: nobody is alive, and it passes by itself. The
+    reward is the final score. An illegal action forfeits: the offender gets `invalid_reward`, the others
+    `invalid_other`.
+
+    Results: `score/i`, the final score of seat i; per agent `points` (1 for a win, 0.5 for a draw), `win`,
+    `loss` and `payoff` (the score); and how the game ended.
+
+    Attributes:
+      rules: the game.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        own_scripts: Mapping[str, Callable] = MappingProxyType({}),
+        *,
+        opponent: str | None = "random",
+        invalid_reward: float = -1.0,
+        invalid_other: float = 1.0,
+    ):
+        """Builds the environment.
+
+        Args:
+          rules: the game.
+          own_scripts: name to `(key, state) -> action` of the seat that decides, besides `random`.
+          opponent: script that plays the other seats in evaluations; None: the learner itself.
+          invalid_reward: score of a seat that forfeits.
+          invalid_other: score of the others then.
+
+        Raises:
+          ValueError: one line, for an invalid setting.
+        """
+        self.rules = rules
+        players = {"random": scripts.random_legal(rules)} | dict(own_scripts)
+        self.scripts = {name: scripts.scripted(rules, player) for name, player in players.items()}
+        self.baselines = tuple(players)
+        if opponent is not None:
+            self.opponents = {ROLE: settings.choice("opponent", opponent, self.baselines)}
+        self._params = {
+            "invalid_reward": jnp.float32(settings.number("invalid_reward", invalid_reward)),
+            "invalid_other": jnp.float32(settings.number("invalid_other", invalid_other)),
+        }
+        self.spec = EnvSpec(
+            name=rules.name,
+            version=1,
+            roles=(Role(ROLE, rules.seats, Box((rules.features,), 0.0, 1.0), rules.space),),
+            decision_period=0.0,
+            episode_limit=rules.plies,
+            results=_results(rules.seats),
+            score="points",
+            late=True,
+            turns=rules.seats,
+            hidden=rules.hidden,
+        )
+        self.viewer = GameViewer(rules)
+
+    def default_params(self) -> dict[str, jax.Array]:
+        """Returns the scores of forfeited games."""
+        return self._params
+
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[GameState, TimeStep]:
+        """Starts a game."""
+        state = GameState(
+            game=self.rules.init(key),
+            ply=jnp.int32(0),
+            move=jnp.full(self.rules.space.shape, -1, jnp.int32),
+            offender=jnp.int32(-1),
+        )
+        return state, self._show(state, params)
+
+    def step(
+        self, key: jax.Array, state: GameState, actions: dict[str, jax.Array], params: PyTree
+    ) -> tuple[GameState, TimeStep]:
+        """Plays one ply: the decision of the seat that is due, or none if it is forced."""
+        seat = state.ply % self.rules.seats
+        decides = self.decides(state)
+        action = actions[ROLE][seat].astype(jnp.int32)
+        allowed = self.rules.allows(state.game, action)
+        played = self.rules.apply(key, state.game, action)
+        state = GameState(
+            game=jax.tree.map(lambda new, old: jnp.where(decides & allowed, new, old), played, state.game),
+            ply=state.ply + 1,
+            move=jnp.where(decides, action, -1),
+            offender=jnp.where(decides & ~allowed, seat, -1).astype(jnp.int32),
+        )
+        return state, self._show(state, params)
+
+    def decides(self, state: GameState) -> jax.Array:
+        """bool; the seat that is due decides at this ply, which is not forced."""
+        return ~self.over(state) & (self.rules.turn(state.game) == state.ply % self.rules.seats)
+
+    def over(self, state: GameState) -> jax.Array:
+        """bool; the game has ended."""
+        return self.rules.over(state.game) | (state.offender >= 0)
+
+    def scores(self, state: GameState, params: PyTree) -> jax.Array:
+        """`[N]` final scores; 0 while the game runs."""
+        offends = jnp.arange(self.rules.seats) == state.offender
+        forfeited = jnp.where(offends, params["invalid_reward"], params["invalid_other"])
+        final = jnp.where(state.offender >= 0, forfeited, self.rules.scores(state.game))
+        return jnp.where(self.over(state), final, 0.0)
+
+    def _show(self, state: GameState, params: PyTree) -> TimeStep:
+        rules, seats = self.rules, jnp.arange(self.rules.seats)
+        due = (seats == state.ply % rules.seats) & self.decides(state)
+        over, scores = self.over(state), self.scores(state, params)
+        ended = jnp.broadcast_to(over, seats.shape)
+        return TimeStep(
+            obs={ROLE: jax.vmap(rules.observe, (None, 0))(state.game, seats)},
+            reward={ROLE: scores},
+            terminated={ROLE: ended},
+            truncated={ROLE: jnp.zeros_like(ended)},
+            alive={ROLE: due},
+            action_mask={ROLE: jnp.where(due[:, None], rules.legal(state.game), True)},
+            over=over,
+            info=_info(scores, over, state.offender),
+            present={ROLE: jnp.ones_like(ended)},
+        )
+
+
+def _results(seats: int) -> tuple[Result, ...]:
+    winners = tuple(f"seat_{seat}" for seat in range(seats))
+    return (
+        Result("outcome", kind="code", labels=(*winners, "draw", "invalid")),
+        Result("points", role=ROLE, kind="rate"),
+        Result("win", role=ROLE, kind="rate"),
+        Result("loss", role=ROLE, kind="rate"),
+        Result("draw", kind="rate", source="outcome", among=("draw",)),
+        Result("invalid", kind="rate", source="outcome", among=("invalid",)),
+        Result("payoff", role=ROLE),
+        *(Result(f"score/{seat}") for seat in range(seats)),
+    )
+
+
+def _info(scores: jax.Array, over: jax.Array, offender: jax.Array) -> dict[str, jax.Array]:
+    best = scores == jnp.max(scores)
+    alone = jnp.sum(best) == 1
+    ended = jnp.where(alone, jnp.argmax(scores), scores.shape[0])
+    ended = jnp.where(offender >= 0, scores.shape[0] + 1, ended)
+    worst = scores == jnp.min(scores)
+    info = {
+        "outcome": jnp.where(over, ended, -1).astype(jnp.int32),
+        "points": jnp.where(over, ranks_to_points(scores), 0.0),
+        "win": (over & best & alone).astype(jnp.float32),
+        "loss": (over & worst & ~jnp.all(worst)).astype(jnp.float32),
+        "payoff": scores,
+    }
+    return info | {f"score/{seat}": score for seat, score in enumerate(scores)}

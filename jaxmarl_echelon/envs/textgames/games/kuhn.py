@@ -1,0 +1,116 @@
+"""Kuhn poker (Kuhn 1950): three cards, one bet."""
+
+from functools import partial
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+
+CHECK, BET, CALL, FOLD = range(4)
+CARDS = "JQK"
+
+
+@struct.dataclass
+class State:
+    """`cards [2]` int32 by seat; `acts [3]` int32 actions so far, -1 where there is none yet."""
+
+    cards: jax.Array
+    acts: jax.Array
+
+
+class Kuhn(Rules):
+    """J < Q < K, antes of 1, one bet of 1; seat 0 opens. Scores are chips won.
+
+    Seats see their card, their seat and the first two actions.
+    """
+
+    name = "kuhn"
+    space = Discrete(4)
+    features = 3 + 2 + 8
+    plies = 3
+    hidden = True
+
+    def init(self, key):
+        """See `Rules`."""
+        return State(jax.random.permutation(key, 3)[:2].astype(jnp.int32), jnp.full(3, -1, jnp.int32))
+
+    def turn(self, state):
+        """See `Rules`."""
+        return jnp.sum(state.acts >= 0) % 2
+
+    def over(self, state):
+        """See `Rules`."""
+        last = self._last(state)
+        return (last == CALL) | (last == FOLD) | (state.acts[1] == CHECK)
+
+    def scores(self, state):
+        """See `Rules`."""
+        stake = jnp.where(self._last(state) == CALL, 2.0, 1.0)
+        better = jnp.argmax(state.cards)
+        # After a fold the turn is with the seat that stays in.
+        winner = jnp.where(self._last(state) == FOLD, self.turn(state), better)
+        return jnp.where(jnp.arange(2) == winner, stake, -stake)
+
+    def legal(self, state):
+        """See `Rules`."""
+        faces = self._last(state) == BET
+        return jnp.stack([~faces, ~faces, faces, faces])
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        del key
+        place = jnp.minimum(jnp.sum(state.acts >= 0), 2)
+        return state.replace(acts=state.acts.at[place].set(action))
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        return jnp.concatenate([one_hot(state.cards[seat], 3), one_hot(seat, 2), one_hot(state.acts[:2], 4)])
+
+    def deals(self):
+        """See `Rules`."""
+        cards = np.array(list(permutations(range(3), 2)), np.int32)
+        return State(cards, np.full((6, 3), -1, np.int32)), np.full(6, 1 / 6)
+
+    def text(self, state):
+        """See `Rules`."""
+        acts = " ".join(("check", "bet", "call", "fold")[act] for act in np.asarray(state.acts) if act >= 0)
+        return f"{CARDS[state.cards[0]]} {CARDS[state.cards[1]]} | {acts}"
+
+    def answer(self, action):
+        """See `Rules`."""
+        return f"[{'kbcf'[int(action)]}]"
+
+    def _last(self, state):
+        number = jnp.sum(state.acts >= 0)
+        return jnp.where(number > 0, state.acts[jnp.maximum(number - 1, 0)], -1)
+
+
+def equilibrium(bluff: float) -> np.ndarray:
+    """Chances `[2, 3, 2]` of the bold action by seat, card, and whether a bet is faced (Kuhn 1950).
+
+    Bold is to bet, or facing a bet to call.
+
+    Args:
+      bluff: how often the first seat bets the jack, in [0, 1/3].
+    """
+    first = [[bluff, 0.0], [0.0, bluff + 1 / 3], [3 * bluff, 1.0]]
+    second = [[1 / 3, 0.0], [0.0, 1 / 3], [1.0, 1.0]]
+    return np.array([first, second])
+
+
+def perfect(key: jax.Array, state: State) -> jax.Array:
+    """Plays the equilibrium in which the first seat never bluffs."""
+    rules = Kuhn()
+    mine, faces = rules.turn(state), rules.legal(state)[CALL]
+    chance = jnp.asarray(equilibrium(0.0), jnp.float32)[mine, state.cards[mine], faces.astype(jnp.int32)]
+    bold = jax.random.bernoulli(key, chance)
+    return jnp.where(faces, jnp.where(bold, CALL, FOLD), jnp.where(bold, BET, CHECK))
+
+
+make = partial(TextGame, Kuhn(), {"perfect": perfect})

@@ -1,0 +1,132 @@
+"""Leduc hold'em (Southey et al. 2005): six cards, two rounds of betting."""
+
+from functools import partial
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+
+FOLD, CALL, RAISE = range(3)
+RANKS = "JQK"
+RAISES = 2  # at most, in a round
+ACTS = 4  # at most, in a round
+
+
+@struct.dataclass
+class State:
+    """A hand.
+
+    Attributes:
+      cards: `[3]` int32 ranks: seat 0's, seat 1's, and the board's, hidden until the second round.
+      acts: `[2, 4]` int32 actions by round; -1 where there is none yet.
+      round: int32, 0 or 1; 2 once the hand is over.
+      chips: `[2]` float32 in the pot, by seat.
+    """
+
+    cards: jax.Array
+    acts: jax.Array
+    round: jax.Array
+    chips: jax.Array
+
+
+class Leduc(Rules):
+    """J Q K twice, antes of 1; raises of 2, then of 4, at most two per round; seat 0 opens both rounds.
+
+    A pair with the board beats a high card; equal ranks split. Scores are chips won. Actions are fold (only
+    when facing a raise), check or call, raise. Seats see their card, the board once it lies open, their seat
+    and all actions.
+    """
+
+    name = "leduc"
+    space = Discrete(3)
+    features = 2 + 3 + 3 + 2 * ACTS * 3
+    plies = 2 * ACTS
+    hidden = True
+
+    def init(self, key):
+        """See `Rules`."""
+        cards = jax.random.permutation(key, 6)[:3] // 2
+        return State(cards.astype(jnp.int32), jnp.full((2, ACTS), -1, jnp.int32), jnp.int32(0), jnp.ones(2))
+
+    def turn(self, state):
+        """See `Rules`."""
+        return self._number(state) % 2
+
+    def over(self, state):
+        """See `Rules`."""
+        return state.round >= 2
+
+    def scores(self, state):
+        """See `Rules`."""
+        own, board = state.cards[:2], state.cards[2]
+        strength = own + 3 * (own == board)
+        ahead = jnp.sign(strength - strength[::-1])
+        folds = state.acts == FOLD
+        folder = jnp.argmax(jnp.any(folds, axis=0)) % 2
+        ahead = jnp.where(jnp.any(folds), jnp.where(jnp.arange(2) == folder, -1, 1), ahead)
+        return jnp.where(ahead > 0, state.chips[::-1], jnp.where(ahead < 0, -state.chips, 0.0))
+
+    def legal(self, state):
+        """See `Rules`."""
+        acts = self._acts(state)
+        faces = jnp.any(acts == RAISE)
+        return jnp.stack([faces, jnp.ones((), bool), jnp.sum(acts == RAISE) < RAISES])
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        del key
+        mine, number, acts = self.turn(state), self._number(state), self._acts(state)
+        faces = jnp.any(acts == RAISE)
+        size = 2.0 * (1 + jnp.minimum(state.round, 1))
+        bet = jnp.where(action == RAISE, size, 0.0)
+        paid = jnp.where(action == FOLD, state.chips[mine], jnp.max(state.chips) + bet)
+        closes = (action == CALL) & (faces | (number > 0))
+        here = jnp.minimum(state.round, 1), jnp.minimum(number, ACTS - 1)
+        return state.replace(
+            acts=state.acts.at[here].set(action),
+            round=jnp.where(action == FOLD, 2, state.round + closes).astype(jnp.int32),
+            chips=state.chips.at[mine].set(paid),
+        )
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        board = jnp.where(state.round > 0, state.cards[2], -1)
+        return jnp.concatenate(
+            [one_hot(seat, 2), one_hot(state.cards[seat], 3), one_hot(board, 3), one_hot(state.acts, 3)]
+        )
+
+    def deals(self):
+        """See `Rules`."""
+        hands = np.array(list(permutations(range(6), 3))) // 2
+        cards, count = np.unique(hands, axis=0, return_counts=True)
+        start = jax.tree.map(np.asarray, self.init(jax.random.key(0)))
+        several = jax.tree.map(lambda x: np.broadcast_to(x, (len(cards), *x.shape)), start)
+        return several.replace(cards=cards.astype(np.int32)), count / count.sum()
+
+    def text(self, state):
+        """See `Rules`."""
+        letters = ["".join("fcr"[act] for act in acts if act >= 0) for acts in np.asarray(state.acts)]
+        board = RANKS[state.cards[2]] if letters[1] or state.round == 1 else "-"
+        pot = f"{state.chips[0]:g} : {state.chips[1]:g}"
+        return (
+            f"{RANKS[state.cards[0]]} {RANKS[state.cards[1]]} board {board} pot {pot} | {'/'.join(letters)}"
+        )
+
+    def answer(self, action):
+        """See `Rules`."""
+        return f"[{'fcr'[int(action)]}]"
+
+    def _acts(self, state):
+        return state.acts[jnp.minimum(state.round, 1)]
+
+    def _number(self, state):
+        return jnp.sum(self._acts(state) >= 0)
+
+
+make = partial(TextGame, Leduc())

@@ -1,0 +1,170 @@
+"""Liar's dice for two or more seats."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs import settings
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot, winner_scores
+
+
+@struct.dataclass
+class State:
+    """A game.
+
+    Attributes:
+      dice: `[N, d]` int32 faces; those of lost dice mean nothing.
+      left: `[N]` int32 dice left.
+      turn: int32, the seat that decides.
+      bidder: int32, the seat of the last bid.
+      bids: `[F * N * d]` bool, bids made in this round, by (quantity - 1) * F + face.
+    """
+
+    dice: jax.Array
+    left: jax.Array
+    turn: jax.Array
+    bidder: jax.Array
+    bids: jax.Array
+
+
+class LiarsDice(Rules):
+    """Bid on the dice of all seats, or call the bid before; who is wrong loses a die, the last one left wins.
+
+    A bid names a quantity, at most the dice in play, and a face; it lowers neither and raises one. No face is
+    wild. All roll again after a call, and the seat that lost a die, or else the next with dice, begins.
+    Actions are bids, and the call as the last. Seats see their dice as counts per face, dice left, the bids
+    of the round, whose turn it is, who bid last, and their seat.
+
+    Args:
+      dice: d, of each seat.
+      seats: N.
+      faces: F, of a die.
+    """
+
+    name = "liarsdice"
+    hidden = True
+
+    def __init__(self, dice: int = 1, seats: int = 2, faces: int = 6):
+        self.dice = settings.whole("dice", dice, 1, 5)
+        self.seats = settings.whole("seats", seats, 2, 6)
+        self.faces = settings.whole("faces", faces, 2, 6)
+        self.bids = self.faces * self.seats * self.dice
+        self.space = Discrete(self.bids + 1)
+        self.features = self.faces + self.bids + 4 * self.seats
+        total = self.seats * self.dice
+        # A round with k dice has at most k + F - 1 bids and a call; the seat that begins may be N - 1 plies
+        # off, and seats that are out let their plies pass.
+        stretch = 1 if self.seats == 2 or self.dice * self.seats == 2 else self.seats - 1
+        rounds = [k + self.faces for k in range(2, total + 1)]
+        self.plies = stretch * sum(rounds) + (self.seats - 1) * (len(rounds) - 1)
+
+    def init(self, key):
+        """See `Rules`."""
+        return State(
+            dice=self._roll(key),
+            left=jnp.full(self.seats, self.dice, jnp.int32),
+            turn=jnp.int32(0),
+            bidder=jnp.int32(-1),
+            bids=jnp.zeros(self.bids, bool),
+        )
+
+    def turn(self, state):
+        """See `Rules`."""
+        return state.turn
+
+    def over(self, state):
+        """See `Rules`."""
+        return jnp.sum(state.left > 0) == 1
+
+    def scores(self, state):
+        """See `Rules`."""
+        return winner_scores(jnp.argmax(state.left), self.seats)
+
+    def legal(self, state):
+        """See `Rules`."""
+        quantity, face = jnp.divmod(jnp.arange(self.bids), self.faces)
+        last_quantity, last_face = self._last(state)
+        raises = (quantity >= last_quantity) & (face >= last_face)
+        raises &= (quantity > last_quantity) | (face > last_face)
+        possible = raises & (quantity < jnp.sum(state.left))
+        return jnp.append(possible, jnp.any(state.bids))
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        calls = action == self.bids
+        quantity, face = self._last(state)
+        held = jnp.arange(self.dice) < state.left[:, None]
+        enough = jnp.sum(held & (state.dice == face)) > quantity
+        loser = jnp.where(enough, state.turn, state.bidder)
+        left = state.left.at[loser].add(-1)
+        called = State(
+            self._roll(key), left, self._living(left, loser), jnp.int32(-1), jnp.zeros_like(state.bids)
+        )
+        bid = state.replace(
+            turn=self._living(state.left, state.turn + 1),
+            bidder=state.turn,
+            bids=state.bids.at[jnp.minimum(action, self.bids - 1)].set(True),
+        )
+        return jax.tree.map(lambda a, b: jnp.where(calls, a, b), called, bid)
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        held = jnp.arange(self.dice) < state.left[seat]
+        counts = jnp.sum(held[:, None] & (state.dice[seat][:, None] == jnp.arange(self.faces)), axis=0)
+        return jnp.concatenate(
+            [
+                counts / self.dice,
+                state.left / self.dice,
+                state.bids.astype(jnp.float32),
+                one_hot(state.turn, self.seats),
+                one_hot(state.bidder, self.seats),
+                one_hot(seat, self.seats),
+            ]
+        )
+
+    def deals(self):
+        """See `Rules`."""
+        if self.dice > 1 or self.seats > 2:
+            return super().deals()
+        faces = np.array(list(product(range(self.faces), repeat=self.seats)), np.int32)[..., None]
+        start = jax.tree.map(np.asarray, self.init(jax.random.key(0)))
+        several = jax.tree.map(lambda x: np.broadcast_to(x, (len(faces), *x.shape)), start)
+        return several.replace(dice=faces), np.full(len(faces), 1 / len(faces))
+
+    def text(self, state):
+        """See `Rules`."""
+        hands = [
+            "".join(str(face + 1) for face in np.sort(dice[:left])) or "-"
+            for dice, left in zip(np.asarray(state.dice), np.asarray(state.left), strict=True)
+        ]
+        bids = [f"{bid // self.faces + 1}x{bid % self.faces + 1}" for bid in np.flatnonzero(state.bids)]
+        return f"dice {' '.join(hands)} | {' '.join(bids)}"
+
+    def answer(self, action):
+        """See `Rules`."""
+        bid = int(action)
+        return "[!!]" if bid == self.bids else f"[{bid // self.faces + 1}{bid % self.faces + 1}]"
+
+    def _roll(self, key):
+        return jax.random.randint(key, (self.seats, self.dice), 0, self.faces)
+
+    def _last(self, state):
+        """Quantity - 1 and face of the last bid, which is the greatest; (0, 0) as if before the first."""
+        last = jnp.max(jnp.where(state.bids, jnp.arange(self.bids), -1))
+        made = last >= 0
+        return jnp.where(made, last // self.faces, -1), jnp.where(made, last % self.faces, 0)
+
+    def _living(self, left, first):
+        """The first seat with dice, from `first` on."""
+        order = (first + jnp.arange(self.seats)) % self.seats
+        return order[jnp.argmax(left[order] > 0)].astype(jnp.int32)
+
+
+def make(dice: int = 1, seats: int = 2, faces: int = 6, **game) -> TextGame:
+    """The game with these dice; `game` is as for `TextGame`."""
+    return TextGame(LiarsDice(dice, seats, faces), **game)

@@ -1,0 +1,154 @@
+"""Negotiation: two seats trade five goods that they value differently."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.spaces import MultiDiscrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+
+OFFER, YES, NO = range(3)
+BASE = np.array([5, 10, 15, 25, 40], np.int32)
+SPREAD = BASE // 5
+LEAST_VALUE, MOST_VALUE = 5, 40
+FEWEST, MOST = 5, 25
+PLIES = 10
+GOODS = "abcde"
+
+
+@struct.dataclass
+class State:
+    """A negotiation.
+
+    Attributes:
+      owned: `[2, 5]` int32 goods of each seat.
+      start: `[2, 5]` int32, those at the beginning.
+      values: `[2, 5]` int32, what a good is worth to each seat.
+      offer: `[4]` int32, the standing offer of the other seat: good and number given, good and number wanted.
+      open: bool; there is one.
+      clock: int32 decisions so far.
+    """
+
+    owned: jax.Array
+    start: jax.Array
+    values: jax.Array
+    offer: jax.Array
+    open: jax.Array
+    clock: jax.Array
+
+
+class Negotiation(Rules):
+    """One good for one good; the larger gain by own values wins after ten plies.
+
+    Actions `[kind, good given, number - 1, good wanted, number - 1]`: an offer, yes or no. Any answer but yes
+    clears the standing offer. Both must own what they give, at offer and at acceptance: an offer that cannot
+    be kept, or of a good for itself, opens nothing. Seats see what they own, their values, the offer, the
+    clock and their seat.
+    """
+
+    name = "negotiation"
+    space = MultiDiscrete((3, 5, 9, 5, 9))
+    features = 5 + 5 + 1 + 5 + 1 + 5 + 1 + 1 + 2
+    plies = PLIES
+    hidden = True
+
+    def init(self, key):
+        """See `Rules`."""
+        key_owned, key_values = jax.random.split(key)
+        owned = jax.random.randint(key_owned, (2, 5), FEWEST, MOST + 1)
+        values = BASE + jax.random.randint(key_values, (2, 5), -SPREAD, SPREAD + 1)
+        return State(
+            owned=owned,
+            start=owned,
+            values=jnp.clip(values, LEAST_VALUE, MOST_VALUE),
+            offer=jnp.zeros(4, jnp.int32),
+            open=jnp.zeros((), bool),
+            clock=jnp.int32(0),
+        )
+
+    def turn(self, state):
+        """See `Rules`."""
+        return state.clock % 2
+
+    def over(self, state):
+        """See `Rules`."""
+        return state.clock >= PLIES
+
+    def scores(self, state):
+        """See `Rules`."""
+        gain = jnp.sum(state.values * (state.owned - state.start), axis=1)
+        return jnp.sign(gain - gain[::-1]).astype(jnp.float32)
+
+    def legal(self, state):
+        """See `Rules`."""
+        mine = self.turn(state)
+        gives = state.owned[mine] > 0
+        agrees = state.open & self._kept(state, 1 - mine, state.offer)
+        kinds = jnp.stack([jnp.any(gives), agrees, jnp.ones((), bool)])
+        goods = jnp.where(jnp.any(gives), gives, True)
+        rest = [goods, jnp.ones(9, bool), jnp.ones(5, bool), jnp.ones(9, bool)]
+        return jnp.concatenate([kinds, *rest])
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        del key
+        mine = self.turn(state)
+        given, number, wanted, price = state.offer
+        change = jnp.zeros((2, 5), jnp.int32)
+        change = change.at[1 - mine, given].add(-number).at[mine, given].add(number)
+        change = change.at[mine, wanted].add(-price).at[1 - mine, wanted].add(price)
+        agreed = (action[0] == YES) & state.open & self._kept(state, 1 - mine, state.offer)
+        offer = action[1:] + jnp.array([0, 1, 0, 1])
+        return state.replace(
+            owned=state.owned + jnp.where(agreed, change, 0),
+            offer=offer.astype(jnp.int32),
+            open=(action[0] == OFFER) & self._kept(state, mine, offer) & (offer[0] != offer[2]),
+            clock=state.clock + 1,
+        )
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        given, number, wanted, price = jnp.where(state.open, state.offer, jnp.array([-1, 0, -1, 0]))
+        numbers = jnp.stack([state.open, state.clock / PLIES])
+        return jnp.concatenate(
+            [
+                state.owned[seat] / (2 * MOST),
+                state.values[seat] / MOST_VALUE,
+                one_hot(given, 5),
+                number[None] / 9,
+                one_hot(wanted, 5),
+                price[None] / 9,
+                numbers,
+                one_hot(seat, 2),
+            ]
+        )
+
+    def text(self, state):
+        """See `Rules`."""
+        lines = [
+            f"seat {seat}: "
+            + " ".join(
+                f"{good} {owned} at {value}"
+                for good, owned, value in zip(GOODS, state.owned[seat], state.values[seat], strict=True)
+            )
+            for seat in range(2)
+        ]
+        return "\n".join([*lines, *(["an offer stands"] if state.open else [])])
+
+    def answer(self, action):
+        """See `Rules`."""
+        kind, given, number, wanted, price = (int(x) for x in np.asarray(action))
+        offer = f"[{number + 1}{GOODS[given]}{price + 1}{GOODS[wanted]}]"
+        return (offer, "[yyyy]", "[nnnn]")[kind]
+
+    def _kept(self, state, giver, offer):
+        """bool; both own what they would give for an offer of seat `giver`."""
+        given, number, wanted, price = offer
+        return (state.owned[giver, given] >= number) & (state.owned[1 - giver, wanted] >= price)
+
+
+make = partial(TextGame, Negotiation())

@@ -1,0 +1,120 @@
+"""Rock, paper, scissors, once or several times; biased if wished."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs import settings
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+
+PICKS = ("rock", "paper", "scissors")
+
+
+@struct.dataclass
+class State:
+    """A match.
+
+    Attributes:
+      picked: int32, the first seat's pick of this round, hidden until the second's; -1 before.
+      last: `[2]` int32 picks of the round before, by seat; -1 in the first.
+      points: `[2]` float32 won so far.
+      rounds: int32 rounds played.
+    """
+
+    picked: jax.Array
+    last: jax.Array
+    points: jax.Array
+    rounds: jax.Array
+
+
+class RockPaperScissors(Rules):
+    """Both pick, neither sees the other's pick before its own; the better pick wins what it is worth.
+
+    More points win. Seats see points, the last two picks and rounds, from their side, and their seat.
+
+    Args:
+      rounds: of a match.
+      worth: points of a round won with rock, paper and scissors.
+      margin: whether scores are differences of points instead of 1, 0, -1.
+    """
+
+    name = "rps"
+    space = Discrete(3)
+    features = 2 + 6 + 1 + 2
+    hidden = True
+
+    def __init__(self, rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False):
+        self.rounds = settings.whole("rounds", rounds, 1, 1000)
+        self.worth = settings.numbers("worth", worth, 3, 0.0)
+        self.margin = settings.switch("margin", margin)
+        self.plies = 2 * self.rounds
+
+    def init(self, key):
+        """See `Rules`."""
+        del key
+        return State(jnp.int32(-1), jnp.full(2, -1, jnp.int32), jnp.zeros(2), jnp.int32(0))
+
+    def turn(self, state):
+        """See `Rules`."""
+        return (state.picked >= 0).astype(jnp.int32)
+
+    def over(self, state):
+        """See `Rules`."""
+        return state.rounds == self.rounds
+
+    def scores(self, state):
+        """See `Rules`."""
+        ahead = state.points - state.points[::-1]
+        return ahead if self.margin else jnp.sign(ahead)
+
+    def legal(self, state):
+        """See `Rules`."""
+        del state
+        return jnp.ones(3, bool)
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        del key
+        picks = jnp.stack([state.picked, action])
+        beats = (picks - picks[::-1]) % 3 == 1
+        second = state.picked >= 0
+        points = state.points + jnp.where(second & beats, jnp.asarray(self.worth)[picks], 0.0)
+        return State(
+            picked=jnp.where(second, -1, action).astype(jnp.int32),
+            last=jnp.where(second, picks, state.last).astype(jnp.int32),
+            points=points,
+            rounds=state.rounds + second,
+        )
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        order = jnp.stack([seat, 1 - seat])
+        most = self.rounds * max(*self.worth, 1e-6)
+        progress = state.rounds[None] / self.rounds
+        return jnp.concatenate(
+            [state.points[order] / most, one_hot(state.last[order], 3), progress, one_hot(seat, 2)]
+        )
+
+    def text(self, state):
+        """See `Rules`."""
+        shown = "" if state.last[0] < 0 else " - ".join(PICKS[pick] for pick in np.asarray(state.last))
+        return f"{state.points[0]:g} : {state.points[1]:g}  {shown}".rstrip()
+
+    def answer(self, action):
+        """See `Rules`."""
+        return f"[{'rps'[int(action)]}]"
+
+    def deals(self):
+        """See `Rules`."""
+        state = jax.tree.map(lambda x: np.asarray(x)[None], self.init(None))
+        return state, np.ones(1)
+
+
+def make(rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False, **game) -> TextGame:
+    """The game with these rules; `game` is as for `TextGame`."""
+    return TextGame(RockPaperScissors(rounds, worth, margin), **game)

@@ -1,0 +1,194 @@
+"""A chain of words with secrets: each word begins with the last letter of the one before."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs import settings
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot, winner_scores
+
+BANK = tuple(
+    [
+        "able",
+        "acid",
+        "acorn",
+        "agent",
+        "alarm",
+        "angel",
+        "apple",
+        "arena",
+        "atlas",
+        "badge",
+        "bread",
+        "cabin",
+        "cedar",
+        "dance",
+        "delta",
+        "dream",
+        "eagle",
+        "earth",
+        "ember",
+        "event",
+        "extra",
+        "green",
+        "grain",
+        "honey",
+        "human",
+        "idea",
+        "inlet",
+        "label",
+        "ladle",
+        "lemon",
+        "level",
+        "maple",
+        "medal",
+        "metal",
+        "nail",
+        "night",
+        "noble",
+        "north",
+        "nurse",
+        "ocean",
+        "olive",
+        "onion",
+        "opera",
+        "otter",
+        "rapid",
+        "river",
+        "robot",
+        "scale",
+        "seal",
+        "stone",
+        "sugar",
+        "table",
+        "tiger",
+        "total",
+        "trade",
+        "under",
+        "water",
+        "yarn",
+        "yeast",
+        "hotel",
+        "glass",
+        "store",
+        "elbow",
+        "wheat",
+    ]
+)
+WORDS = len(BANK)
+FOLLOWS = np.array([[after[0] == word[-1] for after in BANK] for word in BANK])
+
+
+@struct.dataclass
+class State:
+    """A game.
+
+    Attributes:
+      last: int32, the word said last.
+      used: `[64]` bool, words said so far.
+      secrets: `[N]` int32, each seat's secret word; -1 without secrets.
+      out: `[N]` bool, seats out of the game.
+      turn: int32, the seat that decides.
+    """
+
+    last: jax.Array
+    used: jax.Array
+    secrets: jax.Array
+    out: jax.Array
+    turn: jax.Array
+
+
+class Words(Rules):
+    """Say an unused word that begins with the last letter of the one before; the last seat in wins.
+
+    A seat with no such word, or that says another's secret, is out. Start word and secrets differ. Actions
+    are words of the bank. Seats see the last word, their own secret, the words used, who is out, whose turn
+    it is, and their seat.
+
+    Args:
+      seats: 2 to 4.
+      secrets: whether seats have secrets.
+    """
+
+    name = "words"
+    space = Discrete(WORDS)
+
+    def __init__(self, seats: int = 2, secrets: bool = True):
+        self.seats = settings.whole("seats", seats, 2, 4)
+        self.secrets = self.hidden = settings.switch("secrets", secrets)
+        self.features = 3 * WORDS + 3 * self.seats
+        # Of seats that are out, the plies pass.
+        self.plies = (WORDS - 1) * (self.seats - 1)
+
+    def init(self, key):
+        """See `Rules`."""
+        drawn = jax.random.permutation(key, WORDS)[: self.seats + 1].astype(jnp.int32)
+        return State(
+            last=drawn[0],
+            used=jnp.arange(WORDS) == drawn[0],
+            secrets=drawn[1:] if self.secrets else jnp.full(self.seats, -1, jnp.int32),
+            out=jnp.zeros(self.seats, bool),
+            turn=jnp.int32(0),
+        )
+
+    def turn(self, state):
+        """See `Rules`."""
+        return state.turn
+
+    def over(self, state):
+        """See `Rules`."""
+        return jnp.sum(~state.out) == 1
+
+    def scores(self, state):
+        """See `Rules`."""
+        return winner_scores(jnp.argmin(state.out), self.seats)
+
+    def legal(self, state):
+        """See `Rules`."""
+        return jnp.asarray(FOLLOWS)[state.last] & ~state.used
+
+    def apply(self, key, state, action):
+        """See `Rules`."""
+        del key
+        mine, seats = state.turn, jnp.arange(self.seats)
+        out = state.out | ((seats == mine) & jnp.any((state.secrets == action) & (seats != mine)))
+        said = state.replace(last=action, used=state.used.at[action].set(True))
+        # The seats after the mover, itself last: without a word they drop out one by one, but for the last.
+        order = (mine + 1 + seats) % self.seats
+        living = ~out[order]
+        following = order[jnp.argmax(living)]
+        remaining = order[self.seats - 1 - jnp.argmax(living[::-1])]
+        ends = ~jnp.any(self.legal(said))
+        out = jnp.where(ends, seats != remaining, out)
+        return said.replace(out=out, turn=following.astype(jnp.int32))
+
+    def observe(self, state, seat):
+        """See `Rules`."""
+        return jnp.concatenate(
+            [
+                one_hot(state.last, WORDS),
+                one_hot(state.secrets[seat], WORDS),
+                state.used.astype(jnp.float32),
+                state.out.astype(jnp.float32),
+                one_hot(state.turn, self.seats),
+                one_hot(seat, self.seats),
+            ]
+        )
+
+    def text(self, state):
+        """See `Rules`."""
+        secrets = " ".join(BANK[word] if word >= 0 else "-" for word in np.asarray(state.secrets))
+        out = " ".join(str(seat) for seat in np.flatnonzero(state.out))
+        return f"{BANK[int(state.last)]} | secrets {secrets}" + (f" | out: {out}" if out else "")
+
+    def answer(self, action):
+        """See `Rules`."""
+        return f"[{BANK[int(action)]}]"
+
+
+def make(seats: int = 2, secrets: bool = True, **game) -> TextGame:
+    """The game with so many seats; `game` is as for `TextGame`."""
+    return TextGame(Words(seats, secrets), **game)

@@ -1,0 +1,151 @@
+"""All positions of a game, ply by ply, by the game's own rules; for exact values. Runs on the host."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.rules import Rules
+
+CHUNK = 1024  # positions per call of the compiled rules, so that one shape serves all
+
+
+class Level(NamedTuple):
+    """Positions after the same number of plies.
+
+    Attributes:
+      state: states of the rules, `[M, ...]`.
+      legal: `[M, n]` bool; nothing is legal once the game is over, nor for a seat that is not due.
+      turn: `[M]` the seat that is due.
+      passes: `[M]` bool; the seat that is due has no decision: the ply is forced.
+      over: `[M]` bool.
+      scores: `[M, N]` final scores; 0 while the game runs.
+      ways: `[M]` sequences of plies that lead here, as Python integers would count them (float64).
+      parent: `[M]` index in the level before; of the first way, where several were merged.
+      action: `[M]` the action from there; -1 for a forced ply.
+      child: `[M, n + 1]` index in the next level by action, the last by a pass; -1 for none.
+    """
+
+    state: Any
+    legal: np.ndarray
+    turn: np.ndarray
+    passes: np.ndarray
+    over: np.ndarray
+    scores: np.ndarray
+    ways: np.ndarray
+    parent: np.ndarray
+    action: np.ndarray
+    child: np.ndarray
+
+
+def levels(
+    rules: Rules, start: Any = None, *, depth: int | None = None, merge: bool = True
+) -> Iterator[Level]:
+    """Yields the positions after 0, 1, 2, ... plies, as the environment counts them.
+
+    Args:
+      rules: of a game with one choice per action and, after its initial states, without chance.
+      start: initial states `[M, ...]`; None for the only one.
+      depth: the last ply; None for all.
+      merge: whether equal states of a level are one position; otherwise the levels form a tree.
+
+    Raises:
+      ValueError: for a game whose actions consist of several choices.
+    """
+    if not isinstance(rules.space, Discrete):
+        raise ValueError(f"{rules.name}: actions of several choices cannot be listed")
+    look, play = (_in_chunks(jax.jit(jax.vmap(fn))) for fn in (partial(_look, rules), partial(_play, rules)))
+    state = jax.tree.map(lambda x: np.asarray(x)[None], rules.init(jax.random.key(0)))
+    state = state if start is None else jax.tree.map(np.asarray, start)
+    number = len(jax.tree.leaves(state)[0])
+    ways, parent, action = np.ones(number), np.full(number, -1), np.full(number, -1)
+    ply = 0
+    while True:
+        legal, turn, over, scores = look(state)
+        due = ply % rules.seats
+        passes = ~over & (turn != due)
+        legal = legal & (~over & ~passes)[:, None]
+        row, move = np.nonzero(np.concatenate([legal, passes[:, None]], axis=1))
+        child = np.full((number, rules.space.n + 1), -1)
+        last = not row.size or ply == depth
+        if not last:
+            after = play((jax.tree.map(lambda x, row=row: x[row], state), move.astype(np.int32)))
+            place = np.arange(row.size)
+            first = place
+            if merge:
+                first, place = _distinct(after)
+            child[row, move] = place
+        yield Level(state, legal, np.full(number, due), passes, over, scores, ways, parent, action, child)
+        if last:
+            return
+        following = np.zeros(first.size)
+        np.add.at(following, place, ways[row])
+        state = jax.tree.map(lambda x, first=first: x[first], after)
+        ways, parent = following, row[first]
+        action = np.where(move[first] == rules.space.n, -1, move[first])
+        number, ply = first.size, ply + 1
+
+
+def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None) -> list[np.ndarray]:
+    """Values of all positions for the first of two seats under best play, by level.
+
+    Args:
+      found: all levels of a game without hidden information.
+      margin: `(states) -> [M]` what the first seat plays for; None for its score.
+    """
+    result: list[np.ndarray] = []
+    for level in reversed(found):
+        final = level.scores[:, 0] if margin is None else np.asarray(margin(level.state), np.float64)
+        if not result:
+            result.append(final)
+            continue
+        worth = np.where(level.child >= 0, result[-1][level.child], np.nan)
+        best = np.where(level.turn == 0, np.nanmax(_filled(worth, level.over), 1), 0)
+        best = np.where(level.turn == 1, np.nanmin(_filled(worth, level.over), 1), best)
+        result.append(np.where(level.over, final, best))
+    return result[::-1]
+
+
+def _filled(worth: np.ndarray, over: np.ndarray) -> np.ndarray:
+    return np.where(over[:, None], 0.0, worth)
+
+
+def _look(rules: Rules, state: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    over = rules.over(state)
+    return rules.legal(state), rules.turn(state), over, jnp.where(over, rules.scores(state), 0.0)
+
+
+def _play(rules: Rules, inputs: tuple[Any, jax.Array]) -> Any:
+    state, action = inputs
+    passes = action == rules.space.n
+    after = rules.apply(jax.random.key(0), state, jnp.where(passes, 0, action))
+    return jax.tree.map(lambda new, old: jnp.where(passes, old, new), after, state)
+
+
+def _in_chunks(fn: Callable) -> Callable:
+    """The same function of arrays with any leading axis, as calls on `CHUNK` rows; NumPy arrays."""
+
+    def call(given):
+        number = len(jax.tree.leaves(given)[0])
+        parts = []
+        for begin in range(0, number, CHUNK):
+            index = np.minimum(np.arange(begin, begin + CHUNK), number - 1)
+            part = jax.device_get(fn(jax.tree.map(lambda x, index=index: x[index], given)))
+            parts.append(jax.tree.map(lambda x, begin=begin: x[: number - begin], part))
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+    return call
+
+
+def _distinct(states: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the first of each distinct row, and for every row which of these it equals."""
+    leaves = [np.asarray(x) for x in jax.tree.leaves(states)]
+    rows = np.concatenate([x.reshape(len(x), -1).view(np.uint8).reshape(len(x), -1) for x in leaves], axis=1)
+    rows = np.ascontiguousarray(rows)
+    keys = rows.view(np.dtype((np.void, rows.shape[1])))[:, 0]
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    return first, place.reshape(-1)

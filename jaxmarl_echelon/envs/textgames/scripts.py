@@ -1,0 +1,56 @@
+"""Players of turn games that need no learning: `(key, state) -> action` of the seat that decides."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.textgames.rules import Rules, State
+
+Player = Callable[[jax.Array, State], jax.Array]
+
+
+def scripted(rules: Rules, player: Player) -> ScriptedPolicy:
+    """A player as a script of the environment: it acts for whichever seat is due."""
+
+    def act(key, memory, state, params):
+        del params
+        return memory, jnp.broadcast_to(player(key, state.game), (rules.seats, *rules.space.shape))
+
+    return ScriptedPolicy(init=lambda: (), act=act)
+
+
+def random_legal(rules: Rules) -> Player:
+    """Uniform over the legal options, of each choice apart."""
+    return lambda key, state: rules.space.sample(key, rules.legal(state))
+
+
+def pick(key: jax.Array, wanted: jax.Array) -> jax.Array:
+    """int32, uniform among the options set in `wanted [n]`."""
+    return jax.random.categorical(key, jnp.where(wanted, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+def greedy_win(rules: Rules) -> Player:
+    """Wins where one move does, else moves so that no single reply wins, else anything: two plies ahead.
+
+    For games of two seats without chance after the deal.
+    """
+
+    def wins(state, mine):
+        """`[n]` bool, legal moves that end the game with a positive score of the mover; and the states."""
+        options = jnp.arange(rules.space.n)
+        after = jax.vmap(rules.apply, (None, None, 0))(jax.random.key(0), state, options)
+        over, scores = jax.vmap(rules.over)(after), jax.vmap(rules.scores)(after)
+        return rules.legal(state) & over & (scores[:, mine] > 0), over, after
+
+    def player(key, state):
+        mine = rules.turn(state)
+        legal = rules.legal(state)
+        winning, over, after = wins(state, mine)
+        threats, _, _ = jax.vmap(wins, (0, None))(after, 1 - mine)
+        safe = legal & (over | ~jnp.any(threats, axis=1))
+        wanted = jnp.where(jnp.any(safe), safe, legal)
+        return pick(key, jnp.where(jnp.any(winning), winning, wanted))
+
+    return player

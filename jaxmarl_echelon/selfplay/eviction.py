@@ -1,0 +1,73 @@
+"""Whose slot a new snapshot gets: pure rules over the bank's slots `[K]`."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Slots(NamedTuple):
+    """What rules know of the bank's slots.
+
+    Attributes:
+      iteration: `[K]` int32 number of the snapshot.
+      filled: `[K]` bool.
+      free: `[K]` bool; filled, and may go: not pinned, and nobody plays it.
+      lower: `[K]` float32 pessimistic estimate of strength.
+      payoff: `[K, n]` float32 score against every entry.
+      met: `[K, n]` bool; there were games.
+      now: int32 number of the snapshot to come.
+    """
+
+    iteration: jax.Array
+    filled: jax.Array
+    free: jax.Array
+    lower: jax.Array
+    payoff: jax.Array
+    met: jax.Array
+    now: jax.Array
+
+
+def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
+    """The slot for a new snapshot, int32: an empty one, else by the rule; and whether there is one."""
+    empty = ~slots.filled
+    cost = jnp.where(slots.free, RULES[rule](slots), jnp.inf)
+    oldest_of_equals = jnp.where(cost == jnp.min(cost), slots.iteration, jnp.iinfo(jnp.int32).max)
+    place = jnp.where(jnp.any(empty), jnp.argmax(empty), jnp.argmin(oldest_of_equals))
+    return place.astype(jnp.int32), jnp.any(empty) | jnp.any(slots.free & jnp.isfinite(cost))
+
+
+def oldest(slots: Slots) -> jax.Array:
+    """A window of the newest."""
+    return slots.iteration.astype(jnp.float32)
+
+
+def weakest(slots: Slots) -> jax.Array:
+    """The lowest pessimistic rating."""
+    return slots.lower
+
+
+def spaced(slots: Slots) -> jax.Array:
+    """Ages that grow geometrically: least gap between neighbours relative to the age; keeps the oldest."""
+    s = jnp.where(slots.filled, slots.iteration, slots.now)
+    older, newer = s[None, :] < s[:, None], s[None, :] > s[:, None]
+    before = jnp.max(jnp.where(older & slots.filled, s[None, :], -1), axis=1)
+    after = jnp.min(jnp.where(newer & slots.filled, s[None, :], slots.now), axis=1)
+    gap = (after - before) / jnp.maximum(slots.now - s, 1)
+    return jnp.where(before >= 0, gap, jnp.inf)
+
+
+def similar(slots: Slots) -> jax.Array:
+    """The older of the two snapshots whose scores against common opponents are closest."""
+    common = slots.met[:, None] & slots.met[None] & slots.filled[:, None, None] & slots.filled[None, :, None]
+    apart = jnp.abs(slots.payoff[:, None] - slots.payoff[None])
+    number = jnp.sum(common, axis=-1)
+    mean = jnp.sum(jnp.where(common, apart, 0.0), axis=-1) / jnp.maximum(number, 1)
+    newer = slots.iteration[None, :] > slots.iteration[:, None]
+    distance = jnp.min(jnp.where((number > 0) & newer, mean, jnp.inf), axis=1)
+    # Without common opponents: above all distances, the oldest first.
+    late = 2.0 + slots.iteration / jnp.maximum(slots.now, 1)
+    return jnp.where(jnp.isfinite(distance), distance, late)
+
+
+RULES = {"oldest": oldest, "spaced": spaced, "weakest": weakest, "similar": similar}

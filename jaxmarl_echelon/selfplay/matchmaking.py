@@ -1,0 +1,186 @@
+"""Whom the learner meets: probabilities of a pool's entries by mode, and the draw."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.selfplay.ratings import RatingSystem
+from jaxmarl_echelon.selfplay.settings import MIRROR, PoolSettings
+
+NOTHING = 1e-10
+
+
+class Candidates(NamedTuple):
+    """What modes know of the entries `[n]`; entry 0 is the learner.
+
+    Attributes:
+      open: bool; may be drawn at all: filled, and not the learner.
+      snapshot: bool; a past state of a learner.
+      lag: int32 age in snapshots, the newest is 1; any number elsewhere.
+      distance: float32, the learner's estimate minus the entry's.
+      quality: float32 match quality in [0, 1].
+      payoff: float32 score in [0, 1] of the learner against the entry.
+      games: float32 games of the learner against the entry.
+      scale: the rating system's class of strength.
+    """
+
+    open: jax.Array
+    snapshot: jax.Array
+    lag: jax.Array
+    distance: jax.Array
+    quality: jax.Array
+    payoff: jax.Array
+    games: jax.Array
+    scale: float
+
+
+def payoffs(settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array) -> jax.Array:
+    """Score `[...]` in [0, 1] from points and games; with a prior of the expected score, or plain.
+
+    Plain payoffs of pairs that have not met are 1/2.
+    """
+    if settings.prior == "none":
+        return jnp.where(games > 0, score / jnp.maximum(games, NOTHING), 0.5)
+    return (score + settings.prior_games * expected) / (games + settings.prior_games)
+
+
+def candidates(
+    settings: PoolSettings,
+    system: RatingSystem,
+    rating: jax.Array,
+    points: jax.Array,
+    games: jax.Array,
+    kinds: tuple[jax.Array, jax.Array],
+    lag: jax.Array,
+) -> Candidates:
+    """The candidates of a pool.
+
+    Args:
+      settings: of the pool.
+      system: its rating system.
+      rating: `[n, D]`.
+      points, games: `[n]` float32 of the learner against each.
+      kinds: `[n]` bool each: may be drawn; is a snapshot.
+      lag: `[n]` int32.
+    """
+    expected = system.expected(rating[0], rating)
+    return Candidates(
+        open=kinds[0],
+        snapshot=kinds[1],
+        lag=lag,
+        distance=rating[0, 0] - rating[:, 0],
+        quality=system.quality(rating[0], rating),
+        payoff=payoffs(settings, points, games, expected),
+        games=games,
+        scale=system.scale,
+    )
+
+
+def mix(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    """Probabilities `[n]` of the opponents in groups that do not mirror, summing to 1."""
+    parts = {name: share for name, share in settings.mixture.items() if name != MIRROR}
+    total = sum(parts.values())
+    shares = {name: share / total for name, share in parts.items()} if total else {"random": 1.0}
+    return sum(share * probabilities(settings, name, entries) for name, share in shares.items())
+
+
+def probabilities(settings: PoolSettings, mode: str, entries: Candidates) -> jax.Array:
+    """Probabilities `[n]` of one mode; uniform over all candidates where its weights vanish."""
+    weights = jnp.where(entries.open, WEIGHTS[mode](settings, entries), 0.0)
+    total = jnp.sum(weights)
+    even = entries.open / jnp.maximum(jnp.sum(entries.open), 1)
+    return jnp.where(total < NOTHING, even, weights / jnp.maximum(total, NOTHING))
+
+
+def _fixed(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    return jnp.where(entries.snapshot, 0.0, 1.0)
+
+
+def _lagged(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    first, last = settings.lag_range
+    recent = entries.snapshot & (entries.lag >= first) & (entries.lag <= last)
+    lag = jnp.where(entries.snapshot & entries.open, entries.lag, jnp.iinfo(jnp.int32).max)
+    newest = entries.snapshot & (lag == jnp.min(lag))
+    return jnp.where(jnp.any(recent & entries.open), recent, newest).astype(jnp.float32)
+
+
+def _random(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    return jnp.ones_like(entries.payoff)
+
+
+def _quality(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    if settings.normalise == "plain":
+        return entries.quality
+    return _softmax(settings, entries, entries.quality, 0.1)
+
+
+def _distance(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    distance = jnp.abs(entries.distance)
+    if settings.normalise == "plain":
+        total = jnp.sum(jnp.where(entries.open, distance, 0.0))
+        return jnp.where(total > 0, 1.0 - distance / jnp.maximum(total, NOTHING), 1.0)
+    return _softmax(settings, entries, -distance, entries.scale)
+
+
+def _pfsp(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    x = entries.payoff
+    return {
+        "hard": lambda: (1.0 - x) ** settings.power,
+        "var": lambda: x * (1.0 - x),
+        "linear": lambda: 1.0 - x,
+        "capped": lambda: jnp.minimum(0.5, 1.0 - x),
+    }[settings.weight]()
+
+
+def urgency(entries: Candidates) -> jax.Array:
+    """How much is to be learnt from each opponent, by upper confidence `[n]`."""
+    total = jnp.sum(jnp.where(entries.open, entries.games, 0.0))
+    bonus = jnp.sqrt(jnp.log1p(total) / (1.0 + entries.games))
+    return 1.0 - jnp.abs(2.0 * entries.payoff - 1.0) + bonus
+
+
+def _ucb(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    return _softmax(settings, entries, urgency(entries), 0.1)
+
+
+def _softmax(settings: PoolSettings, entries: Candidates, values: jax.Array, usual: float) -> jax.Array:
+    temperature = usual if settings.temperature is None else settings.temperature
+    highest = jnp.max(jnp.where(entries.open, values, -jnp.inf))
+    highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    return jnp.exp(jnp.minimum((values - highest) / temperature, 0.0))
+
+
+WEIGHTS: Mapping[str, Callable] = {
+    "fixed": _fixed,
+    "lagged": _lagged,
+    "random": _random,
+    "match-quality": _quality,
+    "ts-dist": _distance,
+    "pfsp": _pfsp,
+    "ucb": _ucb,
+}
+
+
+def systematic(chances: jax.Array, points: jax.Array) -> jax.Array:
+    """Entries `[m]` at the points `[m]` in (0, 1) of the cumulated probabilities `[n]`.
+
+    Entries of probability 0 are never drawn.
+    """
+    cumulated = jnp.cumsum(chances)
+    found = jnp.searchsorted(cumulated / cumulated[-1], points, side="left")
+    last = chances.shape[0] - 1 - jnp.argmax(chances[::-1] > 0)
+    return jnp.minimum(found, last).astype(jnp.int32)
+
+
+def draw(key: jax.Array, chances: jax.Array, due: jax.Array) -> jax.Array:
+    """Opponents `[G]` of the groups that are `due [G]`, by systematic sampling; anything elsewhere.
+
+    Each opponent gets its share of the groups, rounded down or up; which of the groups is random.
+    """
+    key_place, key_order = jax.random.split(key)
+    order = jnp.where(due, jax.random.uniform(key_order, due.shape), 2.0)
+    rank = jnp.argsort(jnp.argsort(order))
+    start = jax.random.uniform(key_place, minval=jnp.finfo(jnp.float32).tiny)
+    return systematic(chances, (rank + start) / jnp.maximum(jnp.sum(due), 1))

@@ -1,0 +1,59 @@
+"""What a pool tells about itself after every update."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.pool import EMPTY, FIXED, LEARNER, SNAPSHOT, Pool, PoolState
+
+KINDS = {EMPTY: "empty", LEARNER: "learner", SNAPSHOT: "snapshot", FIXED: "fixed"}
+
+
+def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
+    """Scalars `pool/...`; entropies in nats, ages in snapshots.
+
+    `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met, NaN without any.
+    """
+    chances = pool_lib.chances(pool, state)
+    entries = pool_lib.candidates(pool, state)
+    filled = entries.open
+    met = filled & (entries.games > 0)
+    plain = jnp.where(met, state.points[0] / jnp.maximum(state.games[0], 1e-10), jnp.inf)
+    worst = jnp.min(plain)
+    age = jnp.sum(jnp.where(entries.snapshot, chances * entries.lag, 0.0)) / jnp.maximum(
+        jnp.sum(jnp.where(entries.snapshot, chances, 0.0)), 1e-10
+    )
+    anchors = jnp.argmax(state.pinned)
+    return {
+        "pool/rating_mu": state.rating[0, 0],
+        "pool/rating_sigma": pool.system.deviation(state.rating)[0],
+        "pool/rating_minus_anchor": state.rating[0, 0] - state.rating[anchors, 0],
+        "pool/size": jnp.sum(filled),
+        "pool/snapshots": state.taken,
+        "pool/opponent_age": age,
+        "pool/opponent_entropy": -jnp.sum(jnp.where(chances > 0, chances * jnp.log(chances), 0.0)),
+        "pool/worst_payoff": jnp.where(jnp.isfinite(worst), worst, jnp.nan),
+    }
+
+
+def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
+    """A row per entry, columns `[n]`.
+
+    `score` is the learner's decayed score against it, NaN before they have met; `share` its probability as
+    opponent; `groups` how many play it next.
+    """
+    met = state.games[0] > 0
+    slots = jnp.sum(state.slots[:, None] == jnp.arange(state.kind.shape[0]), axis=0)
+    return {
+        "kind": state.kind,
+        "iteration": state.iteration,
+        "mu": state.rating[:, 0],
+        "sigma": pool.system.deviation(state.rating),
+        "lower": pool.system.lower(state.rating),
+        "wins": state.wins[0],
+        "draws": state.draws[0],
+        "losses": state.wins[:, 0],
+        "score": jnp.where(met, state.points[0] / jnp.where(met, state.games[0], 1.0), jnp.nan),
+        "share": pool_lib.chances(pool, state),
+        "groups": slots,
+    }

@@ -1,0 +1,181 @@
+"""Settings of an opponent pool: `conf/pool/*.yaml`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+
+from jaxmarl_echelon.selfplay.ratings import SYSTEMS
+
+MIRROR, MIX, AUTO = "mirror", "mix", "auto"
+MODES = (
+    MIRROR,
+    "fixed",
+    "lagged",
+    "random",
+    "match-quality",
+    "ts-dist",
+    "pfsp",
+    "ucb",
+)
+WEIGHTS = ("hard", "var", "linear", "capped")
+GATES = ("always", "rated", "improved")
+EVICTIONS = ("oldest", "spaced", "weakest", "similar")
+ANCHORS = ("initial", "none")
+ACTING = ("groups", "sorted", "dense")
+STORES = ("float32", "bf16")
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """How a pool of past policies is filled and whom the learner meets.
+
+    Attributes:
+      capacity: past policies K that the bank holds.
+      groups: equal parts G of the environments, each with one opponent at a time.
+      mode: one of `MODES`, or "mix" of several by `shares`. "none" is another name of "mirror".
+      shares: of each mode in a mix; the share of "mirror" is a fixed number of groups.
+      weight: of "pfsp", one of `WEIGHTS`.
+      power: of the weight "hard".
+      temperature: of the modes that are a softmax; None for the mode's own.
+      normalise: "softmax", or "plain": "match-quality" by shares of quality, "ts-dist" linearly.
+      prior: "rating": payoffs start from expected scores, worth `prior_games`; or "none".
+      prior_games: see `prior`.
+      lag_range: snapshots that "lagged" draws from; the newest is 1.
+      snapshot_every: updates between snapshots.
+      gate: when a snapshot that is due is taken, one of `GATES`.
+      gate_games: games that "rated" and "improved" wait for.
+      gate_sigma: uncertainty of the learner that "rated" demands.
+      gate_payoff: score against the newest snapshot that "improved" demands.
+      gate_timeout: updates after which "improved" demands nothing.
+      evict: whose slot a snapshot gets if none is empty, one of `EVICTIONS`.
+      anchor: "initial" keeps the initial policy for ever, in the first slot.
+      fixed: opponents beside snapshots: scripts of the environment, and "frozen:PATH".
+      hold: updates for which a group keeps its opponent, or "auto": some four episodes.
+      rating: one of `ratings.SYSTEMS`.
+      games_per_pair: games of one update that are rated per opponent, at most.
+      tau_frozen: drift of the skill of frozen opponents, per game.
+      decay: factor of past payoffs per update.
+      greedy: whether opponents act deterministically.
+      acting: how groups act, one of `ACTING`; alternatives to compare with.
+      store: precision of the bank.
+    """
+
+    capacity: int = 16
+    groups: int = 8
+    mode: str = MIX
+    shares: Mapping[str, float] = field(default_factory=lambda: {MIRROR: 0.5, "pfsp": 0.5})
+    weight: str = "hard"
+    power: float = 2.0
+    temperature: float | None = None
+    normalise: str = "softmax"
+    prior: str = "rating"
+    prior_games: float = 4.0
+    lag_range: tuple[int, int] = (1, 7)
+    snapshot_every: int = 10
+    gate: str = "always"
+    gate_games: int = 100
+    gate_sigma: float = 2.0
+    gate_payoff: float = 0.55
+    gate_timeout: int = 100
+    evict: str = "spaced"
+    anchor: str = "initial"
+    fixed: tuple[str, ...] = ()
+    hold: int | str = AUTO
+    rating: str = "trueskill"
+    games_per_pair: int = 8
+    tau_frozen: float = 0.0
+    decay: float = 0.99
+    greedy: bool = False
+    acting: str = "groups"
+    store: str = "float32"
+
+    def __post_init__(self):
+        for key in ("capacity", "groups", "snapshot_every", "gate_games", "gate_timeout", "games_per_pair"):
+            self._require_number(key, 1)
+        if self.hold != AUTO:
+            self._require_number("hold", 1, f"or {AUTO}")
+        if self.capacity < 2 and self.anchor != "none":
+            raise ValueError(
+                f"pool.capacity={self.capacity}: must be at least 2 with pool.anchor={self.anchor}"
+            )
+        self._require_one_of("mode", (*MODES, MIX, "none"))
+        self._require_one_of("weight", WEIGHTS)
+        self._require_one_of("normalise", ("softmax", "plain"))
+        self._require_one_of("prior", ("rating", "none"))
+        self._require_one_of("gate", GATES)
+        self._require_one_of("evict", EVICTIONS)
+        self._require_one_of("anchor", ANCHORS)
+        self._require_one_of("rating", tuple(SYSTEMS))
+        self._require_one_of("acting", ACTING)
+        self._require_one_of("store", STORES)
+        self._require_positive()
+        object.__setattr__(self, "fixed", tuple(self.fixed))
+        self._require_lags()
+        self._require_mix()
+        if "fixed" in self.mixture and not self.fixed:
+            raise ValueError("pool.fixed=[]: must name opponents where the mode fixed draws from them")
+
+    @property
+    def mixture(self) -> dict[str, float]:
+        """The modes by name with their shares, which sum to 1."""
+        if self.mode != MIX:
+            return {MIRROR if self.mode == "none" else self.mode: 1.0}
+        total = sum(self.shares.values())
+        return {name: share / total for name, share in self.shares.items() if share > 0}
+
+    @property
+    def mirrored(self) -> int:
+        """Groups in which the learner plays itself."""
+        return round(self.groups * self.mixture.get(MIRROR, 0.0))
+
+    @property
+    def entries(self) -> int:
+        """Entries n: the learner, the bank's slots, the fixed opponents."""
+        return 1 + self.capacity + len(self.fixed)
+
+    def held(self, episode_limit: int, horizon: int) -> int:
+        """Updates for which a group keeps its opponent."""
+        return self.hold if self.hold != AUTO else -(-4 * episode_limit // horizon)
+
+    def _require_number(self, key: str, least: int, otherwise: str = "") -> None:
+        value = getattr(self, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            allowed = f"must be a whole number of at least {least} {otherwise}".strip()
+            raise ValueError(f"pool.{key}={value}: {allowed}")
+
+    def _require_one_of(self, key: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, key) not in allowed:
+            raise ValueError(f"pool.{key}={getattr(self, key)}: must be one of {', '.join(allowed)}")
+
+    def _require_positive(self) -> None:
+        for key in ("power", "prior_games", "temperature", "gate_sigma"):
+            value = getattr(self, key)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ValueError(f"pool.{key}={value}: must be above 0")
+        for key in ("decay", "gate_payoff"):
+            if not 0 < getattr(self, key) <= 1:
+                raise ValueError(f"pool.{key}={getattr(self, key)}: must be above 0 and at most 1")
+        if self.tau_frozen < 0:
+            raise ValueError(f"pool.tau_frozen={self.tau_frozen}: must not be negative")
+
+    def _require_lags(self) -> None:
+        lags = tuple(self.lag_range)
+        if len(lags) != 2 or not all(isinstance(lag, int) for lag in lags) or not 1 <= lags[0] <= lags[1]:
+            raise ValueError(f"pool.lag_range={list(lags)}: must be two whole numbers, 1 <= first <= last")
+        object.__setattr__(self, "lag_range", lags)
+
+    def _require_mix(self) -> None:
+        if self.mode != MIX:
+            return
+        for name, share in self.shares.items():
+            if name not in MODES:
+                raise ValueError(f"pool.shares.{name}={share}: no such mode; allowed: {', '.join(MODES)}")
+            if not (isfinite(share) and share >= 0):
+                raise ValueError(f"pool.shares.{name}={share}: must not be negative")
+        if sum(self.shares.values()) <= 0:
+            raise ValueError(f"pool.shares={dict(self.shares)}: must not all be 0")
+        if 0 < self.mixture.get(MIRROR, 0.0) < 1 and self.mirrored in (0, self.groups):
+            raise ValueError(
+                f"pool.groups={self.groups}: too few for a mirror share of {self.mixture[MIRROR]:.3g}; "
+                f"need a group with an opponent and one without"
+            )

@@ -1,0 +1,123 @@
+"""`python -m jaxmarl_echelon.tournament RUN [RUN ...]`: a round robin of finished runs and of their pools."""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxmarl_echelon import checkpoints, command_line, evaluate
+from jaxmarl_echelon.selfplay.pool import SNAPSHOT
+from jaxmarl_echelon.selfplay.ratings import rating_system
+from jaxmarl_echelon.tracking.pool_plot import matrix_plot
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import tournament
+from jaxmarl_echelon.training.pools.tournament import Sides
+from jaxmarl_echelon.training.seating import POOL, SHARED
+
+
+def parse() -> argparse.Namespace:
+    """Reads the command line."""
+    program = command_line.program("jaxmarl_echelon.tournament", "jaxmarl-tournament")
+    parser = command_line.Parser(prog=program, description=__doc__)
+    parser.add_argument("paths", nargs="+", help="run folders or checkpoints, all of one task and network")
+    parser.add_argument("--checkpoint", default="latest", help="which one of a run folder (default: latest)")
+    parser.add_argument("--games", type=int, default=32, help="per ordered pair (default: 32)")
+    parser.add_argument("--snapshots", type=int, default=4, help="of each pool, evenly by age (default: 4)")
+    parser.add_argument("--rating", default="trueskill", help="trueskill, elo or glicko2")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--output", type=Path, default=Path("tournament"), help="folder (default: tournament)"
+    )
+    return parser.parse_args()
+
+
+def entrants(path: str, checkpoint: str, snapshots: int):
+    """The policies of a run by name, the last learner and some of its pool, and its program and sides."""
+    folder, _, config, program, state = evaluate.load(path, checkpoint)
+    sides = sides_of(config, program)
+    owner = sides.ours if sides.ours in config.algos else program.role
+    policy = sides.agent.policy_state(state.policies[owner])
+    label = folder.parent.parent.name
+    found = {label: policy}
+    if config.pooled is not None and config.controllers[config.pooled] == POOL + owner:
+        like = jax.eval_shape(program.init, jax.random.key(0)).pool
+        pool = checkpoints.restore(folder, like, ".pool")
+        filled = np.flatnonzero(np.asarray(pool.kind) == SNAPSHOT)
+        filled = filled[np.argsort(np.asarray(pool.iteration)[filled])]
+        chosen = np.unique(np.linspace(0, len(filled) - 1, min(snapshots, len(filled))).astype(int))
+        for entry in filled[chosen]:
+            past = jax.tree.map(lambda x, y, entry=entry: x[entry - 1].astype(y.dtype), pool.bank, policy)
+            found[f"{label} #{int(pool.iteration[entry])}"] = past
+    return found, program, sides
+
+
+def sides_of(config: RunConfig, program) -> Sides:
+    """The first role and the one that meets it; raises ValueError where one cannot play the other."""
+    roles = program.env.spec.roles
+    first, last = roles[0], roles[-1]
+    if not first.fits(last) or len(roles) > 2:
+        raise ValueError(f"{program.env.spec.name}: needs two roles that see and do the same, or turns")
+    if first is last and not program.env.spec.turns:
+        raise ValueError(f"{program.env.spec.name}: nobody plays against anybody")
+    owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)
+    owner = owner if owner in program.agents else first.name
+    return Sides(first.name, last.name, program.agents[owner])
+
+
+def main() -> None:
+    """Entry point."""
+    command_line.use_compilation_cache()
+    arguments = parse()
+    if arguments.games < 1:
+        raise command_line.UsageError(f"--games={arguments.games}: must be at least 1")
+    policies = {}
+    for path in arguments.paths:
+        found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
+        policies |= found
+    shapes = {str(jax.tree.map(jnp.shape, policy)) for policy in policies.values()}
+    if len(shapes) > 1:
+        raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
+    together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
+    play = jax.jit(
+        lambda policies, key, world: tournament.counts(program, sides, policies, key, arguments.games, world)
+    )
+    results = np.asarray(play(together, jax.random.key(arguments.seed), program.world))
+    rating = tournament.refitted(rating_system(arguments.rating, games_per_pair=2 * arguments.games), results)
+    payoff = tournament.payoffs(results)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    report(list(policies), payoff, rating)
+    rows = {
+        "names": list(policies),
+        "payoff": payoff.tolist(),
+        "rating": rating.tolist(),
+        "games": results.tolist(),
+    }
+    (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
+    matrix_plot(arguments.output / "payoffs.png", list(policies), payoff)
+
+
+def report(names: list[str], payoff: np.ndarray, rating: np.ndarray) -> None:
+    """Prints the entries, the highest rated first, with ratings and mean scores."""
+    table = Table(title=f"{len(names)} entries, each against each", title_justify="left")
+    for column in ("entry", "rating", "uncertainty", "mean score", "worst score"):
+        table.add_column(column, justify="left" if column == "entry" else "right", no_wrap=True)
+    own = np.eye(len(names), dtype=bool)
+    scores = np.where(own, np.nan, (payoff + 1.0 - payoff.T) / 2.0)
+    for index in np.argsort(-rating[:, 0]):
+        row = (rating[index, 0], rating[index, 1], np.nanmean(scores[index]), np.nanmin(scores[index]))
+        table.add_row(names[index], *(f"{value:.2f}" for value in row))
+    Console().print(table)
+
+
+def script() -> None:
+    """The console script."""
+    command_line.guarded(main)
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,64 @@
+"""Panel of an opponent pool: ratings, scores and shares of its entries."""
+
+import math
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jaxmarl_echelon.tracking.base import Values
+from jaxmarl_echelon.tracking.formats import bar, count, percent
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, panel
+from jaxmarl_echelon.tracking.view import RunView
+
+NARROW = 44
+BAR_WIDTH = 8
+
+
+def pool(view: RunView, width: int, height: int) -> Panel:
+    """The learner and its opponents, the highest rated first.
+
+    A line per entry: rating and uncertainty, games with the learner and its score in them, the entry's share
+    among opponents. The learner is always shown; of the others those that fit.
+    """
+    rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
+    room = max(height - 2, 1)
+    shown = rows[:room]
+    learner = [row for row in rows if row["kind"] == "learner"]
+    if learner and learner[0] not in shown:
+        shown = [*shown[: room - 1], *learner]
+    table = Table.grid(expand=True, padding=(0, 1))
+    wide = width >= NARROW
+    for ratio in (1, None, None, None, *([None] if wide else [])):
+        table.add_column(ratio=ratio, justify="left" if ratio else "right", no_wrap=True, overflow="ellipsis")
+    head = ("entry", "rating", "games", "score", *(["share"] if wide else []))
+    table.add_row(*(Text(name, style="dim") for name in head))
+    for row in shown:
+        table.add_row(*_cells(row, wide))
+    size, worst = view.value("pool/size"), view.value("pool/worst_payoff")
+    facts = ends(
+        Text(f"{size:.0f} opponents" if math.isfinite(size) else "", style="dim"),
+        Text(f"worst score {percent(worst)}" if math.isfinite(worst) else "", style="dim"),
+    )
+    return panel("pool", Group(table, facts))
+
+
+def _cells(row: Values, wide: bool) -> list[Text]:
+    own = row["kind"] == "learner"
+    style = f"bold {ACCENT}" if own else "bold" if row["kind"] == "fixed" else ""
+    games = sum(int(row[key]) for key in ("wins", "draws", "losses"))
+    score = float(row["score"])
+    cells = [
+        Text(str(row["name"]), style=style),
+        Text(f"{float(row['mu']):.1f}±{float(row['sigma']):.1f}", style=style),
+        Text("" if own else count(games)),
+        Text("" if own or not math.isfinite(score) else percent(score), style=_colour(score)),
+    ]
+    share = float(row["share"])
+    meter = Text("" if own else bar(share, BAR_WIDTH), style=f"{ACCENT} on grey15")
+    return [*cells, *([meter] if wide else [])]
+
+
+def _colour(score: float) -> str:
+    return "green" if score >= 0.55 else "red" if score < 0.45 else "yellow"

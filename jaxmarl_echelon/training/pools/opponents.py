@@ -1,0 +1,282 @@
+"""A role that a pool plays: past policies in groups of environments, the learner itself in the others.
+
+The first environments of a shard mirror: there the learner of the bank plays the role, and learns from it.
+The others are cut into groups, each of which plays one entry of the pool at a time. All that changes in a run
+are arrays. Source: spec/selfplay.md 1.3.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import axis
+from algos.types import Agent
+from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.pool import Pool, PoolState
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN
+from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.types import View
+
+PyTree = Any
+
+TAG, SEAT = "opponent", "seat"
+# Rows of one slot side by side in the alternative that sorts them.
+CHUNK = 8
+
+
+class Seat(NamedTuple):
+    """A role that a pool plays, static.
+
+    Attributes:
+      role: the role.
+      owner: the learner whose past policies are in the bank, and which plays the role where it mirrors.
+      rival: the learner that plays against it, the pool's entry 0.
+      pool: the pool.
+      fixed: state names of the fixed opponents' policies, None for scripts; in the pool's order.
+    """
+
+    role: str
+    owner: str
+    rival: str
+    pool: Pool
+    fixed: tuple[str | None, ...] = ()
+
+    @property
+    def policy(self) -> str:
+        """Name under which the seat's controller finds its policies."""
+        return f"pool:{self.role}"
+
+    def mirrored(self, environments: int) -> int:
+        """How many of a shard's environments mirror; they are its first ones."""
+        return environments * self.pool.settings.mirrored // self.pool.settings.groups
+
+    def groups(self) -> int:
+        """Groups of this shard that play the pool."""
+        return self.pool.rivals // axis.size()
+
+    def entries(self, state: PoolState, environments: int) -> jax.Array:
+        """`[E]` int32; the entry that plays in each environment of this shard, 0 where it mirrors."""
+        mirrored = self.mirrored(environments)
+        rows = environments - mirrored
+        slots = jnp.repeat(axis.own(state.slots), rows // max(self.groups(), 1), total_repeat_length=rows)
+        return jnp.concatenate([jnp.zeros(mirrored, jnp.int32), slots])
+
+    def changes(self, state: PoolState, environments: int) -> jax.Array:
+        """`[E]` bool; environments whose opponent changes after this rollout."""
+        mirrored = self.mirrored(environments)
+        due, rows = axis.own(pool_lib.due(self.pool, state.updates)), environments - mirrored
+        due = jnp.repeat(due, rows // max(self.groups(), 1), total_repeat_length=rows)
+        return jnp.concatenate([jnp.zeros(mirrored, bool), due])
+
+
+class Opponents(NamedTuple):
+    """The policies of a seat in a rollout.
+
+    Attributes:
+      owner: state of the learner of the bank.
+      bank: policy states, leaves `[G, ...]` by group, or the whole bank `[K, ...]`.
+      slots: `[G]` int32 entries that the groups of this shard play.
+      fixed: states of the fixed opponents, None for scripts.
+    """
+
+    owner: PyTree
+    bank: PyTree
+    slots: jax.Array
+    fixed: tuple[PyTree, ...]
+
+
+class Seated(NamedTuple):
+    """Memories of a seat.
+
+    Attributes:
+      mirror: of the learner, in the environments that mirror.
+      bank: of the bank's policies, in all others.
+      fixed: of every fixed opponent, in all others.
+    """
+
+    mirror: PyTree
+    bank: PyTree
+    fixed: tuple[PyTree, ...]
+
+
+def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
+    """The policies of a seat for one rollout, taken from the bank once; the owner's may change in it."""
+    slots = axis.own(state.slots)
+    like = jax.eval_shape(agent.policy_state, policies[seat.owner])
+    if seat.pool.settings.acting == "groups":
+        bank = pool_lib.policies(state.replace(slots=slots), like)
+    else:
+        bank = jax.tree.map(lambda x, y: x.astype(y.dtype), state.bank, like)
+    fixed = tuple(None if name is None else policies[name] for name in seat.fixed)
+    return Opponents(policies[seat.owner], bank, slots, fixed)
+
+
+def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) -> Controller:
+    """The controller of a role that a pool plays; its choices are those of the environments that mirror.
+
+    Args:
+      seat: the seat.
+      agent: the learner of the bank.
+      role: the seat's role.
+      fixed: controllers of the fixed opponents, in order.
+    """
+    settings = seat.pool.settings
+    mirror = controllers_lib.learner(agent, role, seat.owner, greedy=False)
+    # What its critic sees is not for others.
+    past = controllers_lib.learner(agent._replace(asymmetric=False), role, seat.owner, greedy=settings.greedy)
+    play_bank = ACTING[settings.acting]
+    first_fixed = 1 + settings.capacity
+
+    def init(num_envs):
+        mirrored = seat.mirrored(num_envs)
+        rest = num_envs - mirrored
+        return Seated(mirror.init(mirrored), past.init(rest), tuple(one.init(rest) for one in fixed))
+
+    def act(key, state, memory, view, reset):
+        mirrored = seat.mirrored(reset.shape[0])
+        key_mirror, key_bank, *keys = jax.random.split(key, 2 + len(fixed))
+        (own, own_reset), (theirs, their_reset) = split((view, reset), mirrored)
+        parts, choice, carry = [], None, memory.mirror
+        if mirrored:
+            carry, action, choice = mirror.act(key_mirror, state.owner, carry, own, own_reset)
+            parts.append(action)
+        if not seat.pool.rivals:
+            return memory._replace(mirror=carry), parts[0], choice
+        seen = View(None, None, theirs.time)
+        bank, action = play_bank(past.act, key_bank, state, memory.bank, seen, their_reset)
+        entries = jnp.repeat(state.slots, their_reset.shape[0] // state.slots.shape[0])
+        remembered = []
+        for number, one in enumerate(fixed):
+            mine = entries == first_fixed + number
+            given = (keys[number], state.fixed[number], memory.fixed[number], theirs, their_reset)
+            kept, reply = _where_met(one, mine, given, action)
+            remembered.append(kept)
+            action = jnp.where(mine.reshape(mine.shape + (1,) * (action.ndim - 1)), reply, action)
+        parts.append(action)
+        return Seated(carry, bank, tuple(remembered)), jnp.concatenate(parts), choice
+
+    return Controller(init, act, seat.policy)
+
+
+def split(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:
+    """The first `number` rows of a tree of arrays `[E, ...]`, and the rest."""
+    return jax.tree.map(lambda x: x[:number], tree), jax.tree.map(lambda x: x[number:], tree)
+
+
+def _where_met(one: Controller, mine: jax.Array, given: tuple, action: jax.Array):
+    """A fixed opponent's memory and actions; it is asked only if somebody plays it."""
+
+    def ask(given):
+        memory, reply, _ = one.act(*given)
+        return memory, reply.astype(action.dtype)
+
+    return jax.lax.cond(jnp.any(mine), ask, lambda given: (given[2], jnp.zeros_like(action)), given)
+
+
+def _by_group(tree: PyTree, groups: int) -> PyTree:
+    return jax.tree.map(lambda x: x.reshape(groups, x.shape[0] // groups, *x.shape[1:]), tree)
+
+
+def _joined(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+
+def in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+    """Every group acts with its own policy on its own rows only, by one `vmap` over groups."""
+    groups = state.slots.shape[0]
+    rows = _by_group((carry, view, reset), groups)
+    carry, action, _ = jax.vmap(act)(jax.random.split(key, groups), state.bank, *rows)
+    return _joined((carry, action))
+
+
+def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+    """Every policy of the bank acts on all rows, of which each keeps one: the oracle of tests."""
+    number = jax.tree.leaves(state.bank)[0].shape[0]
+    acted = jax.vmap(act, in_axes=(0, 0, None, None, None))(
+        jax.random.split(key, number), state.bank, carry, view, reset
+    )
+    slot = _slots_of_rows(state, reset.shape[0], number)
+    rows = jnp.arange(reset.shape[0])
+    carry, action = jax.tree.map(lambda x: x[slot, rows], acted[:2])
+    return carry, action
+
+
+def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+    """Rows sorted by policy, in chunks of one policy each, by a scan: exact for any distribution of rows."""
+    number, rows = jax.tree.leaves(state.bank)[0].shape[0], reset.shape[0]
+    slot = _slots_of_rows(state, rows, number)
+    chunks = -(-rows // CHUNK) + number
+    counts = jnp.sum(slot[:, None] == jnp.arange(number), axis=0)
+    needed = -(-counts // CHUNK)
+    first = jnp.cumsum(needed) - needed
+    order = jnp.argsort(slot, stable=True)
+    rank = jnp.zeros(rows, jnp.int32).at[order].set(jnp.arange(rows)) - (jnp.cumsum(counts) - counts)[slot]
+    place = first[slot] * CHUNK + rank
+    # Places that nobody fills repeat the first row, and are not read.
+    source = jnp.zeros(chunks * CHUNK, jnp.int32).at[place].set(jnp.arange(rows))
+    of_chunk = jnp.clip(jnp.searchsorted(jnp.cumsum(needed), jnp.arange(chunks), side="right"), 0, number - 1)
+
+    def one(_, given):
+        key, slot, source = given
+        policy = jax.tree.map(lambda x: x[slot], state.bank)
+        carried, seen, begins = jax.tree.map(lambda x: x[source], (carry, view, reset))
+        carried, action, _ = act(key, policy, carried, seen, begins)
+        return None, (carried, action)
+
+    keys = jax.random.split(key, chunks)
+    _, acted = jax.lax.scan(one, None, (keys, of_chunk, source.reshape(chunks, CHUNK)))
+    return jax.tree.map(lambda x: x[place], _joined(acted))
+
+
+def _slots_of_rows(state: Opponents, rows: int, number: int) -> jax.Array:
+    """`[rows]` index into the bank; any where the group plays a fixed opponent."""
+    return jnp.repeat(jnp.clip(state.slots - 1, 0, number - 1), rows // state.slots.shape[0])
+
+
+ACTING = {"groups": in_groups, "dense": densely, "sorted": sorted_by_slot}
+
+
+def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
+    """A flow `[E]` or `[T, E]` with further tags `[E]` of the episodes under way."""
+    ended = {name: jnp.where(flow.finished.mask, tag, -1) for name, tag in tags.items()}
+    running = {name: jnp.broadcast_to(tag, flow.over.shape) for name, tag in tags.items()}
+    finished = flow.finished.replace(tags=flow.finished.tags | ended)
+    return flow.replace(tags=flow.tags | running, finished=finished)
+
+
+def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+    """Who won each finished episode `[...]`: WIN, DRAW or LOSS of the seat's rival.
+
+    By the scores of both roles where both have one; else the rival's score of 1/2 is a draw. In turn games by
+    the score of the rival's own seat.
+    """
+    if SEAT in finished.tags:
+        scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
+        mine = jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
+        return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
+    ours, theirs = (score_of(spec, role, finished) for role in (seat.rival, seat.role))
+    lead = ours - (0.5 if theirs is None else theirs)
+    return jnp.select([lead > 0, lead < 0], [WIN, LOSS], DRAW)
+
+
+def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
+    """A role's own score `[...]` of episodes, the mean over its agents; None where it has none."""
+    score = spec.scores(finished.results, role)
+    return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
+
+
+def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+    """`[n, 3]` int32 wins, draws and losses of the rival against every entry, of all shards.
+
+    `finished [T, E]` is tagged with the entries; each episode counts for the one that played it whole.
+    Games that mirror are not counted.
+    """
+    outcome = results(spec, seat, finished)
+    cell = jnp.where(finished.mask & (finished.tags[TAG] > 0), finished.tags[TAG] * 3 + outcome, -1).ravel()
+    cells = jnp.sum(cell[:, None] == jnp.arange(3 * seat.pool.settings.entries), axis=0, dtype=jnp.int32)
+    return axis.sum(cells).reshape(-1, 3)

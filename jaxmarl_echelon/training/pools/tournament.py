@@ -1,0 +1,102 @@
+"""A round robin of policies of one architecture: who beats whom, and ratings refitted from that alone."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.types import Agent, PyTree
+from jaxmarl_echelon.envs.base import Role
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RatingSystem
+from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training import evaluation
+from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, score_of
+from jaxmarl_echelon.training.program import Program
+from jaxmarl_echelon.training.types import View
+
+
+class Sides(NamedTuple):
+    """Who meets whom: the first plays the role `ours`, the second `theirs`; in turn games both are one role.
+
+    Attributes:
+      ours, theirs: names of roles.
+      agent: the learner whose states all policies are.
+    """
+
+    ours: str
+    theirs: str
+    agent: Agent
+
+
+def counts(
+    program: Program, sides: Sides, policies: PyTree, key: jax.Array, games: int, world: PyTree = None
+) -> jax.Array:
+    """Results `[n, n, 3]` int32: wins, draws and losses of each policy, at `ours`, against each at `theirs`.
+
+    Args:
+      program: gives environment and task.
+      sides: the roles.
+      policies: states of n policies, leaves `[n, ...]`, what acting needs of them.
+      key: typed random key; policies sample their actions.
+      games: per ordered pair. In turn games the first has every seat in turn.
+      world: the program's world; None for its own.
+    """
+    env = program.env if world is None else program.env.with_world(world.env)
+    number = jax.tree.leaves(policies)[0].shape[0]
+    first, second = (x.ravel() for x in jnp.meshgrid(jnp.arange(number), jnp.arange(number), indexing="ij"))
+    players = [
+        banked(sides.agent, env.spec.role(role), jax.tree.map(lambda x, who=who: x[who], policies))
+        for role, who in ((sides.ours, first), (sides.theirs, second))
+    ]
+    seats = env.spec.turns
+    if seats:
+        playing = {sides.ours: controllers_lib.against(*players, seats)}
+    else:
+        playing = {sides.ours: players[0], sides.theirs: players[1]}
+    others = {role: one for role, one in program.controllers(env).items() if role not in playing}
+    params = program.curriculum.evaluation(program.curriculum.init())
+    params = evaluation.evaluation_params(env, params, number * number * games)
+    played = evaluation.play(env, playing | others, {}, key, params)
+    lead = jnp.where(played.quarantined, jnp.nan, _leads(program, sides, played, seats))
+    outcome = jnp.stack([lead > 0, lead == 0, lead < 0], axis=-1)
+    return jnp.sum(outcome.reshape(number, number, games, 3), axis=2, dtype=jnp.int32)
+
+
+def _leads(program: Program, sides: Sides, played: evaluation.Evaluation, seats: int) -> jax.Array:
+    """`[N]`: above 0 where the first policy has won, below where it has lost."""
+    spec, finished = program.env.spec, played.finished
+    if seats:
+        scores, own = spec.scores(finished.results, sides.ours), jnp.arange(finished.mask.size) % seats
+        return jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0] - 0.5
+    ours, theirs = (score_of(spec, role, finished) for role in (sides.ours, sides.theirs))
+    return ours - (0.5 if theirs is None else theirs)
+
+
+def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
+    """Controller of a role in P equal groups of environments, each with a policy of `bank [P, ...]`."""
+    past = controllers_lib.learner(agent._replace(asymmetric=False), role, "", greedy=False)
+    met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
+
+    def act(key, state, carry, view, reset):
+        carry, action = in_groups(past.act, key, met, carry, View(None, None, view.time), reset)
+        return carry, action, None
+
+    return Controller(past.init, act)
+
+
+def refitted(system: RatingSystem, results: np.ndarray) -> np.ndarray:
+    """Ratings `[n, D]` from the results `[n, n, 3]` of a round robin alone, all from the prior."""
+    number = len(results)
+    first, second = np.triu_indices(number, k=1)
+    both = results + results.transpose(1, 0, 2)[..., [LOSS, DRAW, WIN]]
+    rating = jnp.tile(jnp.array(system.prior, jnp.float32), (number, 1))
+    moves = jnp.zeros(number, bool)
+    return np.asarray(system.update(rating, first, second, jnp.asarray(both[first, second]), moves))
+
+
+def payoffs(results: np.ndarray) -> np.ndarray:
+    """Scores `[n, n]` in [0, 1] of the row against the column, a draw counting half; NaN without games."""
+    games = results.sum(axis=2)
+    return np.where(games > 0, (results[..., WIN] + 0.5 * results[..., DRAW]) / np.maximum(games, 1), np.nan)

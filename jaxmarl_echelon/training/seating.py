@@ -1,0 +1,132 @@
+"""Who acts for which role of a run, by the names in `controllers`; with one-line errors."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+
+LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
+POOL = "pool:"
+LEARNERS = (LEARNER, PER_AGENT)
+
+Controllers = Mapping[str, str]
+
+
+def learns(role: str, controller: str) -> bool:
+    """Whether a role has a learner of its own, be it met by a pool of its past policies."""
+    return controller in LEARNERS or controller == POOL + role
+
+
+def of_roles(env: Environment, chosen: Controllers) -> dict[str, str]:
+    """Controllers of all roles: the chosen ones, else the environment's defaults."""
+    return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
+
+
+def checked(env: Environment, given: Controllers) -> dict[str, str]:
+    """Controllers of all roles.
+
+    Raises:
+      ValueError: one line, for unknown roles, no learner, and learners that cannot be so.
+    """
+    roles = [role.name for role in env.spec.roles]
+    for role in given:
+        if role not in roles:
+            raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
+    chosen = of_roles(env, given)
+    if not any(learns(role, name) for role, name in chosen.items()):
+        raise ValueError(f"controllers={chosen}: at least one role must be a learner")
+    for role, name in chosen.items():
+        if name.startswith((SHARED, POOL)) and not learns(role, name):
+            _require_owner(env, role, name, chosen)
+        if name == PER_AGENT and env.spec.turns:
+            raise ValueError(f"controllers.{role}={name}: seats that take turns share one learner")
+    return chosen
+
+
+def _require_owner(env: Environment, role: str, name: str, chosen: Controllers) -> None:
+    """Demands that a role can be played by the learner, or past learner, of another one."""
+    learners = [learner for learner, other in chosen.items() if other == LEARNER]
+    kind, _, owner = name.partition(":")
+    where = f"controllers.{role}={name}"
+    if chosen.get(owner) == PER_AGENT:
+        raise ValueError(f"{where}: {owner} has a learner per agent, which nobody can share")
+    if owner not in learners:
+        allowed = ", ".join(f"{kind}:{learner}" for learner in learners)
+        raise ValueError(f"{where}: no such learner; allowed: {allowed}")
+    ours, theirs = env.spec.role(role), env.spec.role(owner)
+    if not ours.fits(theirs):
+        raise ValueError(
+            f"{where}: {role} and {owner} must see and do the same; observations are "
+            f"{ours.observation.shape} and {theirs.observation.shape}"
+        )
+    if ours.critic_observation != theirs.critic_observation:
+        raise ValueError(f"{where}: the critics of {role} and {owner} must see the same")
+
+
+def agents(env: Environment, controllers: Controllers, learner: str) -> int:
+    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
+    if controllers[learner] == PER_AGENT:
+        return 1
+    sharing = (role for role, name in controllers.items() if name == SHARED + learner)
+    return sum(env.spec.role(role).size for role in (learner, *sharing))
+
+
+def share(env: Environment, controllers: Controllers, learner: str, pool: PoolSettings) -> Fraction:
+    """Agents per environment from whose decisions a learner learns: those of a pool only where it mirrors."""
+    mirrored = Fraction(pool.mirrored, pool.groups)
+    total = Fraction(agents(env, controllers, learner))
+    for role, name in controllers.items():
+        if name != POOL + learner:
+            continue
+        size = env.spec.role(role).size
+        if env.spec.turns:
+            return size * mirrored + (1 - mirrored)
+        total = size * mirrored if role == learner else total + size * mirrored
+    return total
+
+
+def pooled(controllers: Controllers) -> str | None:
+    """The role that a pool plays; None without one."""
+    return next((role for role, name in controllers.items() if name.startswith(POOL)), None)
+
+
+def rival(controllers: Controllers, role: str) -> str:
+    """The learner that plays against the pool of a role: the one whose past it is, or the first other one."""
+    owner = controllers[role].removeprefix(POOL)
+    others = (other for other, name in controllers.items() if learns(other, name) and other != owner)
+    return owner if owner != role else next(others, owner)
+
+
+def require_pool(
+    env: Environment, controllers: Controllers, pool: PoolSettings, num_envs: int, shards: int
+) -> None:
+    """Demands that a pool can play its role, and that its groups divide the environments.
+
+    Raises:
+      ValueError: one line.
+    """
+    role, spec = pooled(controllers), env.spec
+    name, turns = controllers[role], max(spec.turns, 1)
+    where, against = f"controllers.{role}={name}", rival(controllers, role)
+    if sum(other.startswith(POOL) for other in controllers.values()) > 1:
+        raise ValueError(f"{where}: only one role can be played by a pool")
+    if turns == 1 and learns(role, name):
+        if against == role:
+            raise ValueError(f"{where}: needs another role that is a learner, to play against it")
+        if not pool.mirrored:
+            raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
+    own = spec.score if against == spec.roles[0].name else None
+    if spec.role(against).score is None and own is None:
+        raise ValueError(f"{where}: {against}, which plays against it, has no score to be rated by")
+    for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
+        if number % shards:
+            raise ValueError(f"pool.{key}={number}: must be a multiple of shards={shards}")
+    parts = pool.groups * turns
+    if num_envs % parts:
+        below = num_envs // parts * parts
+        near = " or ".join(str(n) for n in (below, below + parts) if n)
+        each = f" times {turns} seats" if turns > 1 else ""
+        raise ValueError(
+            f"num_envs={num_envs}: must be a multiple of pool.groups={pool.groups}{each}, such as {near}"
+        )

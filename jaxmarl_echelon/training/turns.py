@@ -1,0 +1,261 @@
+"""Rollouts of turn games: a dense row for every seat's own decisions (spec/selfplay.md, 1.2).
+
+Plies are dealt out in turn to N phase agents: ply p is decided by phase agent p mod N, in every environment
+at once, whichever seat that is in the environment's present game. A phase agent keeps its seat until the
+game ends, and has one row per N plies: the decision, and all that its seat is paid until its next one. Only
+one network row per ply and environment is computed, where one row per ply would compute N.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Agent, Rollout
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs.base import EnvSpec, TimeStep
+from jaxmarl_echelon.training.controllers import Choice, observed
+from jaxmarl_echelon.training.rollout import Collected, Collector, flow_of
+from jaxmarl_echelon.training.types import RunState, View
+
+PyTree = Any
+
+
+class Due(NamedTuple):
+    """The seat that is due in each of E environments, as if it were the only agent of its role.
+
+    Attributes:
+      seat: `[E]` int32.
+      view: for controllers, its time step with A = 1.
+      reset: `[E]` bool; it is the seat's first ply of the game.
+    """
+
+    seat: jax.Array
+    view: View
+    reset: jax.Array
+
+
+class Ply(NamedTuple):
+    """What a ply tells about all phase agents.
+
+    Attributes:
+      reward: `[E, N]` of each phase agent's seat.
+      ended: `[E]` bool; the game ended by its rules.
+      broken: `[E]` bool; the game was thrown away.
+    """
+
+    reward: jax.Array
+    ended: jax.Array
+    broken: jax.Array
+
+
+class Spans(NamedTuple):
+    """What followed the plies of T super-steps up to the same phase agent's next ply, `[T, N, E]` each.
+
+    Attributes:
+      reward: sums, from the ply itself up to the end of its game.
+      ended: bool; its game ended by its rules.
+      broken: bool; its game was thrown away.
+    """
+
+    reward: jax.Array
+    ended: jax.Array
+    broken: jax.Array
+
+
+class Table(NamedTuple):
+    """Who plays the phase agents, and which of their decisions are learnt from.
+
+    Attributes:
+      act: `(key, run, due, phase) -> (memories, action [E, 1, ...], record)`: decides for phase agent
+        `phase`, int32, in every environment. `record` holds what `decision` gives, leaves `[M, 1, ...]`, of
+        the M environments in which that phase agent learns.
+      pick: `(x [T, N, E, ...]) -> [T, N * M, ...]`, the columns of these decisions by phase agent.
+      carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
+      cut: `[E]` bool; games broken off after the last ply, as their opponents change. None for none.
+      tagged: `(flow, phase, length [E]) -> flow`, with further tags; None for none.
+    """
+
+    act: Callable
+    pick: Callable
+    carry: Callable
+    cut: jax.Array | None = None
+    tagged: Callable | None = None
+
+
+def drives(collector: Collector) -> bool:
+    """Whether rollouts of this environment and these learners are collected here."""
+    return collector.env.spec.turns > 0 and not collector.learning("step")
+
+
+def mirror(collector: Collector) -> Table:
+    """The learner plays all phase agents, and learns from all: columns `[N * E]`."""
+    (role,) = collector.env.spec.roles
+    agent, controller = collector.agents[role.name], collector.controllers[role.name]
+
+    def act(key, run, now, phase):
+        memories = run.memories[role.name]
+        own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, phase, 1, axis=1), memories)
+        own, action, choice = controller.act(key, run.policies[controller.policy], own, now.view, now.reset)
+        memories = jax.tree.map(
+            lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), memories, own
+        )
+        return {role.name: memories}, action, decision(agent, role.name, now, choice)
+
+    def carry(memories):
+        return jax.tree.map(lambda x: by_phase(jnp.moveaxis(x, 1, 0)[None])[0][:, None], memories[role.name])
+
+    return Table(act, by_phase, carry)
+
+
+def due(spec: EnvSpec, run: RunState) -> Due:
+    """The seats that are due in the running games."""
+    time, length = run.episodes.time, run.episodes.running.tree.sums.length
+    seat = length % spec.turns
+    own = take_seat(time, seat)
+    return Due(seat, View(run.episodes.env, run.episodes.params, own), length < spec.turns)
+
+
+def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
+    """Time steps `[E]` with one agent per role, that at index `seat [E]`."""
+
+    def one(x):
+        return jnp.take_along_axis(x, seat.reshape((-1,) + (1,) * (x.ndim - 1)), axis=1)
+
+    fields = ("obs", "reward", "terminated", "truncated", "alive", "action_mask", "present", "critic_obs")
+    return time.replace(**{name: jax.tree.map(one, getattr(time, name)) for name in fields}, begins={})
+
+
+def decision(agent: Agent, role: str, now: Due, choice: Choice) -> dict:
+    """What a Rollout needs to know of a decision before its consequences, leaves `[E, 1, ...]`."""
+    time = now.view.time
+    return {
+        "obs": observed(agent, time, role),
+        "action": choice.action,
+        "extras": choice.extras,
+        "reset": now.reset[:, None],
+        "alive": time.alive[role],
+        "skip": ~time.alive[role],
+        "mask": time.action_mask.get(role),
+    }
+
+
+def collect(
+    collector: Collector, run: RunState, key: jax.Array, draw, table: Table | None = None
+) -> tuple[RunState, Collected]:
+    """Plays T super-steps of N plies in E environments; see `rollout.collect`.
+
+    By default the learner plays all phase agents.
+
+    The learner's rollout has axes `[T, N * M, 1]`. The last row of each column learns only where its game
+    ended; elsewhere it is just the value after the row before, as what it leads to is not known yet.
+    """
+    spec, table = collector.env.spec, mirror(collector) if table is None else table
+    (role,), turns = spec.roles, spec.turns
+
+    def ply(run, inputs):
+        phase, last, step_key = inputs
+        key_act, key_env = jax.random.split(step_key)
+        now = due(spec, run)
+        memories, action, record = table.act(key_act, run, now, phase)
+        everyone = jnp.broadcast_to(action, (action.shape[0], turns, *action.shape[2:]))
+        episodes, transition = episodes_lib.step(
+            collector.env, key_env, run.episodes, {role.name: everyone}, draw, cut=cut(last)
+        )
+        length = run.episodes.running.tree.sums.length
+        told = tell(spec, transition, length, phase)
+        flow = flow_of(run, transition)
+        if table.tagged is not None:
+            flow = table.tagged(flow, phase, length)
+        run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
+        return run, (record, told, flow, jnp.sum(transition.quarantined))
+
+    def cut(last):
+        return None if table.cut is None else table.cut & last
+
+    def segment(run, inputs):
+        carry = table.carry(run.memories)
+        run, played = jax.lax.scan(ply, run, inputs)
+        return run, (carry, played)
+
+    plies = collector.horizon * turns
+    keys = jax.random.split(key, plies).reshape(collector.segments, -1)
+    phases = (jnp.arange(plies) % turns).reshape(collector.segments, -1)
+    last = None if table.cut is None else (jnp.arange(plies) == plies - 1).reshape(collector.segments, -1)
+    inputs = (phases, last, keys)
+    run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
+    record, told, flow, quarantined = jax.tree.map(lambda x: x.reshape((plies,) + x.shape[2:]), played)
+    record = jax.tree.map(lambda x: by_phase(x.reshape((-1, turns) + x.shape[1:])), record)
+    paid = jax.tree.map(lambda x: table.pick(x)[..., None], spans(told))
+    rollout = finished_rollout(record, paid, carries)
+    return run, Collected({role.name: rollout}, {}, flow, jnp.sum(quarantined))
+
+
+def tell(spec: EnvSpec, transition: episodes_lib.Stepped, length: jax.Array, phase: jax.Array) -> Ply:
+    """What a ply tells about all phase agents.
+
+    Args:
+      spec: of the environment.
+      transition: the ply.
+      length: `[E]` plies of each game before it.
+      phase: int32, the phase agent whose ply it was.
+    """
+    (role,), turns = spec.roles, spec.turns
+    # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
+    seats = (jnp.arange(turns) - phase + length[:, None]) % turns
+    return Ply(
+        reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
+        ended=jnp.all(transition.time.terminated[role.name], axis=1),
+        # Broken off for any other reason than its end: a value that is not finite, or a change of opponent.
+        broken=transition.reset_next & ~jnp.all(transition.time.terminated[role.name], axis=1),
+    )
+
+
+def spans(told: Ply) -> Spans:
+    """Sums up what the plies `[T * N, E]` of T super-steps tell, per phase agent from ply to ply."""
+    turns = told.reward.shape[-1]
+    everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
+    total = jnp.zeros_like(own_plies(told.reward, 0))
+    ended = broken = jnp.zeros(total.shape, bool)
+    for ahead in range(turns):
+        running = ~(ended | broken)
+        now_ended, now_broken = (own_plies(x, ahead) for x in everyone)
+        total = total + jnp.where(running, own_plies(told.reward, ahead), 0.0)
+        ended, broken = ended | (running & now_ended), broken | (running & now_broken)
+    return Spans(total, ended, broken)
+
+
+def own_plies(x: jax.Array, ahead: int) -> jax.Array:
+    """`[T, N, E]`: what `x [T * N, E, N]` tells each phase agent, `ahead` plies after its own."""
+    turns = x.shape[-1]
+    later = jnp.concatenate([x[ahead:], jnp.zeros_like(x[:ahead])])
+    return jnp.stack([later[phase::turns, :, phase] for phase in range(turns)], axis=1)
+
+
+def by_phase(x: jax.Array) -> jax.Array:
+    """`[T, N, M, ...]` to `[T, N * M, ...]`."""
+    return x.reshape((x.shape[0], -1) + x.shape[3:])
+
+
+def finished_rollout(record: dict, paid: Spans, carries: PyTree) -> Rollout:
+    """A learner's rollout of C columns.
+
+    Args:
+      record: leaves `[T, C, 1, ...]` of `decision`.
+      paid: what followed, `[T, C, 1]`.
+      carries: memories `[k, C, 1, ...]` before each segment.
+    """
+    value = record["extras"].get("value")
+    followed = {
+        # Nothing that a thrown away game led to is learnt from.
+        "alive": record["alive"] & ~paid.broken,
+        "skip": record["skip"] & ~paid.broken,
+        "reward": paid.reward,
+        "discount": jnp.where(paid.ended, 0.0, 1.0),
+        "boundary": paid.ended | paid.broken,
+        "bootstrap": None if value is None else jnp.where(paid.broken, value, 0.0),
+    }
+    last = jnp.ones(paid.reward.shape[1:], bool)
+    last_value = None if value is None else jnp.zeros(last.shape)
+    return Rollout(**record | followed, carry=carries, last_value=last_value, last_skip=last)

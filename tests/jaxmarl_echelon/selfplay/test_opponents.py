@@ -1,0 +1,275 @@
+"""A role played by a pool in training: groups, counts, checkpoints, shards."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from duels import LIMIT, Duel
+
+from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import opponents
+from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.types import RunState, View
+
+POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("still", "coin"), hold=2)
+ALGO = PPOConfig(horizon=4, widths=(8,), num_minibatches=1, epochs=1, learning_rate=0.01)
+NUM_ENVS = 16
+MIRRORED = 8
+
+
+def configured(pool: PoolSettings = POOL, **changes) -> RunConfig:
+    given = {
+        "env": Duel(),
+        "algo": ALGO,
+        "curriculum": fixed,
+        "total_env_steps": 10_000,
+        "num_envs": NUM_ENVS,
+        "controllers": {"red": "pool:blue"},
+        "pool": pool,
+        "stagger": False,
+    }
+    return RunConfig(**given | changes)
+
+
+class History(NamedTuple):
+    """Some updates of a run: states before and after each, reports, and the compiled update."""
+
+    program: Program
+    states: list[RunState]
+    reports: list
+    update: object
+
+
+def played(config: RunConfig, updates: int) -> History:
+    program = make_program(config)
+    update = jax.jit(program.update)
+    states, reports = [jax.jit(program.init)(jax.random.key(0))], []
+    for _ in range(updates):
+        run, report = update(states[-1])
+        states.append(run)
+        reports.append(jax.device_get(report))
+    return History(program, states, reports, update)
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    return played(configured(), 12)
+
+
+def rows_of(slots) -> np.ndarray:
+    """The entry that plays in each environment."""
+    return np.concatenate([np.zeros(MIRRORED, int), np.repeat(np.asarray(slots), NUM_ENVS // 4)])
+
+
+def test_games_belong_to_one_opponent(history):
+    """Every finished game is counted for the entry of its group, and none is under way when it changes."""
+    counted, seat = 0, agents_lib.make_seat(configured())
+    for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
+        entries, number = rows_of(before.pool.slots), int(report.episodes["number"])
+        table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
+        np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
+        wins, losses = np.zeros(6, int), np.zeros(6, int)
+        np.add.at(wins, table["opponent"][table["outcome"] == 0], 1)
+        np.add.at(losses, table["opponent"][table["outcome"] == 1], 1)
+        kept = np.array(before.pool.iteration == after.pool.iteration)
+        kept[0] = False
+        np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
+        np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[:, 0][kept], losses[kept])
+        changes = np.repeat(np.asarray(pool_lib.due(seat.pool, before.pool.updates)), NUM_ENVS // 4)
+        assert np.asarray(after.reset)[MIRRORED:][changes].all()
+        counted += wins[1:].sum() + losses[1:].sum()
+    assert counted > 20
+    assert not all(np.asarray(run.reset)[MIRRORED:].all() for run in history.states[1:])
+
+
+def test_a_full_pool_changes_no_program(history):
+    last = history.states[-1].pool
+    assert int(jnp.sum(last.kind == pool_lib.SNAPSHOT)) == 3 and int(last.taken) > 6
+    assert len({tuple(np.asarray(run.pool.slots).tolist()) for run in history.states}) > 2
+    assert history.update._cache_size() == 1
+
+
+def test_the_bank_is_frozen(history):
+    """A slot holds the learner's state of the update in which it was taken, bit for bit, until it goes."""
+    agent = history.program.agents["blue"]
+    for before, after in zip(history.states, history.states[1:], strict=False):
+        policy = agent.policy_state(after.policies["blue"])
+        for slot in range(3):
+            entry = slot + 1
+            source = before.pool.bank if after.pool.iteration[entry] == before.pool.iteration[entry] else None
+            for found, held, new in zip(
+                jax.tree.leaves(after.pool.bank),
+                jax.tree.leaves(before.pool.bank),
+                jax.tree.leaves(policy),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(found[slot], new if source is None else held[slot])
+
+
+def test_learner_learns_from_all_its_seats():
+    """Columns: its own agents everywhere, the pool's only where it mirrors."""
+    assert configured().columns("blue") == NUM_ENVS * 2 + MIRRORED * 2
+    both = configured(controllers={"red": "pool:red"})
+    assert (both.columns("blue"), both.columns("red")) == (NUM_ENVS * 2, MIRRORED * 2)
+    assert list(both.algos) == ["blue", "red"] and both.rival == "blue"
+
+
+def test_checkpoint_of_a_full_pool_continues_bit_for_bit(history, tmp_path):
+    run = history.states[-2]
+    checkpoints.save(tmp_path, ("latest",), run, {"step": 0})
+    like = jax.eval_shape(lambda: run)
+    restored = checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)
+    again, _ = history.update(restored)
+    for ours, theirs in zip(
+        *(map(plain, jax.tree.leaves(x)) for x in (again, history.states[-1])), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def plain(leaf):
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+@pytest.fixture(scope="module")
+def divided() -> History:
+    """Two shards, in which red has a learner of its own, of which blue meets the past."""
+    return played(configured(shards=2, controllers={"red": "pool:red"}), 3)
+
+
+def test_both_sides_learn_and_one_meets_its_rivals_past(divided):
+    """`pool:red` for red: the bank holds red's past, blue is rated, red learns where it mirrors."""
+    run, updates = divided, 3
+    start, end = run.states[0], run.states[-1]
+    for name in ("blue", "red"):
+        before, after = (jax.tree.leaves(x.policies[name].params) for x in (start, end))
+        assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert int(end.pool.taken) == 1 + updates
+    red = jax.tree.leaves(run.program.agents["red"].policy_state(end.policies["red"]))
+    newest = int(pool_lib.newest(end.pool)) - 1
+    for held, own in zip(jax.tree.leaves(end.pool.bank), red, strict=True):
+        np.testing.assert_array_equal(held[newest], own)
+
+
+def test_shards_have_groups_of_their_own(divided):
+    """Two shards: one pool, whose groups are dealt out to them; each mirrors in its first half."""
+    run = divided
+    pool = run.states[-1].pool
+    assert pool.slots.shape == (2,) and run.states[-1].reset.shape == (2, NUM_ENVS // 2)
+    for before, report in zip(run.states, run.reports, strict=False):
+        slots, number = np.asarray(before.pool.slots), int(report.episodes["number"])
+        entries = np.concatenate([[0] * 4, [slots[0]] * 4, [0] * 4, [slots[1]] * 4])
+        env, opponent = report.episodes["env"][:number], report.episodes["opponent"][:number]
+        np.testing.assert_array_equal(opponent, entries[env])
+    assert int(pool.wins.sum()) > 0
+
+
+RECURRENT = replace(
+    ALGO, core={"kind": "gru", "width": 4}, sampling="sequential", minibatch_size=4, num_minibatches=1
+)
+
+
+def test_ways_to_act_agree():
+    """Greedy actions and carries of groups, of sorted rows and of all policies on all rows are the same."""
+    options = {"capacity": 4, "groups": 6, "fixed": (), "shares": {"pfsp": 1}, "greedy": True}
+    config = configured(replace(POOL, **options), num_envs=24, algo=RECURRENT)
+    agent = agents_lib.make_agents(config)["blue"]
+    bank = jax.jit(jax.vmap(lambda key: agent.policy_state(agent.init(key))))(keys(4))
+    one = jax.tree.map(lambda x: x[0], bank)
+    actions = {}
+    for acting in ("groups", "dense", "sorted"):
+        config = replace(config, pool=replace(config.pool, acting=acting))
+        seat = agents_lib.make_seat(config)
+        controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
+
+        @jax.jit
+        def acted(bank, one, seat=seat, controller=controller, env=config.env):
+            state = pool_lib.init(seat.pool, jax.random.key(1), one)
+            state = state.replace(bank=bank, slots=jnp.array([3, 1, 1, 4, 2, 1], jnp.int32))
+            met = opponents.opponents(seat, agent, state, {"blue": one})
+            time = jax.vmap(lambda key: env.reset(key, env.default_params()))(keys(24))[1]
+            obs = jax.random.normal(jax.random.key(3), time.obs["red"].shape)
+            view = View(None, None, time.replace(obs=time.obs | {"red": obs}))
+            memory = controller.init(24)
+            memory = jax.tree.map(lambda x: x + jnp.arange(x.size).reshape(x.shape) % 7 / 7.0, memory)
+            return controller.act(jax.random.key(4), met, memory, view, jnp.arange(24) % 5 == 0)
+
+        memory, action, choice = acted(bank, one)
+        assert choice is None and action.shape == (24, 2)
+        actions[acting] = (np.asarray(action), *map(np.asarray, jax.tree.leaves(memory.bank)))
+    for other in ("dense", "sorted"):
+        for ours, theirs in zip(actions["groups"], actions[other], strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert len(actions["groups"]) > 1
+    assert len({part.tobytes() for part in np.split(actions["groups"][0], 6)}) > 1
+
+
+def keys(number):
+    return jax.random.split(jax.random.key(0), number)
+
+
+def test_fixed_opponents_act_where_they_are_met():
+    """A script's memory counts its decisions in the rows that play it; others play the bank."""
+    config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
+    agent = agents_lib.make_agents(config)["blue"]
+    seat = agents_lib.make_seat(config)
+    controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
+    params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
+
+    @jax.jit
+    def act(memory, begins):
+        owner = agent.init(jax.random.key(0))
+        state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
+        state = state.replace(slots=jnp.array([4, 1, 4, 5], jnp.int32))
+        met = opponents.opponents(seat, agent, state, {"blue": owner})
+        env_state, time = jax.vmap(config.env.reset)(keys(NUM_ENVS), params)
+        view = View(env_state, params, time)
+        return controller.act(jax.random.key(3), met, memory, view, jnp.full(NUM_ENVS, begins))
+
+    memory = controller.init(NUM_ENVS)
+    for step in range(2):
+        memory, action, _ = act(memory, step == 0)
+    assert (np.asarray(action)[:4] == 0).all() and (np.asarray(action)[8:12] == 0).all()
+    np.testing.assert_array_equal(memory.fixed[1], 2)
+
+
+WRONG = [
+    (
+        {"controllers": {"red": "pool:green"}},
+        "controllers.red=pool:green: no such learner; allowed: pool:",
+    ),
+    (
+        {"controllers": {"red": "pool:red", "blue": "still"}},
+        "controllers.red=pool:red: needs another role",
+    ),
+    ({"controllers": {"blue": "pool:red", "red": "pool:blue"}}, "controllers={"),
+    ({"num_envs": 18}, "num_envs=18: must be a multiple of pool.groups=4, such as 16 or 20"),
+    ({"shards": 8}, "pool.groups=4: must be a multiple of shards=8"),
+    (
+        {"controllers": {"red": "pool:red"}, "pool": PoolSettings(mode="pfsp")},
+        "controllers.red=pool:red: pool.shares.mirror must be above 0, as red learns only there",
+    ),
+    (
+        {"pool": replace(POOL, fixed=("nobody",))},
+        "pool.fixed=nobody: no script of red; allowed: frozen:PATH, still, other, coin",
+    ),
+]
+
+
+@pytest.mark.parametrize("changes,message", WRONG)
+def test_wrong_pools(changes, message):
+    with pytest.raises(ValueError) as error:
+        make_program(configured(**changes))
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_an_episode_may_be_longer_than_a_rollout():
+    assert agents_lib.make_seat(configured(replace(POOL, hold="auto"))).pool.hold == -(-4 * LIMIT // 4)

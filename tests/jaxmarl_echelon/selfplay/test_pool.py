@@ -1,0 +1,185 @@
+"""The pool's state: snapshots, slots, counts and whom groups play."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon.selfplay import eviction
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+
+
+def spaced_ages(capacity: int, snapshots: int) -> list[int]:
+    """Ages in a bank that takes a snapshot per step and evicts by `spaced`."""
+
+    def take(filled, now):
+        slots = eviction.Slots(
+            iteration=filled,
+            filled=filled >= 0,
+            free=filled >= 0,
+            lower=jnp.zeros(capacity),
+            payoff=jnp.zeros((capacity, 1)),
+            met=jnp.zeros((capacity, 1), bool),
+            now=now,
+        )
+        return filled.at[eviction.choose("spaced", slots)[0]].set(now), None
+
+    filled, _ = jax.lax.scan(take, jnp.full(capacity, -1), jnp.arange(snapshots))
+    return sorted((snapshots - 1 - np.asarray(filled)).tolist(), reverse=True)
+
+
+AGES = [
+    (8, 100, [99, 51, 28, 16, 8, 3, 1, 0]),
+    (8, 1000, [999, 266, 37, 16, 8, 3, 1, 0]),
+    (16, 1000, [999, 487, 231, 167, 103, 71, 39, 23, 15, 11, 7, 5, 3, 2, 1, 0]),
+]
+
+
+@pytest.mark.parametrize("capacity,snapshots,expected", AGES)
+def test_spaced_ages(capacity, snapshots, expected):
+    assert spaced_ages(capacity, snapshots) == expected
+
+
+def slots(**changes) -> eviction.Slots:
+    given = {
+        "iteration": jnp.array([0, 7, 3, 9]),
+        "filled": jnp.ones(4, bool),
+        "free": jnp.array([False, True, True, True]),
+        "lower": jnp.array([-5.0, 3.0, 2.0, 9.0]),
+        "payoff": jnp.array([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2], [0.55, 0.4]]),
+        "met": jnp.ones((4, 2), bool),
+        "now": jnp.int32(10),
+    }
+    return eviction.Slots(**given | changes)
+
+
+RULES = [("oldest", 2), ("weakest", 2), ("similar", 1), ("spaced", 2)]
+
+
+@pytest.mark.parametrize("rule,expected", RULES)
+def test_eviction_rules(rule, expected):
+    place, found = eviction.choose(rule, slots())
+    assert (int(place), bool(found)) == (expected, True)
+
+
+def test_slots_that_must_stay():
+    place, found = eviction.choose("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
+    assert (int(place), bool(found)) == (2, True)
+    assert not eviction.choose("weakest", slots(free=jnp.zeros(4, bool)))[1]
+    place, _ = eviction.choose("similar", slots(met=jnp.zeros((4, 2), bool)))
+    assert int(place) == 2
+
+
+SMALL = PoolSettings(
+    capacity=4, groups=6, snapshot_every=1, fixed=("random",), shares={"mirror": 1, "random": 2}, hold=2
+)
+
+
+def started(settings: PoolSettings):
+    pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
+    return pool, pool_lib.init(pool, jax.random.key(0), {"w": jnp.arange(3.0)})
+
+
+def advance(pool):
+    return jax.jit(partial(pool_lib.after_update, pool))
+
+
+def random_counts(state, rng) -> jax.Array:
+    """Counts of random games against whoever is played."""
+    counts = np.zeros((state.kind.shape[0], 3), np.int32)
+    for slot in np.asarray(state.slots):
+        counts[slot] += rng.multinomial(rng.integers(0, 6), [0.5, 0.2, 0.3])
+    return jnp.asarray(counts)
+
+
+def test_life_of_a_pool():
+    """Random games: pins hold, reused slots start afresh, held groups keep their opponent."""
+    pool, state = started(SMALL)
+    step, rng = advance(pool), np.random.default_rng(0)
+    assert pool.rivals == 4 and state.slots.shape == (4,)
+    for number in range(40):
+        before, counts = jax.device_get(state), random_counts(state, rng)
+        state = jax.device_get(step(state, jax.random.key(number), counts, {"w": jnp.full(3, number + 1.0)}))
+        assert state.kind[0] == pool_lib.LEARNER and state.kind[5] == pool_lib.FIXED
+        np.testing.assert_array_equal(state.bank["w"][0], [0, 1, 2])
+        assert state.iteration[1] == 0 and state.pinned[1]
+        playable = (state.kind == pool_lib.SNAPSHOT) | (state.kind == pool_lib.FIXED)
+        assert playable[state.slots].all() and (state.slots != 0).all()
+        held = ~np.asarray(pool_lib.due(pool, before.updates))
+        np.testing.assert_array_equal(state.slots[held], before.slots[held])
+        assert (state.iteration[before.slots[held]] == before.iteration[before.slots[held]]).all()
+        np.testing.assert_array_equal(state.draws, state.draws.T)
+        new = np.flatnonzero(state.iteration != before.iteration)
+        for entry in new:
+            assert state.wins[entry].sum() == state.wins[:, entry].sum() == state.games[entry].sum() == 0
+            np.testing.assert_array_equal(state.bank["w"][entry - 1], number + 1.0)
+            np.testing.assert_allclose(state.rating[entry, 0], state.rating[0, 0], rtol=1e-6)
+    assert state.taken > 20 and np.isfinite(state.rating).all()
+
+
+def test_counts_and_decay():
+    pool, state = started(SMALL)
+    counts = jnp.zeros((6, 3), jnp.int32).at[1].set(jnp.array([5, 2, 3])).at[5].set(jnp.array([0, 0, 4]))
+    after = pool_lib.after_update(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
+    assert (int(after.wins[0, 1]), int(after.wins[1, 0]), int(after.draws[0, 1])) == (5, 3, 2)
+    np.testing.assert_allclose(after.points[0, 1], 0.99 * 6.0, rtol=1e-6)
+    np.testing.assert_allclose(after.points[5, 0], 0.99 * 4.0, rtol=1e-6)
+    assert after.rating[5, 0] > after.rating[1, 0] and after.rating[0, 1] < 25 / 3
+    assert int(after.iteration[2]) == 1 and after.rating[2, 0] == after.rating[0, 0]
+    np.testing.assert_allclose(after.rating[2, 1], min(25 / 3, 2 * float(after.rating[0, 1])), rtol=1e-6)
+
+
+def test_ratings_do_not_depend_on_where_games_were_played():
+    """The same games in another order of environments, summed over eight parts, give the same bits."""
+    pool, state = started(SMALL)
+    rng = np.random.default_rng(3)
+    games = np.stack([rng.integers(1, 6, 200), rng.integers(0, 3, 200)], axis=1)
+
+    def total(games):
+        counts = np.zeros((6, 3), np.int32)
+        np.add.at(counts, (games[:, 0], games[:, 1]), 1)
+        return counts
+
+    parts = sum(total(part) for part in np.split(rng.permutation(games), 8))
+    np.testing.assert_array_equal(parts, total(games))
+    step = advance(pool)
+    both = [step(state, jax.random.key(0), jnp.asarray(x), {"w": jnp.ones(3)}) for x in (parts, total(games))]
+    np.testing.assert_array_equal(*(one.rating for one in both))
+
+
+GATES = [
+    ({"gate": "always"}, [0, 0, 0], True),
+    ({"gate": "improved"}, [60, 0, 45], True),
+    ({"gate": "improved"}, [54, 0, 46], False),
+    ({"gate": "improved"}, [50, 0, 0], False),
+    ({"gate": "improved", "gate_timeout": 1}, [0, 0, 0], True),
+    ({"gate": "rated"}, [10, 0, 0], False),
+    ({"gate": "rated", "gate_sigma": 8.0}, [60, 0, 60], True),
+    ({"gate": "rated", "gate_sigma": 1e-3}, [60, 0, 60], False),
+]
+
+
+@pytest.mark.parametrize("options,counts,taken", GATES)
+def test_gates(options, counts, taken):
+    settings = PoolSettings(capacity=4, groups=4, snapshot_every=1, **options)
+    pool, state = started(settings)
+    counts = jnp.zeros((5, 3), jnp.int32).at[1].set(jnp.array(counts))
+    after = pool_lib.after_update(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
+    assert bool(after.taken == 2) == taken
+
+
+def test_groups_that_take_turns():
+    pool = pool_lib.make_pool(PoolSettings(groups=8), episode_limit=50, horizon=64)
+    assert (pool.hold, pool.rivals) == (4, 4)
+    turns = np.stack([pool_lib.due(pool, jnp.int32(number)) for number in range(8)])
+    assert (turns.sum(1) == 1).all() and (turns.sum(0) == 2).all()
+
+
+def test_half_precision_bank():
+    pool, state = started(PoolSettings(capacity=4, groups=4, store="bf16"))
+    assert state.bank["w"].dtype == jnp.bfloat16
+    played = pool_lib.policies(state, {"w": jnp.zeros(3)})["w"]
+    assert played.shape == (2, 3) and played.dtype == jnp.float32

@@ -1,0 +1,110 @@
+"""Turn games against a pool: who decides when, what is learnt, and who has won."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.pools import turn_games
+from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.rollout import Collector
+
+NUM_ENVS = 16
+POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("random",), hold=2)
+ALGO = PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=1)
+
+
+def configured(**changes) -> RunConfig:
+    given = {
+        "env": tictactoe.make(),
+        "algo": ALGO,
+        "curriculum": fixed,
+        "total_env_steps": 10_000,
+        "num_envs": NUM_ENVS,
+        "controllers": {"player": "pool:player"},
+        "pool": POOL,
+    }
+    return RunConfig(**given | changes)
+
+
+@pytest.mark.parametrize("phases", [2, 3])
+def test_everybody_decides_once_per_phase(phases):
+    rows = turn_games.rows_of(8, 8 + 4 * phases, 2, phases)
+    for phase in range(phases):
+        both = np.concatenate([rows.learner[phase], rows.others[phase]])
+        assert sorted(both.tolist()) == list(range(8 + 4 * phases))
+        assert set(rows.classes[rows.learner[phase]]) == {-1, phase}
+        groups = (rows.others[phase].reshape(2, -1) - 8) // (2 * phases)
+        assert (groups == np.arange(2)[:, None]).all()
+    assert (np.bincount(rows.classes[8:]) == 4).all()
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A program with a pool in tic-tac-toe, its first state, and some updates."""
+    config = configured()
+    program = make_program(config)
+    update = jax.jit(program.update)
+    states, reports = [jax.jit(program.init)(jax.random.key(0))], []
+    for _ in range(5):
+        state, report = update(states[-1])
+        states.append(state)
+        reports.append(jax.device_get(report))
+    return config, program, states, reports
+
+
+def test_columns_and_rewards(run):
+    """The learner is paid what its own seats have scored in the games that ended, and nothing else."""
+    config, program, states, _ = run
+    assert config.columns("player") == 2 * 8 + 8
+    env, agents, seat = program.env, program.agents, agents_lib.make_seat(config)
+    acting = agents_lib.make_controllers(config, env, agents, {}, greedy=False)
+    collector = Collector(env, agents, acting, config.horizon, 1, seat)
+
+    def collect(state, key):
+        return turn_games.collect(collector, state, key, lambda key: fixed_draw(program, state, key))[1]
+
+    found = jax.device_get(jax.jit(collect)(states[0], jax.random.key(1)))
+    rollout, ended = found.rollouts["player"], found.flow.finished
+    assert rollout.reward.shape == (8, 24, 1)
+    mask, opponent, place = ended.mask, ended.tags["opponent"], ended.tags["seat"]
+    scores = np.stack([ended.results["score/0"], ended.results["score/1"]], axis=-1)
+    own = np.take_along_axis(scores, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
+    assert mask[:, 8:].sum() > 4 and (opponent[:, 8:][mask[:, 8:]] > 0).all()
+    # In mirror groups both seats learn, whose scores sum to 0.
+    np.testing.assert_allclose(rollout.reward.sum(), own[:, 8:][mask[:, 8:]].sum(), atol=1e-5)
+    assert (opponent[:, :8][mask[:, :8]] == 0).all()
+    assert set(place[:, 8:][mask[:, 8:]]) == {0, 1}
+
+
+def fixed_draw(program, state, key):
+    return program.curriculum.draw(key, state.curriculum)
+
+
+def test_games_are_counted_by_the_learners_seat(run):
+    _, _, states, reports = run
+    total = 0
+    for before, after, report in zip(states, states[1:], reports, strict=False):
+        number = int(report.episodes["number"])
+        table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
+        entries = np.concatenate([np.zeros(8, int), np.repeat(np.asarray(before.pool.slots), 4)])
+        np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
+        rated = table["opponent"] > 0
+        wins = np.bincount(table["opponent"][rated & (table["outcome"] == table["seat"])], minlength=5)
+        kept = np.array(before.pool.iteration == after.pool.iteration)
+        np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
+        total += rated.sum()
+    assert total > 20 and int(states[-1].pool.taken) == 6
+
+
+def test_wrong_pools_of_turn_games():
+    with pytest.raises(ValueError, match="num_envs=20: must be a multiple of pool.groups=4 times 2 seats"):
+        configured(num_envs=20)
+    assert configured(pool=replace(POOL, shares={"pfsp": 1})).columns("player") == NUM_ENVS

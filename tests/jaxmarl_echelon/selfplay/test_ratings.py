@@ -1,0 +1,249 @@
+"""Ratings against published values and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon.selfplay import elo, ratings, trueskill
+from jaxmarl_echelon.selfplay.trueskill import TrueSkill
+
+RULES = TrueSkill()
+TAU = 25.0 / 300.0
+NEW = (25.0, 25.0 / 3.0)
+FIRST, DRAWN, SECOND = ratings.WIN, ratings.DRAW, ratings.LOSS
+
+rate_teams = jax.jit(trueskill.rate_teams, static_argnums=0)
+rate_ranked = jax.jit(trueskill.rate_ranked, static_argnums=0)
+
+PAIRS = [
+    (NEW, NEW, FIRST, (29.424433080, 7.152194395), (20.575566920, 7.152194395)),
+    (NEW, NEW, DRAWN, (25.0, 6.423050045), (25.0, 6.423050045)),
+    ((29, 5), (21, 3), FIRST, (30.007229484, 4.605566481), (20.637218373, 2.917967726)),
+    ((29, 5), (21, 3), SECOND, (24.127215673, 4.164380104), (22.755068390, 2.830652674)),
+    ((29, 5), (21, 3), DRAWN, (25.977213613, 3.944374377), (22.088740335, 2.789473676)),
+    ((0, 1), (60, 1), FIRST, (1.813572106, 0.988633336), (58.186427894, 0.988633336)),
+    ((60, 1), (0, 1), DRAWN, (58.231744744, 0.988557281), (1.768255256, 0.988557281)),
+    ((60, 1), (0, 1), FIRST, (60.0, 1.003466215), (0.0, 1.003466215)),
+]
+
+
+@pytest.mark.parametrize("ours,theirs,outcome,new_ours,new_theirs", PAIRS)
+def test_two_players(ours, theirs, outcome, new_ours, new_theirs):
+    found = rate_teams(RULES, jnp.array([ours], float), jnp.array([theirs], float), (TAU, TAU), outcome)
+    np.testing.assert_allclose(np.concatenate(found), [new_ours, new_theirs], atol=1e-4)
+
+
+def test_drift_of_the_winner_only():
+    found = rate_teams(RULES, jnp.array([NEW]), jnp.array([NEW]), (TAU, 0.0), FIRST)
+    expected = [(29.424526779, 7.152141954), (20.575915629, 7.151912275)]
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+TEAMS = [
+    (
+        [(28, 6), (24, 4)],
+        [(26, 5), (25, 7)],
+        FIRST,
+        [(30.084734572, 5.626981089), (24.926772071, 3.892101104)],
+        [(24.552144803, 4.786613400), (22.162589802, 6.399993698)],
+    ),
+    (
+        [(28, 6), (24, 4)],
+        [(26, 5), (25, 7)],
+        DRAWN,
+        [(27.810853133, 5.403364106), (23.915914459, 3.828967466)],
+        [(26.131363138, 4.660681681), (25.257436730, 6.032475185)],
+    ),
+    (
+        [(35, 6)],
+        [(20, 5), (18, 3)],
+        FIRST,
+        [(38.439301288, 5.314090892)],
+        [(17.611393648, 4.610907125), (17.139677190, 2.919061683)],
+    ),
+]
+
+
+@pytest.mark.parametrize("first,second,outcome,new_first,new_second", TEAMS)
+def test_teams(first, second, outcome, new_first, new_second):
+    found = rate_teams(RULES, jnp.array(first, float), jnp.array(second, float), (TAU, TAU), outcome)
+    np.testing.assert_allclose(np.concatenate(found), [*new_first, *new_second], atol=1e-4)
+
+
+SERIES = [
+    ((FIRST, FIRST, SECOND, DRAWN, FIRST), (26.912388992, 4.042683804), (23.087611008, 4.042683804)),
+    ((FIRST,) * 20, (35.407290666, 4.404356684), (14.592709334, 4.404356684)),
+]
+
+
+@pytest.mark.parametrize("outcomes,ours,theirs", SERIES)
+def test_series(outcomes, ours, theirs):
+    pair = jnp.array([NEW]), jnp.array([NEW])
+    for outcome in outcomes:
+        pair = rate_teams(RULES, *pair, (TAU, TAU), outcome)
+    np.testing.assert_allclose(np.concatenate(pair), [ours, theirs], atol=1e-4)
+
+
+THREE = [(25, 25 / 3), (28, 4), (22, 6)]
+RANKED = [
+    (
+        (0, 1, 2),
+        [(32.549943660, 6.117997154), (27.424424504, 3.629525893), (19.380478369, 5.135075697)],
+    ),
+    (
+        (0, 1, 1),
+        [(31.014746635, 6.240681558), (25.999933998, 3.512950240), (23.380729574, 4.406878513)],
+    ),
+    (
+        (0, 0, 0),
+        [(25.473346139, 4.869565626), (26.791509482, 3.468425227), (24.473042870, 4.339200487)],
+    ),
+    (
+        (2, 0, 1),
+        [(17.402531812, 6.225838310), (29.404210559, 3.705585840), (22.780181112, 4.791553894)],
+    ),
+]
+
+
+@pytest.mark.parametrize("ranks,expected", RANKED)
+def test_free_for_all(ranks, expected):
+    found = rate_ranked(RULES, jnp.array(THREE, float), jnp.array(ranks), TAU, jnp.eye(3))
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_free_for_all_of_five():
+    found = rate_ranked(RULES, jnp.array([NEW] * 5), jnp.arange(5), TAU, jnp.eye(5))
+    upper = [(34.414396819, 6.097259715), (29.078469026, 5.481323106), (25.0, 5.362246377)]
+    lower = [(50.0 - mu, sigma) for mu, sigma in upper[1::-1]]
+    np.testing.assert_allclose(found, [*upper, *lower], atol=2e-4)
+
+
+def test_ranked_teams_are_the_closed_form_for_two():
+    first, second, outcome, new_first, new_second = TEAMS[0]
+    member = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
+    found = rate_ranked(RULES, jnp.array(first + second, float), jnp.array([0, 1]), TAU, member)
+    np.testing.assert_allclose(found, [*new_first, *new_second], atol=2e-4)
+
+
+def test_margins_and_quality():
+    np.testing.assert_allclose(
+        RULES.margin(jnp.array([2.0, 3.0, 4.0])), [0.710847923954, 0.870607349202, 1.005290774841], atol=1e-6
+    )
+    found = trueskill.quality(RULES, jnp.array([29.0, 5.0]), jnp.array([21.0, 3.0]))
+    np.testing.assert_allclose(found, 0.428781461, atol=1e-6)
+
+
+def test_moments_are_finite_and_ordered_far_out():
+    t, e = jnp.meshgrid(jnp.linspace(-100.0, 100.0, 401), jnp.array([1e-3, 0.05, 0.7, 3.0]))
+    for v, w in (trueskill.win_moments(t, e), trueskill.draw_moments(t, e)):
+        assert np.isfinite(v).all() and np.isfinite(w).all()
+        assert (w >= 0).all() and (w <= 1).all()
+    v, _ = trueskill.win_moments(t, e)
+    assert (np.diff(v, axis=1) <= 1e-5).all() and (np.asarray(v) >= 0).all()
+    np.testing.assert_allclose(trueskill.win_moments(jnp.float32(-10.0), 0.0)[0], 10.0980932, rtol=1e-6)
+
+
+def test_elo():
+    np.testing.assert_allclose(elo.elo_expected(1510.0, 1630.0), 0.333860575, atol=1e-6)
+    rules = elo.Elo()
+    games = [
+        (1.0, 1.0, 1525.987346, 1614.012654),
+        (0.5, 1.0, 1513.987346, None),
+        (6.5, 10.0, 1585.873462, None),
+    ]
+    for score, number, ours, theirs in games:
+        found = elo.rate_elo(rules, 1510.0, 1630.0, score, number)
+        np.testing.assert_allclose(found[0], ours, atol=1e-3)
+        if theirs is not None:
+            np.testing.assert_allclose(found[1], theirs, atol=1e-3)
+
+
+PERIODS = [
+    (
+        (1650, 120, 0.05),
+        [(1500, 80), (1700, 60), (1620, 200)],
+        (1, 0, 0.5),
+        (1, 1, 1),
+        (1639.691187, 105.787585, 0.0499964247),
+    ),
+    (
+        (1500, 90, 0.06),
+        [(1580, 70), (1430, 110)],
+        (14.5, 9),
+        (20, 12),
+        (1633.955600, 52.890462, 0.0600760092),
+    ),
+    ((1500, 60, 0.06), [(1300, 50)], (0,), (10,), (1369.139222, 55.136454, 0.0604970536)),
+    ((1600, 80, 0.06), [(1500, 80)], (0,), (0,), (1600.0, 80.676145, 0.06)),
+]
+
+
+@pytest.mark.parametrize("player,others,score,games,expected", PERIODS)
+def test_glicko(player, others, score, games, expected):
+    others = jnp.array([(*one, 0.06) for one in others], float)
+    found = elo.rate_glicko(
+        jnp.array(player, float), others, jnp.array(score, float), jnp.array(games, float)
+    )
+    np.testing.assert_allclose(found[:2], expected[:2], atol=2e-3)
+    np.testing.assert_allclose(found[2], expected[2], atol=1e-7)
+
+
+ORDERS = [
+    ((5, 2, 3), 6, "WLWDLW"),
+    ((5, 2, 3), 8, "WDLWWDLW"),
+    ((40, 10, 14), 6, "WWDWLW"),
+    ((1, 0, 1), 6, "WL"),
+]
+
+
+@pytest.mark.parametrize("counts,most,expected", ORDERS)
+def test_order_of_games(counts, most, expected):
+    found = ratings.in_order(jnp.array([counts]), most)[:, 0]
+    assert "".join("WDL"[x] for x in found if x >= 0) == expected
+
+
+def test_batch_of_two_defaults():
+    system = ratings.rating_system("trueskill", games_per_pair=6, tau_frozen=TAU)
+    rating = jnp.array([NEW, NEW])
+    pair = jnp.array([0]), jnp.array([1])
+    found = system.update(rating, *pair, jnp.array([[5, 2, 3]]), jnp.array([True, False]))
+    np.testing.assert_allclose(found, [(25.704725425, 3.533151166), (24.295274576, 3.533151166)], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(ratings.SYSTEMS))
+def test_every_system_orders_players_and_ignores_the_idle(name):
+    system = ratings.rating_system(name)
+    rating = jnp.tile(jnp.array(system.prior), (4, 1))
+    counts = jnp.array([[3, 1, 0], [0, 1, 3], [0, 0, 0]])
+    pairs = jnp.zeros(3, jnp.int32), jnp.array([1, 2, 3])
+    found = np.asarray(system.update(rating, *pairs, counts, jnp.array([True, False, False, False])))
+    assert found[2, 0] > found[0, 0] > found[1, 0]
+    np.testing.assert_array_equal(found[3], rating[3])
+    chances = system.expected(jnp.asarray(found[2]), jnp.asarray(found[:2]))
+    assert (chances > 0.5).all() and (system.quality(found[2], found[:2]) < 1).all()
+
+
+def test_random_games_recover_true_skills():
+    skills = np.arange(10.0, 36.0, 5.0)
+    random = np.random.default_rng(0)
+    rating = np.tile(np.array(NEW), (6, 1)).astype(np.float32)
+    first, second, outcomes = [], [], []
+    for _ in range(600):
+        i, k = random.choice(6, 2, replace=False)
+        difference = random.normal(skills[i], 4.0) - random.normal(skills[k], 4.0)
+        drawn = abs(difference) < float(RULES.margin(2.0))
+        first.append(i), second.append(k)
+        outcomes.append(DRAWN if drawn else FIRST if difference > 0 else SECOND)
+
+    def rate(rating, game):
+        i, k, outcome = game
+        ours, theirs = trueskill.rate_teams(RULES, rating[i][None], rating[k][None], (TAU, TAU), outcome)
+        return rating.at[i].set(ours[0]).at[k].set(theirs[0]), None
+
+    games = (jnp.array(first), jnp.array(second), jnp.array(outcomes))
+    found = np.asarray(jax.jit(lambda rating: jax.lax.scan(rate, rating, games)[0])(rating))
+    assert (np.diff(found[:, 0]) > 0).all()
+    centred = found[:, 0] - found[:, 0].mean() - (skills - skills.mean())
+    assert np.sqrt(np.mean(centred**2)) < 2.5
+    assert 0.98 < found[:, 1].mean() < 1.16

@@ -1,0 +1,81 @@
+"""What the terminal, the tables and the plots show of an opponent pool."""
+
+import io
+import math
+
+import matplotlib.image
+from rich.console import Console
+from tracking_runs import run_info, write_updates
+
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.pool_plot import pool_plot
+from jaxmarl_echelon.tracking.view import RunView
+
+NAMES = ("blue now", "#0", "#7", "heuristic")
+KINDS = ("learner", "snapshot", "snapshot", "fixed")
+
+
+def entries(update: int = 0) -> list[dict]:
+    """Rows of a small pool; the script has not been met."""
+    rows = []
+    for entry, (name, kind) in enumerate(zip(NAMES, KINDS, strict=True)):
+        games = 0 if entry in (0, 3) else 40
+        rows.append(
+            {
+                "entry": entry,
+                "name": name,
+                "kind": kind,
+                "iteration": {"#0": 0, "#7": 7}.get(name, -1),
+                "mu": 30.0 - 4.0 * entry + 0.1 * update,
+                "sigma": 1.25,
+                "wins": games // 2,
+                "draws": games // 4,
+                "losses": games // 4,
+                "score": 0.625 if games else math.nan,
+                "share": 0.25 * entry,
+                "groups": entry,
+            }
+        )
+    return rows
+
+
+class Writer:
+    """Lets the made-up run write into a view, with a pool."""
+
+    def __init__(self, view: RunView):
+        self.view = view
+
+    def write(self, namespace, step, values):
+        self.view.write(namespace, step, values, 1.0)
+
+    def flush(self):
+        for row in entries():
+            self.view.write("entries", 0, row, 1.0)
+        self.view.write("pool", 0, {"size": 3, "worst_payoff": 0.42}, 1.0)
+
+
+def test_panel_on_a_small_terminal(tmp_path):
+    """On 100x30: ratings with uncertainty, games, scores; the learner stays in sight."""
+    view = RunView(run_info(tmp_path), now=0.0)
+    write_updates(Writer(view), 1, 4)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30, color_system=None)
+    console.print(frame(view, 100, 30, 10.0), height=30)
+    text = console.file.getvalue()
+    assert len(text.splitlines()) == 30 and all(len(line) <= 100 for line in text.splitlines())
+    for part in ("pool", "blue now", "30.0±1.2", "#7", "22.0±1.2", "62.5", "3 opponents", "worst score 42"):
+        assert part in text, part
+
+
+def test_table_and_picture(tmp_path):
+    """`pool.csv` has a row per update and entry, from which the picture is drawn."""
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    for update in range(1, 6):
+        for row in entries(update):
+            sink.write("entries", 1000 * update, row)
+    sink.close()
+    table = read_columns(tmp_path / "pool.csv")
+    assert len(table["step"]) == 20 and table["mu"][0] == 30.1 and math.isnan(table["score"][3])
+    pool_plot(tmp_path / "pool.png", tmp_path / "pool.csv")
+    assert matplotlib.image.imread(tmp_path / "pool.png").std() > 0.05

@@ -1,0 +1,226 @@
+"""The turn driver: rows of own decisions, against one row per ply and against rows worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.returns import gae
+from algos.types import Agent
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
+from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.training import controllers, rollout, turns
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+GAMMA, LAMBDA, ENVS, SUPER_STEPS = 0.9, 0.8, 6, 8
+
+
+@struct.dataclass
+class State:
+    clock: jax.Array
+    turn: jax.Array
+    total: jax.Array
+
+
+class Hops(Rules):
+    """Three seats; the turn goes on by one or two, or stays; the game ends when a total is reached."""
+
+    name = "hops"
+    seats = 3
+    space = Discrete(3)
+    features = 3 + 3 + 2
+    plies = 30
+
+    def init(self, key):
+        return State(jnp.int32(0), jnp.int32(0), jax.random.randint(key, (), 0, 3))
+
+    def turn(self, state):
+        return state.turn
+
+    def over(self, state):
+        return state.total >= 12
+
+    def scores(self, state):
+        return winner_scores(state.clock % 3, 3)
+
+    def legal(self, state):
+        return jnp.arange(3) != state.total % 3
+
+    def apply(self, key, state, action):
+        hop = 1 + jax.random.randint(key, (), 0, 3) * (action > 0)
+        return State(state.clock + 1, (state.turn + hop) % 3, state.total + 1 + action)
+
+    def observe(self, state, seat):
+        shown = [jnp.arange(3) == seat, jnp.arange(3) == state.turn]
+        numbers = jnp.stack([state.total / 16, state.clock / 32])
+        return jnp.concatenate([*shown, numbers]).astype(jnp.float32)
+
+
+def fake_value(obs):
+    return jnp.sin(7.0 * obs @ jnp.arange(1.0, 9.0))
+
+
+def deterministic_agent() -> Agent:
+    """Acts and values by a function of what it sees, so that both forms play the same games."""
+
+    def act(state, key, obs, carry, reset, mask):
+        liking = jnp.sin(obs @ jnp.arange(2.0, 10.0))[..., None] * jnp.arange(1.0, 4.0)
+        action = jnp.argmax(jnp.where(mask, jnp.sin(9 * liking), -jnp.inf), axis=-1)[..., None]
+        return action, carry, {"value": fake_value(obs)}
+
+    return Agent(
+        init=lambda key: (),
+        initial_carry=lambda shape: (),
+        act=act,
+        greedy=None,
+        value=lambda state, obs, carry, reset, mask: fake_value(obs),
+        update=None,
+    )
+
+
+@pytest.fixture(scope="module")
+def both():
+    """The same games by the plain form and by the driver: collectors' results."""
+    env, agent = TextGame(Hops()), deterministic_agent()
+    config = RunConfig(env, PPOConfig(horizon=SUPER_STEPS), fixed, 1, num_envs=ENVS)
+    program = make_program(config, {ROLE: agent})
+    run = jax.jit(program.init)(jax.random.key(3))
+    seats = {ROLE: controllers.learner(agent, env.spec.role(ROLE), ROLE, greedy=False)}
+
+    def draw(key):
+        return Drawn(env.default_params())
+
+    plain = rollout.Collector(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
+    driven = plain._replace(horizon=SUPER_STEPS)
+    play = jax.jit(
+        lambda run, key: (rollout.collect(plain, run, key, draw), turns.collect(driven, run, key, draw))
+    )
+    return jax.device_get(play(run, jax.random.key(1)))
+
+
+def estimates(played):
+    return gae(
+        played.reward,
+        played.extras["value"],
+        played.last_value,
+        played.discount,
+        played.boundary,
+        played.bootstrap,
+        GAMMA,
+        LAMBDA,
+        alive=played.alive,
+        skip=played.skip,
+        last_skip=played.last_skip,
+    )
+
+
+def test_rows_of_own_decisions_agree_with_one_row_per_ply(both):
+    (run, plain), (other, driven) = both
+    np.testing.assert_array_equal(run.episodes.env.game.total, other.episodes.env.game.total)
+    np.testing.assert_array_equal(plain.flow.over, driven.flow.over)
+    plain, driven = plain.rollouts[ROLE], driven.rollouts[ROLE]
+    seat = np.argmax(plain.alive, axis=2)
+    decides = plain.alive.any(2)
+    assert np.mean(~decides) > 0.2, "the game has too few forced plies for this test"
+
+    def in_columns(x):
+        """What `[T * N, E, A]` says of the seat that decided, as the driver's columns `[T, N * E]`."""
+        own = np.take_along_axis(x, seat[..., None], axis=2)[..., 0]
+        return own.reshape(SUPER_STEPS, 3 * ENVS)
+
+    alive = decides.reshape(SUPER_STEPS, 3 * ENVS)
+    np.testing.assert_array_equal(driven.alive[..., 0], alive)
+    np.testing.assert_array_equal(driven.skip[..., 0], ~alive)
+    np.testing.assert_array_equal(
+        driven.extras["value"][..., 0][alive], in_columns(plain.extras["value"])[alive]
+    )
+    # Up to the last end of a game in a column everything is known to both.
+    ends = driven.boundary[..., 0]
+    known = alive & (np.cumsum(ends[::-1], axis=0)[::-1] > 0)
+    assert known.mean() > 0.3
+    for ours, theirs in zip(estimates(driven), estimates(plain), strict=True):
+        np.testing.assert_allclose(ours[..., 0][known], in_columns(theirs)[known], rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_row_learns_only_where_its_game_ended(both):
+    _, (_, driven) = both
+    driven = driven.rollouts[ROLE]
+    advantage, target = estimates(driven)
+    last = driven.alive[-1] & ~driven.boundary[-1]
+    assert last.any()
+    np.testing.assert_array_equal(advantage[-1][last], 0)
+    np.testing.assert_array_equal(target[-1][last], driven.extras["value"][-1][last])
+
+
+def test_the_loser_is_paid_for_its_last_move():
+    """Plies A B A B A with values .1 -.2 .3 -.4 .6, A wins on the fifth (spec/selfplay.md, 1.2)."""
+    value = np.zeros((8, 1, 1), np.float32)
+    value[:5, 0, 0] = 0.1, -0.2, 0.3, -0.4, 0.6
+    reward = np.zeros((8, 1, 2), np.float32)
+    ended = np.zeros((8, 1), bool)
+    ended[4] = True
+    reward[4] = [[1.0, -1.0]]
+    told = turns.Ply(jnp.asarray(reward), jnp.asarray(ended), jnp.zeros((8, 1), bool))
+    record = {
+        "obs": value,
+        "action": value,
+        "extras": {"value": value},
+        "reset": value > 9,
+        "alive": value < 9,
+        "skip": value > 9,
+        "mask": None,
+    }
+    record = jax.tree.map(lambda x: turns.by_phase(jnp.asarray(x).reshape((4, 2) + x.shape[1:])), record)
+    paid = jax.tree.map(lambda x: turns.by_phase(x)[..., None], turns.spans(told))
+    played = turns.finished_rollout(record, paid, ())
+    np.testing.assert_array_equal(played.discount[:, :, 0], [[1, 1], [1, 0], [0, 1], [1, 1]])
+    advantage, _ = estimates(played)
+    np.testing.assert_allclose(advantage[:3, 0, 0], [0.55016, 0.528, 0.4], atol=1e-5)
+    np.testing.assert_allclose(advantage[:2, 1, 0], [-0.592, -0.6], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "message"),
+    [
+        (
+            PPOConfig(),
+            {"controllers": {ROLE: "learner:per_agent"}},
+            "seats that take turns share one learner",
+        ),
+        (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
+    ],
+)
+def test_learners_that_cannot_are_refused_in_one_line(algo, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_program(RunConfig(tictactoe.make(), algo, fixed, 1, num_envs=4, **changes))
+
+
+def test_the_probe_game_keeps_the_contract_of_turns():
+    check_env(TextGame(Hops()), plain=False)
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling": "sequential", "core": {"kind": "gru", "width": 8}}])
+def test_ppo_plays_itself_through_the_driver(settings):
+    algo = PPOConfig(horizon=8, epochs=1, num_minibatches=2, widths=(16,), **settings)
+    config = RunConfig(tictactoe.make(), algo, fixed, 8 * 8 * 2, num_envs=8, eval_episodes=4)
+    assert config.steps_per_update == 8 * 8 * 2
+    program = make_program(config)
+
+    @jax.jit
+    def two(key):
+        return jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, 2)
+
+    run, report = two(jax.random.key(0))
+    assert int(run.updates) == 2 and np.isfinite(report.metrics["losses/policy_loss"]).all()
+    np.testing.assert_allclose(report.metrics["train/return"], 0.0, atol=1e-6)
+    # Old and new policy are equal at the first gradient.
+    assert float(report.metrics["losses/approx_kl"][0]) < 1.0
