@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 import yaml
 
+from jaxmarl_echelon.envs.echelon.missions.settings import MissionSettings
 from jaxmarl_echelon.envs.echelon.settings import EchelonSettings
 from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams
 from jaxmarl_echelon.envs.f110.settings import CARS, GAINS, GaplockSettings, RaceSettings
@@ -57,6 +58,7 @@ def test_models_list_every_parameter(name, key, repository):
 
 def test_a_variant_changes_known_settings_only(repository):
     assert set(load(repository, "echelon_10v10")) < set(flat(EchelonSettings()))
+    assert set(load(repository, "echelon_missions_small")) < set(flat(MissionSettings()))
 
 
 @pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
