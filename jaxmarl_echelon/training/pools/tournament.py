@@ -89,7 +89,7 @@ def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
 def refitted(system: RatingSystem, results: np.ndarray) -> np.ndarray:
     """Ratings `[n, D]` from the results `[n, n, 3]` of a round robin alone, all from the prior."""
     number = len(results)
-    first, second = np.triu_indices(number, k=1)
+    first, second = map(jnp.asarray, np.triu_indices(number, k=1))
     both = results + results.transpose(1, 0, 2)[..., [LOSS, DRAW, WIN]]
     rating = jnp.tile(jnp.array(system.prior, jnp.float32), (number, 1))
     moves = jnp.zeros(number, bool)
