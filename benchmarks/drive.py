@@ -115,7 +115,7 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
     """Prints microseconds per environment and step of the parts of a step, each run in isolation."""
     env = environment([*SIZES[PARTS], *overrides])
     run, (running, key, world) = driving(env, num_envs, 40, 1)
-    states = run(running, key, world)[0].running.tree.env
+    states = jax.tree.map(jnp.asarray, jax.device_get(run(running, key, world)[0].running.tree.env))
     bank, simulation, params = env.bank, env.simulation, env.default_params()
     agents, bodies = simulation.agents, bank.size.shape[1]
     keys = jax.random.split(jax.random.key(3), num_envs)
