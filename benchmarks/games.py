@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--pgx", help="a Python that has PGX")
     parser.add_argument("--game", default="kuhn", help="kuhn, leduc or liarsdice, for `kuhn`")
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     overrides = [name for name in given.names if "=" in name]
     games = [name for name in given.names if "=" not in name]
     if given.what == "peer":
