@@ -3,6 +3,7 @@
 Everything with several devices comes from `sharded_runs`, in processes of their own that have them.
 """
 
+import fcntl
 import functools
 import importlib.util
 import json
@@ -41,11 +42,22 @@ NUM_FIRST = 24
 
 @pytest.fixture(scope="module")
 def ran(repository, tmp_path_factory):
-    """`(part) -> folder` with what a part of `sharded_runs` wrote."""
+    """`(part) -> folder` with what a part of `sharded_runs` wrote; a part runs once, whoever asks first."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     @functools.cache
     def run(part):
-        folder = tmp_path_factory.mktemp(part)
+        folder, done = base / f"sharded_{part}", base / f"sharded_{part}.done"
+        with (base / f"sharded_{part}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file closes
+            if not done.exists():
+                folder.mkdir(exist_ok=True)
+                run_part(part, folder)
+                done.touch()
+        return folder
+
+    def run_part(part, folder):
         paths = os.pathsep.join(map(str, (repository, repository / "tests")))
         done = subprocess.run(
             [sys.executable, repository / "tests" / "sharded_runs.py", part, folder],
@@ -57,7 +69,6 @@ def ran(repository, tmp_path_factory):
             timeout=600,
         )
         assert done.returncode == 0, done.stdout[-4000:]
-        return folder
 
     return run
 
