@@ -60,6 +60,8 @@ def advance(
     Returns:
       motion `[N]`, presence `[N]` and traffic `[N]`, changed for the group only.
     """
+    if group.slots.shape[0] == 0:
+        return motion, present, traffic
     replayed, there = recorded(bank, scene, sample + 1)
     own, there = group.of(replayed), group.of(there)
     progress = group.of(traffic)

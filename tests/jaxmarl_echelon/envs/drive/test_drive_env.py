@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drive_runs import Programs, drive, programs, scripted
-from drive_scenes import small_bank
+from drive_scenes import bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs.checks import check_env
 from jaxmarl_echelon.envs.drive.observing import features
@@ -34,6 +34,17 @@ def rich():
 
 def test_the_environment_keeps_the_contract():
     check_env(programs().env, steps=95, plain=False)
+
+
+@pytest.mark.parametrize("others", ["idm", "replay", "static"])
+def test_scenes_may_hold_nobody_but_learners(others):
+    env = drive(bank_of(scene(), agents=8, bodies=8), others=others)
+    key, params = jax.random.key(0), env.default_params()
+    state, time = jax.eval_shape(env.reset, key, params)
+    after, later = jax.eval_shape(env.step, key, state, {"vehicle": jnp.zeros(8, jnp.int32)}, params)
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after)]
+    assert shapes[0] == shapes[1]
+    assert later.obs["vehicle"].shape == (8, env.spec.role("vehicle").observation.shape[0])
 
 
 def test_new_goals_conditioning_and_the_layout_of_the_original(rich):
