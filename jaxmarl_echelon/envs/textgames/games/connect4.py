@@ -5,17 +5,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
+from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
 
 ROWS, COLUMNS = 6, 7
-CELLS = ROWS * COLUMNS
-MARKS = "OX."
 # Worth of a line with 0..4 stones of one side and none of the other; four of them are a win.
 LINE_WORTH = (0.0, 1e-4, 1e-3, 1e-2, 0.0)
 
@@ -35,16 +32,7 @@ def _lines() -> np.ndarray:
 LINES = _lines()
 
 
-@struct.dataclass
-class State:
-    """`cells [42]` int32, the seat on each cell or -1; `placed` int32 stones; `winner` int32 seat or -1."""
-
-    cells: jax.Array
-    placed: jax.Array
-    winner: jax.Array
-
-
-class ConnectFour(Rules):
+class ConnectFour(Placing):
     """Stones fall down their column; four in a line win, a full board draws. Actions are columns.
 
     Seats see own and other stones, and their seat.
@@ -52,25 +40,7 @@ class ConnectFour(Rules):
 
     name = "connect4"
     space = Discrete(COLUMNS)
-    features = 2 * CELLS + 2
-    plies = CELLS
-
-    def init(self, key):
-        """See `Rules`."""
-        del key
-        return State(jnp.full(CELLS, -1, jnp.int32), jnp.int32(0), jnp.int32(-1))
-
-    def turn(self, state):
-        """See `Rules`."""
-        return state.placed % 2
-
-    def over(self, state):
-        """See `Rules`."""
-        return (state.winner >= 0) | (state.placed == CELLS)
-
-    def scores(self, state):
-        """See `Rules`."""
-        return winner_scores(state.winner)
+    rows, columns = ROWS, COLUMNS
 
     def legal(self, state):
         """See `Rules`."""
@@ -84,17 +54,7 @@ class ConnectFour(Rules):
         row = jnp.maximum(jnp.sum(column < 0) - 1, 0)
         cells = state.cells.at[row * COLUMNS + action].set(mine)
         won = jnp.any(jnp.all(cells[LINES] == mine, axis=1))
-        return State(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
-
-    def observe(self, state, seat):
-        """See `Rules`."""
-        planes = [state.cells == seat, state.cells == 1 - seat, jnp.arange(2) == seat]
-        return jnp.concatenate(planes).astype(jnp.float32)
-
-    def text(self, state):
-        """See `Rules`."""
-        rows = np.asarray(state.cells).reshape(ROWS, COLUMNS)
-        return "\n".join("".join(MARKS[cell] for cell in row) for row in rows)
+        return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
         """See `Rules`."""

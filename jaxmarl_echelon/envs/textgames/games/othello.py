@@ -9,10 +9,10 @@ from flax import struct
 
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.envs.textgames.boards import Board
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import winner_scores
 
-MARKS = "OX."
 DIRECTIONS = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
 
 
@@ -39,7 +39,7 @@ class State:
     over: jax.Array
 
 
-class Othello(Rules):
+class Othello(Board):
     """Stones that enclose others turn them; who cannot move passes; more stones win.
 
     The second player's stones are at first on the corners (m-1, m-1) and (m, m) of the centre. The game ends
@@ -54,10 +54,9 @@ class Othello(Rules):
     def __init__(self, size: int = 8):
         if settings.whole("size", size, 4, 8) % 2:
             raise ValueError(f"env.size={size!r}: must be 4, 6 or 8")
-        self.size = size
+        self.size = self.rows = self.columns = size
         self.cells = size * size
         self.space = Discrete(self.cells)
-        self.features = 2 * self.cells + 2
         # No pass follows a pass.
         self.plies = 2 * (self.cells - 4)
 
@@ -100,16 +99,6 @@ class Othello(Rules):
         cells = state.cells.at[turned.reshape(-1)].set(mine, mode="drop").at[action].set(mine)
         reply, again = (jnp.any(self._moves(cells, seat)) for seat in (1 - mine, mine))
         return State(cells, jnp.where(reply, 1 - mine, mine).astype(jnp.int32), ~reply & ~again)
-
-    def observe(self, state, seat):
-        """See `Rules`."""
-        planes = [state.cells == seat, state.cells == 1 - seat, jnp.arange(2) == seat]
-        return jnp.concatenate(planes).astype(jnp.float32)
-
-    def text(self, state):
-        """See `Rules`."""
-        rows = np.asarray(state.cells).reshape(self.size, self.size)
-        return "\n".join("".join(MARKS[cell] for cell in row) for row in rows)
 
     def answer(self, action):
         """See `Rules`."""

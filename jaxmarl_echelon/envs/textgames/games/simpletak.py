@@ -2,28 +2,15 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import struct
 
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
+from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
-
-MARKS = "OX."
 
 
-@struct.dataclass
-class State:
-    """`cells [n]` int32, the seat on each cell or -1; `placed` int32 stones; `winner` int32 seat or -1."""
-
-    cells: jax.Array
-    placed: jax.Array
-    winner: jax.Array
-
-
-class SimpleTak(Rules):
+class SimpleTak(Placing):
     """An orthogonally connected own path between opposite sides wins; a full board draws. Actions are cells.
 
     Seats see own and other stones, and their seat.
@@ -35,31 +22,8 @@ class SimpleTak(Rules):
     name = "simpletak"
 
     def __init__(self, size: int = 4):
-        self.size = settings.whole("size", size, 3, 5)
-        self.plies = self.size**2
+        self.size = self.rows = self.columns = settings.whole("size", size, 3, 5)
         self.space = Discrete(self.plies)
-        self.features = 2 * self.plies + 2
-
-    def init(self, key):
-        """See `Rules`."""
-        del key
-        return State(jnp.full(self.plies, -1, jnp.int32), jnp.int32(0), jnp.int32(-1))
-
-    def turn(self, state):
-        """See `Rules`."""
-        return state.placed % 2
-
-    def over(self, state):
-        """See `Rules`."""
-        return (state.winner >= 0) | (state.placed == self.plies)
-
-    def scores(self, state):
-        """See `Rules`."""
-        return winner_scores(state.winner)
-
-    def legal(self, state):
-        """See `Rules`."""
-        return state.cells < 0
 
     def apply(self, key, state, action):
         """See `Rules`."""
@@ -68,17 +32,7 @@ class SimpleTak(Rules):
         cells = state.cells.at[action].set(mine)
         own = (cells == mine).reshape(self.size, self.size)
         won = self._crosses(own) | self._crosses(own.T)
-        return State(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
-
-    def observe(self, state, seat):
-        """See `Rules`."""
-        planes = [state.cells == seat, state.cells == 1 - seat, jnp.arange(2) == seat]
-        return jnp.concatenate(planes).astype(jnp.float32)
-
-    def text(self, state):
-        """See `Rules`."""
-        rows = np.asarray(state.cells).reshape(self.size, self.size)
-        return "\n".join("".join(MARKS[cell] for cell in row) for row in rows)
+        return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
         """See `Rules`."""
