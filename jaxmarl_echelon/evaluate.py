@@ -44,6 +44,11 @@ def parse() -> argparse.Namespace:
         help="score the policy on every phase of the run's curriculum, or else of the environment's",
     )
     parser.add_argument(
+        "--realism",
+        action="store_true",
+        help="compare sampled rollouts with the recordings of held-out scenes, where there are any",
+    )
+    parser.add_argument(
         "--show",
         action="store_true",
         help="print one episode as text, e.g. a game move by move (--episode chooses which)",
@@ -87,9 +92,13 @@ def main() -> None:
     viewer = program.env.viewer
     if arguments.show and not (viewer and viewer.tells):
         raise command_line.UsageError(f"--show: episodes of {program.env.spec.name} cannot be told as text")
+    if arguments.realism and program.env.comparison is None:
+        raise command_line.UsageError(f"--realism: {program.env.spec.name} has no recordings to compare with")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    rows = score_actors(program, config, state, episodes, baselines=arguments.baselines)
+    played = play_actors(program, config, state, episodes, baselines=arguments.baselines)
+    rows = {name: scores(program, result) for name, result in played.items()}
+    tasks = {name: task_scores(program, result) for name, result in played.items()}
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     present = environment(program.env.spec)
@@ -98,37 +107,79 @@ def main() -> None:
     for line in program.env.describe():
         console.print(line, markup=False, soft_wrap=True)
     console.print(tables.actors(rows, episodes, program.env.spec))
-    if (by_task := tables.tasks(rows["trained policy"], program.env.spec)) is not None:
+    for by_task in tables.tasks(tasks, program.env.spec):
         console.print(by_task)
     if not arguments.overrides:
         console.print(reproduction(program, config, state, facts["scores"]))
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
+    if program.env.spec.tasks:
+        (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")
     if arguments.ladder:
         steps = ladder(program, config, state, episodes)
         console.print(tables.ladder(steps, episodes))
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
+    if arguments.realism:
+        likeness = realism(arguments, program.env.comparison.settings)
+        console.print(tables.realism(likeness))
+        (output / "realism.json").write_text(json.dumps(likeness, indent=2) + "\n")
     if viewer:
         shown = arguments.episode, console
         show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
 
 
-def score_actors(program, config, state, episodes: int, *, baselines: bool) -> dict[str, dict[str, float]]:
-    """Scores of the policy and of other actors on the same final episodes, in one program.
+def acting_as(program: Program, names, number, *, greedy: bool = True):
+    """`(env) -> controllers` with the script of traced `number` in the policy's place, from 1 on."""
+    role = program.role
+
+    def seats(env):
+        scripts = [controllers.script(controllers.find_script(env, role, name)) for name in names]
+        acting = program.controllers(env, greedy)
+        return acting | {role: controllers.one_of([acting[role], *scripts], number)}
+
+    return seats
+
+
+def realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
+    """How alike rollouts of the policy and the recordings are; with baselines also those of scripts.
+
+    Args:
+      arguments: the command line.
+      settings: of the environment, that rollouts need.
+    """
+    needed = [f"env.{key}={value}" for key, value in settings.items()]
+    overrides = [*arguments.overrides, *needed]
+    _, _, config, program, state = load(arguments.path, arguments.checkpoint, overrides)
+    comparison = program.env.comparison
+    names = program.env.baselines if arguments.baselines else ()
+
+    @jax.jit
+    def play(number, key, state, world):
+        seats = acting_as(program, names, number, greedy=False)
+        how = {"episodes": comparison.episodes, "record": comparison.snapshot, "world": world}
+        return program.evaluate_as(seats, state.policies, state, key, **how).frames
+
+    keys = jax.random.split(stream_key(config.seed, Stream.FINAL), comparison.rollouts)
+    return {
+        actor: comparison.scores([jax.device_get(play(number, key, state, program.world)) for key in keys])
+        for number, actor in enumerate(("trained policy", *names))
+    }
+
+
+def play_actors(
+    program, config, state, episodes: int, *, baselines: bool
+) -> dict[str, evaluation.Evaluation]:
+    """Evaluations of the policy and of other actors on the same final episodes, in one program.
 
     Other actors are the environment's reference scripts; with `baselines`, the untrained policy and the
     environment's baseline scripts.
     """
-    key, role = stream_key(config.seed, Stream.FINAL), program.role
+    key = stream_key(config.seed, Stream.FINAL)
     names = program.env.baselines if baselines else references.names(program)
 
     @jax.jit
     def play(number, policies, state, world):
-        def seats(env):
-            scripts = [controllers.script(controllers.find_script(env, role, name)) for name in names]
-            acting = program.controllers(env)
-            return acting | {role: controllers.one_of([acting[role], *scripts], number)}
-
+        seats = acting_as(program, names, number)
         return program.evaluate_as(seats, policies, state, key, episodes=episodes, world=world)
 
     actors = {"trained policy": (0, state.policies)}
@@ -139,7 +190,7 @@ def score_actors(program, config, state, episodes: int, *, baselines: bool) -> d
         actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
     world = program.world
-    return {name: scores(program, play(*actor, state, world)) for name, actor in actors.items()}
+    return {name: play(*actor, state, world) for name, actor in actors.items()}
 
 
 def reproduction(program, config, state, recorded: dict[str, float]) -> str:
@@ -161,6 +212,14 @@ def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
     """An evaluation's values as in `eval.csv`."""
     scalars = evaluation.summary(result, program.env.spec, program.role)
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
+
+
+def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, dict[str, float]]:
+    """An evaluation's values per task that occurred."""
+    if program.env.spec.score is None:
+        return {}
+    parts = evaluation.by_task(result, program.env.spec)
+    return {task: scores(program, part) for task, part in parts.items()}
 
 
 def ladder(program, config, state, episodes: int) -> list[dict]:

@@ -1,7 +1,7 @@
 """The environment contract: roles, results, time steps, and the pure `reset` / `step` pair."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -232,6 +232,26 @@ class Viewer:
         raise NotImplementedError
 
 
+class Comparison:
+    """Compares rollouts of policies with recordings of the same episodes.
+
+    Attributes:
+      settings: keys of the environment's configuration that rollouts need, with their values.
+      episodes: evaluation episodes to be played, from the first on.
+      rollouts: of each episode, with sampled actions.
+      snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
+    """
+
+    settings: Mapping[str, Any]
+    episodes: int
+    rollouts: int
+    snapshot: Callable
+
+    def scores(self, frames: Sequence[PyTree]) -> dict[str, float]:
+        """Named scores from the frames of each rollout, leaves `[T, episodes, ...]`."""
+        raise NotImplementedError
+
+
 class Environment:
     """A pure environment: static choices are attributes of the object, everything else is an argument.
 
@@ -250,6 +270,7 @@ class Environment:
       blocks: per role the structure of its observations.
       goals: per role the location of goals in observations, for hindsight relabelling.
       viewer: renders evaluations, or None.
+      comparison: compares rollouts with recordings, or None where there are none.
       ladder: name of the curriculum whose stages grade policies trained without one, or None.
     """
 
@@ -262,6 +283,7 @@ class Environment:
     blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
     goals: Mapping[str, Goal] = MappingProxyType({})
     viewer: Viewer | None = None
+    comparison: Comparison | None = None
     ladder: str | None = None
 
     def default_params(self) -> PyTree:

@@ -25,6 +25,8 @@ class Result:
         reported as the frequency of each label.
       labels: names of the codes.
       over: name of another result; averages are `sum(this) / sum(over)`.
+      least: least denominator of averages, for quantities per event: without any event the average is the
+        sum itself, a bound, instead of NaN.
       source: entry of `TimeStep.info`, or the code that `among` refers to; defaults to `name`.
       among: for a rate: it is 1 if the code `source` has one of these labels, else 0.
       groups: for a code: report the score by label instead of label frequencies.
@@ -37,6 +39,7 @@ class Result:
     kind: str = "number"
     labels: tuple[str, ...] = ()
     over: str | None = None
+    least: float = 0.0
     source: str | None = None
     among: tuple[str, ...] = ()
     groups: bool = False
@@ -187,6 +190,11 @@ def sums(
         if weight.ndim == there.ndim:
             weight = jnp.sum(jnp.where(there, weight, 0.0), axis=-1)
     return value, weight
+
+
+def average(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
+    """A result's average from its sums, elementwise; NaN where they hold nothing, unless it has a `least`."""
+    return ratio(value, jnp.maximum(weight, result.least) if result.least else weight)
 
 
 def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:

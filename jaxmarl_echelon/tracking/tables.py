@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from jaxmarl_echelon.tracking.formats import fixed
+from jaxmarl_echelon.tracking.formats import fixed, measured
 
 
 def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> Table:
@@ -42,16 +42,46 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
     return result
 
 
-def tasks(values: Mapping[str, float], spec: Any) -> Table | None:
-    """The score per task (spawn point); None without tasks."""
-    prefix = "eval_agg/task/"
-    found = {name.removeprefix(prefix): share for name, share in values.items() if name.startswith(prefix)}
-    if not found:
-        return None
-    result = Table(title=f"{spec.score} by task", title_justify="left")
-    for name in found:
-        result.add_column(name, justify="right")
-    result.add_row(*(fixed(share, 2) for share in found.values()))
+def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
+    """The scores of actors per task (spawn point, kind of scene), and all rates of the first actor.
+
+    Args:
+      rows: actor to task to its `eval_agg/...` values.
+      spec: the environment's `EnvSpec`.
+    """
+    first = next(iter(rows.values()))
+    if not first:
+        return []
+    compared = Table(title=f"{spec.score} by task", title_justify="left")
+    compared.add_column("actor", no_wrap=True)
+    for name in first:
+        compared.add_column(name, justify="right")
+    for actor, found in rows.items():
+        shares = (values[f"eval_agg/{spec.score_column}"] for values in found.values())
+        compared.add_row(actor, *(fixed(share, 2) for share in shares))
+    named = {f"eval_agg/outcome/{name}": name for name in spec.outcomes}
+    named |= {f"eval_agg/{one.column}": one.name for one in spec.measures if one.kind == "rate"}
+    named = {key: name for key, name in named.items() if any(values[key] > 0 for values in first.values())}
+    detailed = Table(title=f"{next(iter(rows))} by task", title_justify="left")
+    detailed.add_column("task", no_wrap=True)
+    detailed.add_column(f"{spec.score} [95 %]", justify="right", no_wrap=True)
+    for name in named.values():
+        detailed.add_column(name.replace("_", " "), justify="right")
+    scored = spec.score_column, f"{spec.score}_low", f"{spec.score}_high"
+    for task, values in first.items():
+        score = interval(*(values[f"eval_agg/{name}"] for name in scored))
+        detailed.add_row(task, score, *(fixed(values[key], 2) for key in named))
+    return [compared, detailed]
+
+
+def realism(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """One row per score, one column per actor: how alike its rollouts and the recordings are."""
+    result = Table(title="rollouts beside recordings", title_justify="left")
+    result.add_column("score", no_wrap=True)
+    for actor in rows:
+        result.add_column(actor, justify="right")
+    for name in next(iter(rows.values())):
+        result.add_row(name.replace("_", " "), *(measured(values[name]) for values in rows.values()))
     return result
 
 

@@ -154,8 +154,9 @@ def play(
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
     """`eval_agg/...` scalars of an evaluation, with the returns of one role.
 
-    Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums; NaN
-    without any. A grouping code (spawn points) gives the score by label, NaN for labels that did not occur.
+    Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums
+    (`results.average`); NaN without any. A grouping code (spawn points) gives the score by label, NaN for
+    labels that did not occur.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))
@@ -164,7 +165,8 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
     metrics["eval_agg/quarantined"] = jnp.sum(result.quarantined, dtype=jnp.int32)
     for one in spec.results:
         if one.kind != "code":
-            metrics[f"eval_agg/{one.column}"] = weighted_mean(*result.sums(spec, one.name))
+            value, weight = map(jnp.sum, result.sums(spec, one.name))
+            metrics[f"eval_agg/{one.column}"] = results_lib.average(one, value, weight)
             continue
         codes = result.results[one.name]
         for index, label in enumerate(one.labels):
@@ -175,6 +177,16 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
                 value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
                 metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
     return metrics
+
+
+def by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:
+    """An evaluation with only the episodes of each task counted, by its label; those that occurred."""
+    codes = result.results["task"] if spec.tasks else None
+    parts = {
+        label: result.replace(quarantined=result.quarantined | (codes != index))
+        for index, label in enumerate(spec.tasks)
+    }
+    return {label: part for label, part in parts.items() if not bool(jnp.all(part.quarantined))}
 
 
 def _moments(name: str, values: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:

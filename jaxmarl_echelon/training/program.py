@@ -91,7 +91,7 @@ class Program(NamedTuple):
       local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
         hyper-parameters and task parameters; `course` is as for `init`.
-      controllers: `(env) -> controllers` of evaluations.
+      controllers: `(env, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
       world: see `World`.
       env, agents, curriculum: the parts it was built from.
       steps_per_update: environment steps per update.

@@ -104,9 +104,9 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
     def mean(values):
         return masked_mean(values, filled & ~jnp.isnan(values))
 
-    def ratio(values, weights):
+    def average(result, values, weights):
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
-        return results_lib.ratio(total, weight)
+        return results_lib.average(result, total, weight)
 
     metrics = {"train/episode_length": mean(ring["length"])}
     for role in learners:
@@ -117,7 +117,9 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
             for index, label in enumerate(result.labels):
                 metrics[f"train/{result.name}/{label}"] = mean(ring[result.name] == index)
         elif _weighted(result):
-            metrics[f"train/{result.column}"] = ratio(ring[result.name], ring[f"{result.name}/weight"])
+            metrics[f"train/{result.column}"] = average(
+                result, ring[result.name], ring[f"{result.name}/weight"]
+            )
         else:
             metrics[f"train/{result.column}"] = mean(results_lib.read(spec.results, ring, result.name))
     return metrics
@@ -159,7 +161,7 @@ def shown(
     for result in spec.results:
         if _weighted(result):
             shares = results_lib.sums(spec.results, results, present, result.name)
-            found[result.name] = results_lib.ratio(*shares)
+            found[result.name] = results_lib.average(result, *shares)
         else:
             found[result.name] = results_lib.read(spec.results, results, result.name)
     return found

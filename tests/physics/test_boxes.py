@@ -58,6 +58,31 @@ def test_overlap_of_known_pairs(pose_a, pose_b, expected):
     assert bool(overlap(pose_b, SIZE, pose_a, SIZE)) is expected
 
 
+CAR, WIDE, SMALL, LONG, BIKE = (4.5, 2.0), (4.0, 2.0), (0.6, 0.6), (4.8, 1.9), (1.8, 0.7)
+ORIGIN = (0.0, 0.0, 0.0)
+CONTACTS = [  # pose and size of both, and whether they touch; the touching ones only just do
+    (ORIGIN, CAR, (4.4, 0.0, 0.0), CAR, True),
+    (ORIGIN, CAR, (4.6, 0.0, 0.0), CAR, False),
+    (ORIGIN, WIDE, (4.0, 0.0, 0.0), WIDE, True),
+    (ORIGIN, WIDE, (4.0, 2.0, 0.0), WIDE, True),
+    (ORIGIN, CAR, (3.2, 0.0, np.pi / 2), CAR, True),
+    (ORIGIN, CAR, (3.3, 0.0, np.pi / 2), CAR, False),
+    (ORIGIN, CAR, (3.5, 2.2, np.pi / 4), CAR, True),
+    (ORIGIN, CAR, (3.9, 2.6, np.pi / 4), CAR, False),
+    (ORIGIN, CAR, (0.5, 0.2, 0.3), SMALL, True),
+    ((1.0, 1.0, 0.5), LONG, (3.5, 3.4, 2.2), BIKE, False),
+    ((0.0, 0.0, np.pi / 4), CAR, (3.2, -0.9, -np.pi / 4), CAR, True),
+    ((10.0, 5.0, 2.0), CAR, (8.0, 9.0, -1.1), CAR, True),
+]
+
+
+def test_contacts_of_driving():
+    pose, size, other, other_size, expected = (np.array(x, np.float32) for x in zip(*CONTACTS, strict=True))
+    meets = jax.vmap(overlap)
+    np.testing.assert_array_equal(meets(pose, size, other, other_size), expected)
+    np.testing.assert_array_equal(meets(other, other_size, pose, size), expected)
+
+
 def test_pile_of_cars_and_one_apart():
     rng = np.random.default_rng(0)
     poses = jnp.asarray(np.r_[rng.normal(0, 0.01, (6, 3)), [[10, 10, 0]]], jnp.float32)

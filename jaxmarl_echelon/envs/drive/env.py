@@ -13,6 +13,7 @@ from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
 from jaxmarl_echelon.envs.drive.measures.record import Happening
+from jaxmarl_echelon.envs.drive.measures.rollouts import Comparison
 from jaxmarl_echelon.envs.drive.observing.layout import View
 from jaxmarl_echelon.envs.drive.observing.observe import observe
 from jaxmarl_echelon.envs.drive.rewards import Situation
@@ -46,6 +47,7 @@ class Drive(Environment):
       baselines: scripts to compare a learner with.
       controllers: who drives unless the run says otherwise.
       viewer: draws evaluations.
+      comparison: with recordings, as in the sim agents challenge.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Drive(Environment):
         self.baselines = scripts.BASELINES
         self.controllers = {VEHICLE_ROLE: "learner"}
         self.viewer = Viewer(simulation.bank, view, steps, kinds)
+        self.comparison = Comparison(simulation.bank, held_out)
 
     @property
     def bank(self) -> SceneBank:

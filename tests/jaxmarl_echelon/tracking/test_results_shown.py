@@ -90,6 +90,22 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     assert "collisions" not in text and "speed" not in text
 
 
+def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path):
+    spec = declared(tmp_path).spec
+    values = {f"eval_agg/{key}": value for key, value in EVALUATED.items()}
+    other = values | {"eval_agg/quality": 0.25}
+    rows = {"policy": {"bend": values, "hill": other}, "standing": {"bend": other, "hill": other}}
+    console = make_console(120, 20, color_system=None)
+    compared, detailed = tables.tasks(rows, spec)
+    console.print(compared)
+    lines = console.file.getvalue().splitlines()
+    assert any(line.split()[1::2] == ["standing", "0.25", "0.25"] for line in lines)
+    console.print(detailed)
+    text = console.file.getvalue()
+    assert "0.62 [0.50, 0.75]" in text and "delivered" in text and "0.38" in text and "laps" not in text
+    assert tables.tasks({"policy": {}}, spec) == []
+
+
 def test_csv_files_have_a_column_per_result(tmp_path):
     tracker = Tracker({"csv": CsvSink()}).open(declared(tmp_path))
     logged(tracker)

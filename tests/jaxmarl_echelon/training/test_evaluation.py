@@ -13,8 +13,11 @@ from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.stages import read_episodes
-from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs import episodes, results
+from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.spaces import Box, Discrete
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.console import ConsoleSink
@@ -234,6 +237,26 @@ def test_an_agent_that_dies_on_the_way_took_part():
 
 
 @pytest.mark.parametrize("members", [1, 3])
+def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
+    car = Role("car", 2, Box((1,), -1.0, 1.0), Discrete(2))
+    reported = (*results.standard(tasks=("bend", "ford", "hill")), Result("there", role="car", kind="rate"))
+    spec = EnvSpec("yard", 1, (car,), 0.1, 10, reported, score="there")
+    quarantined = jnp.array([False, False, False, True])
+    values = {
+        "task": jnp.array([0, 2, 0, 2]),
+        "there": jnp.float32([[1, 0], [1, 1], [1, 0], [0, 0]]),
+    }
+    present = {"car": jnp.array([[True, True], [True, False], [True, False], [True, True]])}
+    whole = evaluation.Evaluation(
+        quarantined, present, {"car": jnp.ones((4, 2))}, jnp.full(4, 10), values, frames=None
+    )
+    found = evaluation.by_task(whole, spec)
+    assert list(found) == ["bend", "hill"], "nothing was played of the second"
+    scores = {task: float(part.score(spec)) for task, part in found.items()}
+    assert scores == pytest.approx({"bend": 2 / 3, "hill": 1.0})
+    assert int(evaluation.summary(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
+
+
 def test_an_evaluation_hands_nothing_back_but_the_curriculum(members):
     """Least of all a replay: what comes out of a compiled function is a copy."""
     algo = SACConfig(widths=(8,), horizon=4, replay={"capacity": 1_000_000})

@@ -83,14 +83,14 @@ def rounded_distance(
     radius, other_radius = (ROUNDING * np.min(s, axis=-1) / 2 for s in (size, other_size))
     inner, outer = size - 2 * radius[..., None], other_size - 2 * other_radius[..., None]
     pose, other = np.broadcast_arrays(pose, other)
-    first, second = _corners(pose, inner), _corners(other, outer)
+    first, second = corners(pose, inner), corners(other, outer)
     depth = np.max(np.stack([_separation(pose, first, second), _separation(other, second, first)]), axis=0)
     apart = np.minimum(_to_sides(first, second), _to_sides(second, first))
     return np.where(depth > 0, apart, depth) - radius - other_radius
 
 
-def _corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Corners `[..., 4, 2]`, counter-clockwise."""
+def corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Corners `[..., 4, 2]` of boxes with poses `[..., 3]` and sizes `[..., 2]`, counter-clockwise."""
     cos, sin = np.cos(pose[..., 2, None]), np.sin(pose[..., 2, None])
     along = size[..., :1] / 2 * np.array([1, -1, -1, 1])
     across = size[..., 1:] / 2 * np.array([1, 1, -1, -1])

@@ -114,7 +114,7 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
     """The results of an environment with these kinds of scenes and reward components.
 
     Rates and means are over learners. `distance_per_infraction` is the total distance over all collisions and
-    departures from the road, and undefined without any.
+    departures from the road, and without any the distance itself.
     """
     rates = (SCORE, "completion", "collision", "offroad", "dnf", "infraction", "collision_all", "offroad_all")
     numbers = ("collision_steps", "offroad_steps", "collision_events", "offroad_events", "goals", "distance")
@@ -134,7 +134,7 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
         _of_learners("time_to_goal", over="completion"),
         _of_learners("speed_at_goal", over="completion"),
         _of_learners("infractions"),
-        _of_learners("distance_per_infraction", source="distance", over="infractions"),
+        _of_learners("distance_per_infraction", source="distance", over="infractions", least=1.0),
         *(attempts if new_goals else ()),
         Result("controlled"),
         Result("bodies"),

@@ -26,7 +26,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m jaxmarl_echelon.envs.drive.scenes",
         description="Draws scenes, one PNG each, and says what is in them.",
     )
-    parser.add_argument("scenes", nargs="?", default="generated", help="generated, a folder, or sanity:NAME")
+    parser.add_argument(
+        "scenes", nargs="?", default="generated", help="generated, a folder, sanity, or sanity:NAME"
+    )
     parser.add_argument("--out", help="folder for pictures; none are drawn without it")
     parser.add_argument("--export", help="folder for generated scenes as JSON files")
     parser.add_argument("--maps", type=int, default=7, help="generated scenes")

@@ -1,19 +1,20 @@
 """One scene as the arrays of a bank, not yet padded, and banks of such scenes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes import learners
+from jaxmarl_echelon.envs.drive.scenes.gates import light_gates, sign_gates
 from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT, HostScene, Route
 from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of
 from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
-from jaxmarl_echelon.envs.drive.scenes.lights import light_gates
 from physics.polylines import arcs, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 
-VERSION = 1  # of how arrays are made; part of the names under which banks are kept
+VERSION = 2  # of how arrays are made; part of the names under which banks are kept
 Arrays = dict[str, np.ndarray]
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
@@ -114,7 +115,10 @@ def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
 
 
 def recorded_way(scene: HostScene, body: int) -> Route:
-    """The recorded path of a body as a route, without steps that are too short to have a direction."""
+    """The recorded path of a body as a route, with the stop signs on it.
+
+    Steps that are too short to have a direction are left out.
+    """
     points = scene.position[body, scene.valid[body]]
     kept = [0]
     for nth, point in enumerate(points):
@@ -124,7 +128,8 @@ def recorded_way(scene: HostScene, body: int) -> Route:
     if len(points) == 1:
         first = scene.heading[body, scene.valid[body].argmax()]
         points = np.stack([points[0], points[0] + [np.cos(first), np.sin(first)]])
-    return Route(points, np.full(len(points), NO_LIMIT))
+    way = Route(points, np.full(len(points), NO_LIMIT))
+    return replace(way, gates=tuple(sign_gates(scene, way)))
 
 
 def _evenly(way: Route, middle: np.ndarray) -> tuple[np.ndarray, float]:

@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.drive.scenes import building, cache
 from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, VERSION, Arrays, stack
 from jaxmarl_echelon.envs.drive.scenes.building import Built
 from jaxmarl_echelon.envs.drive.scenes.generated import generate, sanity
-from jaxmarl_echelon.envs.drive.scenes.settings import GENERATED, SANITY, SceneSettings
+from jaxmarl_echelon.envs.drive.scenes.settings import ALL_SANITY, GENERATED, SANITY, SceneSettings
 from jaxmarl_echelon.envs.workers import run
 
 HELD_OUT = 1_000_000  # first index of generated scenes that are held out
@@ -53,9 +53,9 @@ def scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool 
     how = {"workers": workers, "progress": progress}
     if chosen.scenes == GENERATED:
         return _generated(chosen, **how)
-    name = chosen.scenes.removeprefix(SANITY)
-    built = [building.build(sanity.scene(name), chosen.casting, chosen.max_segments)]
-    return _assembled(built, 1, ())
+    names = list(sanity.SCENES) if chosen.scenes == ALL_SANITY else [chosen.scenes.removeprefix(SANITY)]
+    built = [building.build(sanity.scene(name), chosen.casting, chosen.max_segments) for name in names]
+    return _assembled(built, len(built), ())
 
 
 def _generated(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Scenes:
@@ -114,7 +114,9 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
 
 def _files(key: str, folder: str) -> list[Path]:
     if not Path(folder).is_dir():
-        raise ValueError(f"env.{key}={folder}: no such folder; allowed: {GENERATED}, {SANITY}NAME, a folder")
+        raise ValueError(
+            f"env.{key}={folder}: no such folder; allowed: {GENERATED}, {ALL_SANITY}, {SANITY}NAME, a folder"
+        )
     paths = sorted(Path(folder).glob("*.json"), key=lambda path: path.name)
     if not paths:
         raise ValueError(f"env.{key}={folder}: holds no .json file")

@@ -9,15 +9,15 @@ from jaxmarl_echelon.envs.drive.scenes.learners import CONTROLS, Casting
 from jaxmarl_echelon.envs.settings import Settings, choice, interval, mapping, number, setting, switch, whole
 
 GENERATED = "generated"
-SANITY = "sanity:"
+ALL_SANITY = "sanity"
+SANITY = f"{ALL_SANITY}:"
 MOST_AGENTS, MOST_BODIES, MOST_SEGMENTS = 64, 1024, 32_768
 
 
 def _text(name: str, value) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(
-            f"env.{name}={value!r}: must be {GENERATED}, a folder of .json files, or {SANITY}NAME"
-        )
+        allowed = f"{GENERATED}, a folder of .json files, {ALL_SANITY} or {SANITY}NAME"
+        raise ValueError(f"env.{name}={value!r}: must be {allowed}")
     return value
 
 
@@ -54,7 +54,7 @@ class SceneSettings(Settings):
     """Flat keys of `conf/env/drive.yaml` that say which scenes there are.
 
     Attributes:
-      scenes: `generated`, a folder of JSON scenes, or `sanity:NAME`.
+      scenes: `generated`, a folder of JSON scenes, `sanity:NAME`, or `sanity` for all of these.
       maps: generated scenes to train on.
       map_seed: of the generator.
       kinds: weights of the kinds of generated scenes; null for equal ones.
@@ -104,7 +104,7 @@ class SceneSettings(Settings):
     @property
     def is_folder(self) -> bool:
         """Whether scenes are loaded from files."""
-        return self.scenes != GENERATED and not self.scenes.startswith(SANITY)
+        return self.scenes not in (GENERATED, ALL_SANITY) and not self.scenes.startswith(SANITY)
 
     @property
     def casting(self) -> Casting:

@@ -121,6 +121,18 @@ def test_lights_of_other_lanes_are_no_gates(lane):
     assert arrays_of(scene, Casting())[0]["gate_light"][0].tolist() == [-1]
 
 
+@pytest.mark.parametrize(
+    "x, y, gates",
+    [(20.0, -2.0, [20.0]), (20.0, -5.0, []), (20.0, 3.0, []), (-1.0, -2.0, []), (46.0, -2.0, [])],
+)
+def test_stop_signs_at_the_right_side_of_a_recorded_way_hold_drivers(x, y, gates):
+    sign = _road("stop_sign", geometry=[{"x": x, "y": y}])
+    arrays, _ = arrays_of(parse(_file(_object(), roads=[_road(), sign]), "a"), Casting())
+    found = arrays["gate_arc"][0][arrays["gate_stop"][0]]
+    np.testing.assert_allclose(found, gates)
+    assert (arrays["gate_junction"] == -1).all() and (arrays["gate_light"] == -1).all()
+
+
 def _changed(change):
     given = _file(_object(), _object())
     change(given)

@@ -71,14 +71,25 @@ def test_processes_do_not_change_the_bank(small):
     assert _same(scenes(SceneSettings(**SMALL, cache=None), workers=2).bank, found.bank)
 
 
+@pytest.fixture(scope="module")
+def by_hand():
+    return scenes(SceneSettings(scenes="sanity", cache=None))
+
+
 @pytest.mark.parametrize("name", SCENES)
-def test_sanity_scenes_have_learners_that_are_not_at_their_goals(name):
-    found = scenes(SceneSettings(scenes=f"sanity:{name}", cache=None))
-    bank = scene_at(found.bank, 0)
+def test_sanity_scenes_have_learners_that_are_not_at_their_goals(by_hand, name):
+    bank = scene_at(by_hand.bank, by_hand.names.index(name))
     expected = {"two_agents": 2, "crossing": 4}
     assert bank.learner.sum() == expected.get(name, 1)
     away = np.hypot(*(bank.goal - bank.recording[0, :, :2])[:16][bank.learner].T)
     assert (away >= 10.0 - 1e-4).all()
+
+
+def test_all_sanity_scenes_are_kinds_of_one_bank_and_evaluated_one_by_one(by_hand):
+    assert by_hand.names == by_hand.kinds == tuple(SCENES) and by_hand.held_out == (0, len(SCENES))
+    alone = scenes(SceneSettings(scenes="sanity:turn", cache=None))
+    together = scene_at(by_hand.bank, by_hand.names.index("turn"))
+    assert np.array_equal(scene_at(alone.bank, 0).recording, together.recording)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +137,7 @@ def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
     [
         (
             {"scenes": "/no/such"},
-            "env.scenes=/no/such: no such folder; allowed: generated, sanity:NAME, a folder",
+            "env.scenes=/no/such: no such folder; allowed: generated, sanity, sanity:NAME, a folder",
         ),
         ({"scenes": "sanity:x"}, "env.scenes=sanity:x: unknown; allowed: straight, reverse"),
         ({"kinds": {"x": 1}}, "env.kinds='x': unknown; allowed: straight, curve"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from drive_scenes import small_bank
 
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
 from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
 from jaxmarl_echelon.envs.drive.measures import realism, record, ride
@@ -144,6 +145,15 @@ def test_comfort():
     assert within == [True, True, True, False, False]
 
 
+def averaged(kept, name: str) -> float:
+    """One of the declared results, over the learners of a record."""
+    declared = record.declared(("straight",), (), new_goals=False)
+    reported, one = record.reported(kept), results.find(declared, name)
+    values = {other.name: reported[other.entry] for other in declared if other.role}
+    present = {"vehicle": jnp.ones(kept.first.shape, bool)}
+    return float(results.average(one, *results.sums(declared, values, present, name)))
+
+
 def test_measures_of_six_timelines():
     hits = np.zeros((91, 6), bool)
     outs, goal = np.zeros_like(hits), np.zeros_like(hits)
@@ -180,7 +190,13 @@ def test_measures_of_six_timelines():
         "collision_events": 2 / 3, "offroad_steps": 2 / 3, "offroad_events": 1 / 3, "goals": 2 / 3,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert 400 / (6 * found["infractions"]) == pytest.approx(66.667, abs=1e-3)
+    assert averaged(kept, "distance_per_infraction") == pytest.approx(66.667, abs=1e-3)
+    assert averaged(kept, "time_to_goal") == pytest.approx(9.5 / 3)
+
+
+def test_without_an_infraction_the_distance_itself_is_the_bound():
+    kept = record.begin(jnp.ones(3, bool)).replace(distance=jnp.array([10.0, 20.0, 30.0]))
+    assert averaged(kept, "distance_per_infraction") == 60.0
 
 
 def test_a_new_goal_lies_down_the_road():

@@ -1,0 +1,185 @@
+"""Rollouts of a scene compared with its recording. On the host. Source: spec drive 3.3.
+
+Axes: R rollouts, T samples, N bodies, F of them evaluated. Positions are relative to the scene's middle.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs import base
+from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
+from jaxmarl_echelon.envs.drive.codes import EDGE
+from jaxmarl_echelon.envs.drive.measures import realism
+from jaxmarl_echelon.envs.drive.roads import edge_distance
+from jaxmarl_echelon.envs.drive.types import DriveState
+from physics.segments import between
+
+FIRST = 10  # sample at which rollouts begin
+ROLLOUTS = 32
+FARTHEST = 70.0  # m between centres, from where on no box is nearer than the range of distances
+
+
+class Poses(NamedTuple):
+    """Where bodies are.
+
+    Attributes:
+      pose: `[..., N, 3]` x, y, heading.
+      present: `[..., N]` bool.
+    """
+
+    pose: np.ndarray
+    present: np.ndarray
+
+
+class Comparison(base.Comparison):
+    """Compares rollouts of held-out scenes with their recordings, from sample 10 to the last.
+
+    Goals stop learners there, and infractions change nothing, so that everybody is there to the end.
+    """
+
+    rollouts = ROLLOUTS
+
+    def __init__(self, bank: SceneBank, held_out: tuple[int, int]):
+        """Remembers the scenes, and which are held out: the first one, and their number."""
+        self.bank, self.first, self.episodes = bank, *held_out
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What rollouts differ in from the run's environment."""
+        ignored = dict.fromkeys(("collision_behavior", "offroad_behavior"), "ignore")
+        samples = self.bank.recording.shape[1]
+        return {"init_step": FIRST, "steps": samples - 1 - FIRST, "goal_behavior": "stop"} | ignored
+
+    @staticmethod
+    def snapshot(state: DriveState, params, time) -> Poses:
+        """What is recorded of a step."""
+        motion = state.motion
+        return Poses(jnp.stack([motion.x, motion.y, motion.heading], axis=-1), state.present)
+
+    def scores(self, frames: Sequence[Poses]) -> dict[str, float]:
+        """Likelihoods of the recordings, means over scenes; see `of_scene`.
+
+        Args:
+          frames: of each rollout, leaves `[T, episodes, ...]`.
+
+        Returns:
+          the meta scores `meta` and `meta_2025`, that of each group, the score of each feature, `ade` and
+          `min_ade` in m, and the numbers of `scenes` and `bodies`.
+        """
+        found = []
+        for episode in range(self.episodes):
+            scene = jax.tree.map(np.asarray, scene_at(self.bank, self.first + episode))
+            played = (jax.tree.map(lambda x, e=episode: np.asarray(x[:, e]), one) for one in frames)
+            found.append(of_scene(scene, Poses(*map(np.stack, zip(*played, strict=True)))))
+        means = {name: float(np.nanmean([one[name] for one in found])) for name in found[0]}
+        bodies = sum(one["bodies"] for one in found)
+        likely = {name: means[name] for name in realism.FEATURES}
+        newest = realism.meta_score(likely, newest=True)["meta"]
+        counts = {"scenes": float(len(found)), "bodies": float(bodies)}
+        return {**realism.meta_score(likely), "meta_2025": newest, **means, **counts}
+
+
+def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
+    """How likely a recording is among rollouts: the score of each feature, displacements, number of bodies.
+
+    Bodies that the scene asks to be predicted are evaluated, or else its learners.
+
+    Args:
+      scene: the scene, NumPy arrays.
+      played: `[R, T, N, ...]` from sample `FIRST` on.
+    """
+    recorded = Poses(scene.recording[FIRST:, :, :3].astype(float), scene.recorded[FIRST:])
+    agents = len(scene.learner)
+    learners = np.pad(scene.learner, (0, len(scene.predict) - agents))
+    chosen = np.flatnonzero(scene.predict if scene.predict.any() else learners)
+    simulated = [features(scene, Poses(*one), chosen) for one in zip(*played, strict=True)]
+    logged = features(scene, recorded, chosen)
+    result = {name: _score(name, simulated, logged) for name in realism.FEATURES}
+    away = np.hypot(*np.moveaxis((played.pose - recorded.pose)[:, :, chosen, :2], -1, 0))
+    valid = played.present[:, :, chosen] & recorded.present[:, chosen]
+    error = np.where(valid, away, 0.0).sum((1, 2)) / np.maximum(valid.sum((1, 2)), 1)
+    return {**result, "ade": error.mean(), "min_ade": error.min(), "bodies": len(chosen)}
+
+
+def _score(name: str, simulated: list[dict[str, np.ndarray]], logged: dict[str, np.ndarray]) -> float:
+    """The likelihood of what was recorded, of all evaluated bodies together; nan without a valid sample."""
+    logs = [
+        realism.log_likelihood(
+            np.stack([one[name][body] for one in simulated]).ravel(),
+            np.atleast_1d(logged[name][body]),
+            realism.FEATURES[name],
+        )
+        for body in range(len(logged[name]))
+    ]
+    logs = np.concatenate(logs)
+    return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else np.nan
+
+
+def features(scene: SceneBank, bodies: Poses, chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """The features of evaluated bodies, `[F, T]`, flags `[F]`; nan where undefined.
+
+    Args:
+      scene: the scene, NumPy arrays.
+      bodies: `[T, N, ...]`.
+      chosen: `[F]` slots.
+    """
+    pose = np.where(bodies.present[..., None], bodies.pose, np.nan)
+    moving = realism.kinematics(*np.moveaxis(pose, -1, 0).swapaxes(1, 2))
+    own = pose[:, chosen]
+    others = np.broadcast_to(pose[:, None], (len(pose), len(chosen), *pose.shape[1:])).copy()
+    others[:, np.arange(len(chosen)), chosen] = np.nan
+    speed = moving["speed"].T
+    near = _nearest(own, others, scene.size[chosen].astype(float), scene.size.astype(float))
+    sizes = np.broadcast_to(scene.size.astype(float), (*others.shape[:3], 2))
+    speeds = np.broadcast_to(speed[:, None], others.shape[:3])
+    ahead = realism.time_to_collision(
+        own, speed[:, chosen], scene.size[chosen].astype(float), others, speeds, sizes
+    )
+    edge = _beyond_edges(scene, own, scene.size[chosen])
+    return {
+        **{name: values[chosen] for name, values in moving.items()},
+        "nearest_object": near.T,
+        "time_to_collision": np.where(np.isfinite(speed[:, chosen]), ahead, np.nan).T,
+        "collision": np.any(near < 0, axis=0).astype(float),
+        "road_edge": edge.T,
+        "offroad": np.any(edge > 0, axis=0).astype(float),
+    }
+
+
+def _nearest(own: np.ndarray, others: np.ndarray, size: np.ndarray, other_size: np.ndarray) -> np.ndarray:
+    """Distances `[T, F]` to the nearest box, at most `FARTHEST`; nan where the body is absent.
+
+    Args:
+      own: `[T, F, 3]`.
+      others: `[T, F, N, 3]`, nan for the body itself.
+      size: `[F, 2]`.
+      other_size: `[N, 2]`.
+    """
+    away = np.hypot(*np.moveaxis(others[..., :2] - own[:, :, None, :2], -1, 0))
+    step, body, other = np.nonzero(away < FARTHEST)
+    found = np.full(others.shape[:3], FARTHEST)
+    found[step, body, other] = realism.rounded_distance(
+        own[step, body], size[body], others[step, body, other], other_size[other]
+    )
+    nearest = found.min(-1, initial=FARTHEST)
+    return np.where(np.isfinite(own[..., 0]), nearest, np.nan)
+
+
+@jax.jit
+def _edge_distances(ends: jax.Array, there: jax.Array, points: jax.Array) -> jax.Array:
+    edges = between(ends[:, :2], ends[:, 2:])
+    return jax.lax.map(lambda point: edge_distance(edges, there, point), points)
+
+
+def _beyond_edges(scene: SceneBank, pose: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """How far `[T, F]` the outermost corner is beyond its nearest road edge; nan where a body is absent."""
+    there = np.isfinite(pose[..., 0])
+    corners = realism.corners(
+        np.where(there[..., None], pose, 0.0), np.broadcast_to(size, (*pose.shape[:2], 2))
+    )
+    found = np.asarray(_edge_distances(scene.segment, scene.segment_kind == EDGE, corners.astype(np.float32)))
+    return np.where(there, found.max(-1), np.nan)
