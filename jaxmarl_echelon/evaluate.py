@@ -120,9 +120,9 @@ def main() -> None:
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if arguments.realism:
-        likeness = realism(arguments, program.env.comparison.settings)
-        console.print(tables.realism(likeness))
-        (output / "realism.json").write_text(json.dumps(likeness, indent=2) + "\n")
+        alike = likeness(arguments, program.env.comparison.settings)
+        console.print(tables.realism(alike))
+        (output / "realism.json").write_text(json.dumps(alike, indent=2) + "\n")
     if viewer:
         shown = arguments.episode, console
         show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
@@ -140,7 +140,7 @@ def acting_as(program: Program, names, number, *, greedy: bool = True):
     return seats
 
 
-def realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
+def likeness(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
     """How alike rollouts of the policy and the recordings are; with baselines also those of scripts.
 
     Args:

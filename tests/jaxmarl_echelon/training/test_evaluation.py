@@ -236,7 +236,6 @@ def test_an_agent_that_dies_on_the_way_took_part():
     assert np.asarray(play(env).present[ROLE]).all()
 
 
-@pytest.mark.parametrize("members", [1, 3])
 def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
     car = Role("car", 2, Box((1,), -1.0, 1.0), Discrete(2))
     reported = (*results.standard(tasks=("bend", "ford", "hill")), Result("there", role="car", kind="rate"))
@@ -257,6 +256,7 @@ def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
     assert int(evaluation.summary(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
 
 
+@pytest.mark.parametrize("members", [1, 3])
 def test_an_evaluation_hands_nothing_back_but_the_curriculum(members):
     """Least of all a replay: what comes out of a compiled function is a copy."""
     algo = SACConfig(widths=(8,), horizon=4, replay={"capacity": 1_000_000})

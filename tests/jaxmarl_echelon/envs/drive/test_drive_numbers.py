@@ -175,7 +175,7 @@ def test_measures_of_six_timelines():
             before=before,
             condition=now,
             motion=Motion(zero, zero, zero, zero),
-            moved=zero + 400.0 / 90 / 6,
+            moved=zero + 400.0 / (5 * 90 + 15),
             comfortable=jnp.ones(6, bool),
             error=zero,
             recorded=jnp.ones(6, bool),
