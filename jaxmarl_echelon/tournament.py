@@ -1,4 +1,4 @@
-"""`python -m jaxmarl_echelon.tournament RUN [RUN ...]`: a round robin of finished runs and of their pools."""
+"""`python -m jaxmarl_echelon.tournament RUN [RUN ...]`: a round robin of finished runs, pools and scripts."""
 
 import argparse
 import json
@@ -28,6 +28,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", default="latest", help="which one of a run folder (default: latest)")
     parser.add_argument("--games", type=int, default=32, help="per ordered pair (default: 32)")
     parser.add_argument("--snapshots", type=int, default=4, help="of each pool, evenly by age (default: 4)")
+    parser.add_argument("--scripts", nargs="+", default=[], help="of the environment, that enter as well")
     parser.add_argument("--rating", default="trueskill", help="trueskill, elo or glicko2")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -84,21 +85,24 @@ def main() -> None:
         raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = jax.jit(
-        lambda policies, key, world: tournament.counts(program, sides, policies, key, arguments.games, world)
+        lambda policies, key, world: tournament.counts(
+            program, sides, policies, key, arguments.games, world, arguments.scripts
+        )
     )
     results = np.asarray(play(together, jax.random.key(arguments.seed), program.world))
     rating = tournament.refitted(rating_system(arguments.rating, games_per_pair=2 * arguments.games), results)
     payoff = tournament.payoffs(results)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    report(list(policies), payoff, rating)
+    names = [*policies, *arguments.scripts]
+    report(names, payoff, rating)
     rows = {
-        "names": list(policies),
+        "names": names,
         "payoff": payoff.tolist(),
         "rating": rating.tolist(),
         "games": results.tolist(),
     }
     (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
-    matrix_plot(arguments.output / "payoffs.png", list(policies), payoff)
+    matrix_plot(arguments.output / "payoffs.png", names, payoff)
 
 
 def report(names: list[str], payoff: np.ndarray, rating: np.ndarray) -> None:

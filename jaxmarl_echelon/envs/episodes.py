@@ -7,6 +7,7 @@ its number among all environments, so that they do not depend on the shards.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -204,8 +205,8 @@ def step(
       draw: `(key) -> Drawn`, for one new episode.
       cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
         bootstrap, and the episodes do not count as finished. None to cut none.
-      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8. Affects
-        speed only.
+      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8, and in turn
+        games all, without a loop. Affects speed only.
 
     Returns:
       The episodes, ready for the next decision, and the transition.
@@ -227,13 +228,14 @@ def step(
         waits = waiting(env.spec, Running(state, time, sums))
         time = _break_off(time, cut & ~time.over, waits)
 
-    following = compute_rows(
-        time.over,
-        lambda numbers: _begin(env, key_reset, draw, numbers),
-        axis.numbers(num_envs),
-        Episodes(episodes.drawn, rows(Running(state, time, sums))),
-        reset_chunk or max(8, -(-num_envs // 64)),
-    )
+    begin = partial(_begin, env, key_reset, draw)
+    following = Episodes(episodes.drawn, rows(Running(state, time, sums)))
+    if env.spec.turns and reset_chunk is None:
+        # Games are short and begin cheaply: most steps end some, and a loop would cost more than it spares.
+        following = select(time.over, begin(axis.numbers(num_envs)), following)
+    else:
+        room = reset_chunk or max(8, -(-num_envs // 64))
+        following = compute_rows(time.over, begin, axis.numbers(num_envs), following, room)
     transition = Stepped(
         time=time,
         acted=acted,

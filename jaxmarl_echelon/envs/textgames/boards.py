@@ -1,4 +1,6 @@
-"""What games with stones on a board share: how seats see it, how people do, and placing in turn."""
+"""What games with stones on a board share: how seats see it, how people do, placing in turn, lines."""
+
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +49,22 @@ class Board(Rules):
         return "\n".join("".join(MARKS[cell] for cell in row) for row in rows)
 
 
+def in_line(own: jax.Array, length: int) -> jax.Array:
+    """bool; somewhere `length` neighbours of `own [rows, columns]` are set, across, down or diagonally.
+
+    By shifted boards: a batch would gather the cells of lines one by one.
+    """
+
+    def found(board, down, right):
+        rows, columns = (
+            size - (length - 1) * step for size, step in zip(board.shape, (down, right), strict=True)
+        )
+        shifted = (board[k * down : k * down + rows, k * right : k * right + columns] for k in range(length))
+        return jnp.any(reduce(jnp.logical_and, shifted))
+
+    return found(own, 0, 1) | found(own, 1, 0) | found(own, 1, 1) | found(own[:, ::-1], 1, 1)
+
+
 class Placing(Board):
     """Boards on which the seats place a stone each in turn, until one wins or no cell is free: a draw."""
 
@@ -75,3 +93,7 @@ class Placing(Board):
     def legal(self, state):
         """See `Rules`."""
         return state.cells < 0
+
+    def board(self, own: jax.Array) -> jax.Array:
+        """`own [rows * columns]` as `[rows, columns]`."""
+        return own.reshape(self.rows, self.columns)

@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeSt
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.rules import Rules, ranks_to_points
+from jaxmarl_echelon.envs.textgames.rules import Rules, at, ranks_to_points
 from jaxmarl_echelon.envs.textgames.transcript import GameViewer
 
 ROLE = "player"
@@ -115,7 +115,7 @@ class TextGame(Environment):
         """Plays one ply: the decision of the seat that is due, or none if it is forced."""
         seat = state.ply % self.rules.seats
         decides = self.decides(state)
-        action = actions[ROLE][seat].astype(jnp.int32)
+        action = at(actions[ROLE].astype(jnp.int32), seat)
         allowed = self.rules.allows(state.game, action)
         played = self.rules.apply(key, state.game, action)
         state = GameState(

@@ -110,6 +110,40 @@ def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None
     return result[::-1]
 
 
+def keeping(found: list[Level], worth: list[np.ndarray]) -> list[np.ndarray]:
+    """`[M, n]` bool by level; legal moves that keep the value of the position, which is perfect play.
+
+    Args:
+      found: all levels of a game without hidden information.
+      worth: their `values`.
+    """
+    following = [*worth[1:], np.zeros(1)]
+    return [
+        level.legal & (after[np.maximum(level.child[:, :-1], 0)] == now[:, None])
+        for level, now, after in zip(found, worth, following, strict=True)
+    ]
+
+
+def endings(found: list[Level], moves: list[np.ndarray]) -> np.ndarray:
+    """`[3]` how often games from the first positions end with the first seat winning, drawing, losing.
+
+    Args:
+      found: all levels.
+      moves: `[M, n]` by level, weights of the moves: probabilities give probabilities, zeros and ones the
+        number of lines of play.
+    """
+    total, weight = np.zeros(3), np.ones(len(found[0].turn))
+    for level, chosen in zip(found, moves, strict=True):
+        ended = np.sign(level.scores[level.over, 0]).astype(int)
+        np.add.at(total, 1 - ended, weight[level.over])
+        everywhere = np.concatenate([np.where(level.legal, chosen, 0), level.passes[:, None]], axis=1)
+        row, move = np.nonzero((level.child >= 0) & (everywhere > 0))
+        following = np.zeros(level.child.max(initial=-1) + 1)
+        np.add.at(following, level.child[row, move], weight[row] * everywhere[row, move])
+        weight = following
+    return total
+
+
 def _filled(worth: np.ndarray, over: np.ndarray) -> np.ndarray:
     return np.where(over[:, None], 0.0, worth)
 

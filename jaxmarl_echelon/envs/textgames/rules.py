@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 
@@ -61,15 +62,13 @@ class Rules:
 
     def allows(self, state: State, action: jax.Array) -> jax.Array:
         """bool, whether an action is legal: each of its choices is."""
-        legal, sizes = self.legal(state), self.sizes
+        options = jnp.split(self.legal(state), np.cumsum(self.sizes)[:-1])
         chosen = jnp.atleast_1d(action)
-        first = 0
-        allowed = jnp.ones((), bool)
-        for size, option in zip(sizes, chosen, strict=True):
-            within = (option >= 0) & (option < size)
-            allowed &= within & legal[first + jnp.clip(option, 0, size - 1)]
-            first += size
-        return allowed
+        allowed = [
+            jnp.any(legal & (jnp.arange(legal.shape[0]) == option))
+            for legal, option in zip(options, chosen, strict=True)
+        ]
+        return jnp.all(jnp.stack(allowed))
 
     def deals(self) -> tuple[State, jax.Array]:
         """All initial states `[D]` and their probabilities `[D]`, where chance deals once, at the beginning.
@@ -91,6 +90,17 @@ class Rules:
     def sizes(self) -> tuple[int, ...]:
         """Options of each choice of an action."""
         return (self.space.n,) if isinstance(self.space, Discrete) else tuple(self.space.sizes)
+
+
+def at(x: jax.Array, index: jax.Array) -> jax.Array:
+    """`x[index]` of numbers `x [n, ...]`, zeros outside; by comparisons, as a batch gathers row by row."""
+    here = (jnp.arange(x.shape[0]) == index).reshape((-1,) + (1,) * (x.ndim - 1))
+    return jnp.sum(jnp.where(here, x, 0), axis=0, dtype=x.dtype)
+
+
+def put(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
+    """`x [n]` with another value at an index; unchanged for one outside. By comparisons, as `at`."""
+    return jnp.where(jnp.arange(x.shape[0]) == index, value, x).astype(x.dtype)
 
 
 def ranks_to_points(scores: jax.Array) -> jax.Array:

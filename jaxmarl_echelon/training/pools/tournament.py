@@ -1,5 +1,6 @@
-"""A round robin of policies of one architecture: who beats whom, and ratings refitted from that alone."""
+"""A round robin of policies of one architecture and scripts: who beats whom, and ratings from that alone."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, score_of
+from jaxmarl_echelon.training.pools.turn_games import put, take
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.types import View
 
@@ -31,23 +33,40 @@ class Sides(NamedTuple):
 
 
 def counts(
-    program: Program, sides: Sides, policies: PyTree, key: jax.Array, games: int, world: PyTree = None
+    program: Program,
+    sides: Sides,
+    policies: PyTree,
+    key: jax.Array,
+    games: int,
+    world: PyTree = None,
+    scripts: Sequence[str] = (),
 ) -> jax.Array:
-    """Results `[n, n, 3]` int32: wins, draws and losses of each policy, at `ours`, against each at `theirs`.
+    """Results `[n, n, 3]` int32: wins, draws and losses of each entry, at `ours`, against each at `theirs`.
 
     Args:
       program: gives environment and task.
       sides: the roles.
-      policies: states of n policies, leaves `[n, ...]`, what acting needs of them.
+      policies: states of the entries that are policies, leaves `[P, ...]`, what acting needs of them.
       key: typed random key; policies sample their actions.
       games: per ordered pair. In turn games the first has every seat in turn.
       world: the program's world; None for its own.
+      scripts: of the environment, the other entries.
+
+    Raises:
+      ValueError: one line, for a script that one of the roles does not have.
     """
     env = program.env if world is None else program.env.with_world(world.env)
-    number = jax.tree.leaves(policies)[0].shape[0]
-    first, second = (x.ravel() for x in jnp.meshgrid(jnp.arange(number), jnp.arange(number), indexing="ij"))
+    number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
+    first, second = (x.ravel() for x in np.indices((number, number)))
     players = [
-        banked(sides.agent, env.spec.role(role), jax.tree.map(lambda x, who=who: x[who], policies))
+        seated(
+            banked(sides.agent, env.spec.role(role), take(policies, who[who < number - len(scripts)])),
+            [
+                controllers_lib.script(controllers_lib.find_script(env, role, name, "--scripts"))
+                for name in scripts
+            ],
+            np.maximum(who - (number - len(scripts) - 1), 0),
+        )
         for role, who in ((sides.ours, first), (sides.theirs, second))
     ]
     seats = env.spec.turns
@@ -84,6 +103,37 @@ def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
         return carry, action, None
 
     return Controller(past.init, act)
+
+
+def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarray) -> Controller:
+    """Controller of P equal groups of environments: `player [P]` says who plays each.
+
+    0 are the policies of `learned`, which knows its own groups; i is the script i - 1.
+    """
+    if not scripts:
+        return learned
+    players = (learned, *scripts)
+
+    def rows(number, environments):
+        size = environments // len(player)
+        return (np.flatnonzero(player == number)[:, None] * size + np.arange(size)).ravel()
+
+    def init(num_envs):
+        return tuple(one.init(num_envs) for one in players)
+
+    def act(key, state, memories, view, reset):
+        environments, action, remembered = reset.shape[0], None, []
+        for number, (one, memory) in enumerate(zip(players, memories, strict=True)):
+            mine = rows(number, environments)
+            own_key = jax.random.fold_in(key, number) if number else key
+            kept, reply, _ = one.act(own_key, state, take(memory, mine), take(view, mine), reset[mine])
+            if action is None:
+                action = jnp.zeros((environments, *reply.shape[1:]), reply.dtype)
+            action = put(action, mine, reply.astype(action.dtype))
+            remembered.append(put(memory, mine, kept))
+        return tuple(remembered), action, None
+
+    return Controller(init, act)
 
 
 def refitted(system: RatingSystem, results: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.program import make_program
 
 
-def test_policies_meet_in_both_roles():
-    """One that always chooses 0, one that always chooses 1: blue wins where both choose alike."""
+def test_policies_and_scripts_meet_in_both_roles():
+    """One that always chooses 0, one that always chooses 1, and a script: blue wins equal choices."""
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1)
     run = {"total_env_steps": 1000, "num_envs": 4, "controllers": {"red": "shared:blue"}}
     program = make_program(RunConfig(env=Duel(), algo=algo, curriculum=fixed, **run))
@@ -34,10 +34,13 @@ def test_policies_meet_in_both_roles():
 
     together = jax.tree.map(lambda *x: jnp.stack(x), always(0), always(1))
     sides = tournament.Sides("blue", "red", agent)
-    found = jax.jit(lambda key: tournament.counts(program, sides, together, key, 8))(jax.random.key(1))
-    np.testing.assert_array_equal(found[..., 0], [[8, 0], [0, 8]])
-    np.testing.assert_array_equal(found[..., 2], [[0, 8], [8, 0]])
-    np.testing.assert_array_equal(tournament.payoffs(np.asarray(found)), np.eye(2))
+    found = jax.jit(lambda key: tournament.counts(program, sides, together, key, 8, scripts=("other",)))(
+        jax.random.key(1)
+    )
+    agree = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(found[..., 0], 8 * agree)
+    np.testing.assert_array_equal(found[..., 2], 8 * (1 - agree))
+    np.testing.assert_array_equal(tournament.payoffs(np.asarray(found)), agree)
 
 
 def leaves(tree):

@@ -9,8 +9,9 @@ import numpy as np
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
+from jaxmarl_echelon.envs.textgames.boards import Placing, Stones, in_line
 from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import put
 
 ROWS, COLUMNS = 6, 7
 # Worth of a line with 0..4 stones of one side and none of the other; four of them are a win.
@@ -18,15 +19,15 @@ LINE_WORTH = (0.0, 1e-4, 1e-3, 1e-2, 0.0)
 
 
 def _lines() -> np.ndarray:
-    """The 69 lines of four cells, `[69, 4]`; cells row by row, the top row first."""
+    """Whether each cell is on each of the 69 lines of four, float32 `[42, 69]`; the top row's cells first."""
     found = []
     for row in range(ROWS):
         for column in range(COLUMNS):
             for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
                 cells = [(row + k * down, column + k * right) for k in range(4)]
                 if all(0 <= r < ROWS and 0 <= c < COLUMNS for r, c in cells):
-                    found.append([r * COLUMNS + c for r, c in cells])
-    return np.array(found, np.int32)
+                    found.append(np.isin(np.arange(ROWS * COLUMNS), [r * COLUMNS + c for r, c in cells]))
+    return np.array(found, np.float32).T
 
 
 LINES = _lines()
@@ -50,15 +51,20 @@ class ConnectFour(Placing):
         """See `Rules`."""
         del key
         mine = self.turn(state)
-        column = state.cells.reshape(ROWS, COLUMNS)[:, action]
-        row = jnp.maximum(jnp.sum(column < 0) - 1, 0)
-        cells = state.cells.at[row * COLUMNS + action].set(mine)
-        won = jnp.any(jnp.all(cells[LINES] == mine, axis=1))
+        free = self.board(state.cells < 0) & (jnp.arange(COLUMNS) == action)
+        row = jnp.maximum(jnp.sum(free) - 1, 0)
+        cells = put(state.cells, row * COLUMNS + action, mine)
+        won = in_line(self.board(cells == mine), 4)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
         """See `Rules`."""
         return f"[{int(action)}]"
+
+
+def line_worth(stones: jax.Array) -> jax.Array:
+    """`LINE_WORTH` of numbers of stones, elementwise."""
+    return sum(jnp.where(stones == number, worth, 0.0) for number, worth in enumerate(LINE_WORTH))
 
 
 def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
@@ -71,10 +77,12 @@ def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
 
     def worth(state, mine):
         """Of a position for seat `mine`."""
-        stones = state.cells[LINES]
-        own, other = jnp.sum(stones == mine, axis=1), jnp.sum(stones == 1 - mine, axis=1)
-        table = jnp.asarray(LINE_WORTH)
-        return jnp.sum(jnp.where(other == 0, table[own], 0.0) - jnp.where(own == 0, table[other], 0.0))
+        # A product counts stones exactly; a batch would gather the cells of lines one by one.
+        sides = jnp.stack([state.cells == mine, state.cells == 1 - mine]).astype(jnp.float32)
+        own, other = jnp.matmul(sides, LINES)
+        return jnp.sum(
+            jnp.where(other == 0, line_worth(own), 0.0) - jnp.where(own == 0, line_worth(other), 0.0)
+        )
 
     def values(state, left):
         """`[7]` values of the moves for the seat that moves; -inf for illegal ones."""

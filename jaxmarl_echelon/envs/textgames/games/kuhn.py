@@ -10,10 +10,11 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import Rules, at, one_hot, put
 
 CHECK, BET, CALL, FOLD = range(4)
 CARDS = "JQK"
+DEALS = np.array(list(permutations(range(3), 2)), np.int32)
 
 
 @struct.dataclass
@@ -38,7 +39,8 @@ class Kuhn(Rules):
 
     def init(self, key):
         """See `Rules`."""
-        return State(jax.random.permutation(key, 3)[:2].astype(jnp.int32), jnp.full(3, -1, jnp.int32))
+        deal = jax.random.randint(key, (), 0, len(DEALS))
+        return State(at(jnp.asarray(DEALS), deal), jnp.full(3, -1, jnp.int32))
 
     def turn(self, state):
         """See `Rules`."""
@@ -65,17 +67,17 @@ class Kuhn(Rules):
     def apply(self, key, state, action):
         """See `Rules`."""
         del key
-        place = jnp.minimum(jnp.sum(state.acts >= 0), 2)
-        return state.replace(acts=state.acts.at[place].set(action))
+        return state.replace(acts=put(state.acts, jnp.sum(state.acts >= 0), action))
 
     def observe(self, state, seat):
         """See `Rules`."""
-        return jnp.concatenate([one_hot(state.cards[seat], 3), one_hot(seat, 2), one_hot(state.acts[:2], 4)])
+        return jnp.concatenate(
+            [one_hot(at(state.cards, seat), 3), one_hot(seat, 2), one_hot(state.acts[:2], 4)]
+        )
 
     def deals(self):
         """See `Rules`."""
-        cards = np.array(list(permutations(range(3), 2)), np.int32)
-        return State(cards, np.full((6, 3), -1, np.int32)), np.full(6, 1 / 6)
+        return State(DEALS, np.full((6, 3), -1, np.int32)), np.full(6, 1 / 6)
 
     def text(self, state):
         """See `Rules`."""
@@ -88,7 +90,7 @@ class Kuhn(Rules):
 
     def _last(self, state):
         number = jnp.sum(state.acts >= 0)
-        return jnp.where(number > 0, state.acts[jnp.maximum(number - 1, 0)], -1)
+        return jnp.where(number > 0, at(state.acts, number - 1), -1)
 
 
 def equilibrium(bluff: float) -> np.ndarray:

@@ -10,12 +10,13 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import Rules, at, one_hot, put
 
 FOLD, CALL, RAISE = range(3)
 RANKS = "JQK"
 RAISES = 2  # at most, in a round
 ACTS = 4  # at most, in a round
+DEALS = np.array(list(permutations(range(6), 3)), np.int32) // 2
 
 
 @struct.dataclass
@@ -51,8 +52,8 @@ class Leduc(Rules):
 
     def init(self, key):
         """See `Rules`."""
-        cards = jax.random.permutation(key, 6)[:3] // 2
-        return State(cards.astype(jnp.int32), jnp.full((2, ACTS), -1, jnp.int32), jnp.int32(0), jnp.ones(2))
+        deal = jax.random.randint(key, (), 0, len(DEALS))
+        return State(jnp.asarray(DEALS)[deal], jnp.full((2, ACTS), -1, jnp.int32), jnp.int32(0), jnp.ones(2))
 
     def turn(self, state):
         """See `Rules`."""
@@ -85,29 +86,28 @@ class Leduc(Rules):
         faces = jnp.any(acts == RAISE)
         size = 2.0 * (1 + jnp.minimum(state.round, 1))
         bet = jnp.where(action == RAISE, size, 0.0)
-        paid = jnp.where(action == FOLD, state.chips[mine], jnp.max(state.chips) + bet)
+        paid = jnp.where(action == FOLD, at(state.chips, mine), jnp.max(state.chips) + bet)
         closes = (action == CALL) & (faces | (number > 0))
-        here = jnp.minimum(state.round, 1), jnp.minimum(number, ACTS - 1)
+        here = jnp.minimum(state.round, 1) * ACTS + number
         return state.replace(
-            acts=state.acts.at[here].set(action),
+            acts=put(state.acts.ravel(), here, action).reshape(2, ACTS),
             round=jnp.where(action == FOLD, 2, state.round + closes).astype(jnp.int32),
-            chips=state.chips.at[mine].set(paid),
+            chips=put(state.chips, mine, paid),
         )
 
     def observe(self, state, seat):
         """See `Rules`."""
         board = jnp.where(state.round > 0, state.cards[2], -1)
         return jnp.concatenate(
-            [one_hot(seat, 2), one_hot(state.cards[seat], 3), one_hot(board, 3), one_hot(state.acts, 3)]
+            [one_hot(seat, 2), one_hot(at(state.cards, seat), 3), one_hot(board, 3), one_hot(state.acts, 3)]
         )
 
     def deals(self):
         """See `Rules`."""
-        hands = np.array(list(permutations(range(6), 3))) // 2
-        cards, count = np.unique(hands, axis=0, return_counts=True)
+        cards, count = np.unique(DEALS, axis=0, return_counts=True)
         start = jax.tree.map(np.asarray, self.init(jax.random.key(0)))
         several = jax.tree.map(lambda x: np.broadcast_to(x, (len(cards), *x.shape)), start)
-        return several.replace(cards=cards.astype(np.int32)), count / count.sum()
+        return several.replace(cards=cards), count / count.sum()
 
     def text(self, state):
         """See `Rules`."""
@@ -123,7 +123,7 @@ class Leduc(Rules):
         return f"[{'fcr'[int(action)]}]"
 
     def _acts(self, state):
-        return state.acts[jnp.minimum(state.round, 1)]
+        return at(state.acts, jnp.minimum(state.round, 1))
 
     def _number(self, state):
         return jnp.sum(self._acts(state) >= 0)

@@ -13,21 +13,63 @@ from jaxmarl_echelon.envs.textgames.boards import Board
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import winner_scores
 
-DIRECTIONS = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
+# Directions towards higher cells, as rows and columns; each has its opposite.
+DIRECTIONS = np.array([(0, 1), (1, -1), (1, 0), (1, 1)])
+WORD = 32
+
+# A set of cells: two words of 32 bits, the first cells in the first. With one set per direction, `[4]` each.
+Cells = tuple[jax.Array, jax.Array]
+
+
+def packed(cells: jax.Array) -> Cells:
+    """The set of cells that are set in `cells [n]` bool, n at most 64."""
+    bits = jnp.pad(cells, (0, 2 * WORD - cells.shape[0])).reshape(2, WORD)
+    words = jnp.sum(jnp.where(bits, jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32), 0), axis=1)
+    return words[0], words[1]
+
+
+def unpacked(cells: Cells, number: int) -> jax.Array:
+    """`[n]` bool; whether each cell is in the set."""
+    return (jnp.stack(cells)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32) & 1).reshape(-1)[:number] != 0
+
+
+def within(some: Cells, others: Cells) -> Cells:
+    """The cells in both sets."""
+    return some[0] & others[0], some[1] & others[1]
+
+
+def together(some: Cells, others: Cells) -> Cells:
+    """The cells in either set."""
+    return some[0] | others[0], some[1] | others[1]
 
 
 @cache
-def rays(size: int) -> np.ndarray:
-    """Cells in the 8 directions from each cell, nearest first: `[cells, 8, size - 1]`; `cells` outside."""
-    cells = size * size
-    found = np.full((cells, 8, size - 1), cells, np.int32)
-    for cell in range(cells):
-        for number, (down, right) in enumerate(DIRECTIONS):
-            for step in range(1, size):
-                row, column = cell // size + step * down, cell % size + step * right
-                if 0 <= row < size and 0 <= column < size:
-                    found[cell, number, step - 1] = row * size + column
-    return found
+def _stepping(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """By how many cells each direction goes, `[4]`; and cells that have a next one on their way, in either
+    sense of the directions, `[2, 2, 4]` words of sets.
+    """
+    column = np.arange(2 * WORD) % size
+    has_next = [(column + right >= 0) & (column + right < size) for right in (1, -1, 0, 1, -1, 1, 0, -1)]
+    words = np.sum(np.reshape(has_next, (2, 4, 2, WORD)) << np.arange(WORD), axis=-1)
+    return (DIRECTIONS @ [size, 1]).astype(np.uint32), words.astype(np.uint32).transpose(0, 2, 1)
+
+
+def stepped(size: int, cells: Cells, back: bool) -> Cells:
+    """The next cells of a set in the four directions, or in the opposite ones."""
+    by, has_next = _stepping(size)
+    first, last = within(cells, tuple(has_next[int(back)]))
+    rest = WORD - by
+    if back:
+        return (first >> by) | (last << rest), last >> by
+    return first << by, (last << by) | (first >> rest)
+
+
+def runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
+    """The stones that follow on some cells without a gap, by direction: as many as can be enclosed."""
+    run = within(stones, stepped(size, start, back))
+    for _ in range(size - 3):
+        run = together(run, within(stones, stepped(size, run, back)))
+    return run
 
 
 @struct.dataclass
@@ -94,9 +136,9 @@ class Othello(Board):
         """See `Rules`."""
         del key
         mine = state.mover
-        ray = jnp.asarray(rays(self.size))[action]
-        turned = jnp.where(self._turned(state.cells, mine, ray), ray, self.cells)
-        cells = state.cells.at[turned.reshape(-1)].set(mine, mode="drop").at[action].set(mine)
+        place = jnp.arange(self.cells) == action
+        turned = self._turned(place, state.cells == mine, state.cells == 1 - mine)
+        cells = jnp.where(place | turned, mine, state.cells)
         reply, again = (jnp.any(self._moves(cells, seat)) for seat in (1 - mine, mine))
         return State(cells, jnp.where(reply, 1 - mine, mine).astype(jnp.int32), ~reply & ~again)
 
@@ -105,16 +147,28 @@ class Othello(Board):
         return f"[{int(action) // self.size}{int(action) % self.size}]"
 
     def _moves(self, cells, mine):
-        turned = self._turned(cells, mine, jnp.asarray(rays(self.size)))
-        return (cells < 0) & jnp.any(turned, axis=(1, 2))
+        """`[n]` bool, the free cells at the end of a run of others that begins at an own stone."""
+        own, others, free = packed(cells == mine), packed(cells == 1 - mine), packed(cells < 0)
+        ends = [
+            within(free, stepped(self.size, runs(self.size, own, others, back), back))
+            for back in (False, True)
+        ]
+        return unpacked(_any_direction(together(*ends)), self.cells)
 
-    def _turned(self, cells, mine, ray):
-        """Which cells of rays `[..., 8, size - 1]` turn, if seat `mine` moves where they begin."""
-        seen = jnp.concatenate([cells, jnp.full(1, -1, jnp.int32)])[ray]
-        between = jnp.cumprod(seen == 1 - mine, axis=-1)
-        length = jnp.sum(between, axis=-1, keepdims=True)
-        end = jnp.take_along_axis(seen, jnp.minimum(length, self.size - 2), axis=-1)
-        return (between > 0) & (end == mine)
+    def _turned(self, place, own, others):
+        """`[n]` bool, the runs of others between a cell and own stones."""
+        place, own, others = packed(place), packed(own), packed(others)
+        turned = []
+        for back in (False, True):
+            run = runs(self.size, place, others, back)
+            first, last = within(own, stepped(self.size, run, back))
+            closed = (first | last) != 0
+            turned.append(tuple(jnp.where(closed, words, 0) for words in run))
+        return unpacked(_any_direction(together(*turned)), self.cells)
+
+
+def _any_direction(cells: Cells) -> Cells:
+    return tuple(jnp.bitwise_or.reduce(words) for words in cells)
 
 
 def make(size: int = 8, **game) -> TextGame:

@@ -8,6 +8,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
 from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import put
 
 
 class SimpleTak(Placing):
@@ -29,8 +30,8 @@ class SimpleTak(Placing):
         """See `Rules`."""
         del key
         mine = self.turn(state)
-        cells = state.cells.at[action].set(mine)
-        own = (cells == mine).reshape(self.size, self.size)
+        cells = put(state.cells, action, mine)
+        own = self.board(cells == mine)
         won = self._crosses(own) | self._crosses(own.T)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
+from jaxmarl_echelon.envs.textgames.boards import Placing, Stones, in_line
 from jaxmarl_echelon.envs.textgames.env import TextGame
+from jaxmarl_echelon.envs.textgames.rules import put
 
 LINES = np.array(
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]], np.int32
@@ -28,8 +29,8 @@ class TicTacToe(Placing):
         """See `Rules`."""
         del key
         mine = self.turn(state)
-        cells = state.cells.at[action].set(mine)
-        won = jnp.any(jnp.all(cells[LINES] == mine, axis=1))
+        cells = put(state.cells, action, mine)
+        won = in_line(self.board(cells == mine), 3)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):

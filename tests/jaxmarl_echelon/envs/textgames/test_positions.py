@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.textgames.games import connect4, nim, othello, simpletak, tictactoe
-from jaxmarl_echelon.envs.textgames.positions import levels, values
+from jaxmarl_echelon.envs.textgames.positions import endings, keeping, levels, values
 
 
 def sequences(rules, depth, start=None):
@@ -28,28 +28,13 @@ def test_tictactoe_has_255168_games_5478_states_and_value_0(tictactoe_levels):
     assert values(found)[0] == [0]
 
 
-def chances(found, first, second):
-    """Probability of each position by `first`, `second`: `(level, ply) -> [M, n + 1]` chances of moves."""
-    reach, ends = np.ones(1), np.zeros(3)
-    for level in found:
-        for place, score in enumerate((1, -1, 0)):
-            ends[place] += reach[level.over & (level.scores[:, 0] == score)].sum()
-        if level is found[-1]:
-            return ends
-        moves = (first if level.turn[0] == 0 else second)(level) * reach[:, None]
-        taken = level.child >= 0
-        after = np.zeros(level.child.max() + 1)
-        np.add.at(after, level.child[taken], moves[taken])
-        reach = after
-
-
 def random_moves(level):
     return (level.child >= 0) / np.maximum((level.child >= 0).sum(1, keepdims=True), 1)
 
 
 def test_tictactoe_played_at_random_and_against_random_has_its_exact_results(tictactoe_levels):
-    ends = chances(tictactoe_levels, random_moves, random_moves)
-    np.testing.assert_allclose(ends, [737 / 1260, 121 / 420, 8 / 63], rtol=1e-12)
+    ends = endings(tictactoe_levels, [random_moves(level)[:, :9] for level in tictactoe_levels])
+    np.testing.assert_allclose(ends, [737 / 1260, 8 / 63, 121 / 420], rtol=1e-12)
     # Best replies to a random player: backwards, the maximum for one side and the mean for the other.
     for seat, wanted in ((0, 0.994791667), (1, 0.924867725)):
         after = None
@@ -66,12 +51,13 @@ def test_tictactoe_played_at_random_and_against_random_has_its_exact_results(tic
 
 def test_tictactoe_perfect_moves_keep_every_value(tictactoe_levels):
     """The table of the script against values worked out by the rules."""
-    best, worth = tictactoe.best_moves(), values(tictactoe_levels)
-    for level, now, after in zip(tictactoe_levels[:-1], worth[:-1], worth[1:], strict=True):
-        here = ~level.over
+    keeps = keeping(tictactoe_levels, values(tictactoe_levels))
+    for level, keep in zip(tictactoe_levels, keeps, strict=True):
         codes = (np.asarray(level.state.cells) + 1) @ tictactoe.POWERS
-        keeps = (level.child[:, :9] >= 0) & (after[level.child[:, :9]] == now[:, None])
-        np.testing.assert_array_equal(best[codes][here], keeps[here])
+        np.testing.assert_array_equal(tictactoe.best_moves()[codes], keep)
+    # All lines of play in which nobody errs are drawn.
+    won, drawn, lost = endings(tictactoe_levels, keeps)
+    assert (won, lost) == (0, 0) and drawn > 0
 
 
 def test_connect_four_has_the_published_positions_by_depth():
