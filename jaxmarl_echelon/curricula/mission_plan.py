@@ -14,9 +14,10 @@ from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
+from jaxmarl_echelon.envs.echelon.missions.results import TASK
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 
-TASK, VARIANCE = "task", "variance"
+VARIANCE = "variance"
 # What results count in that count only where scripted enemies fire at every chance: spec section 7.10.
 FULL_FIRE = "full_fire"
 PHASE_KEYS = ("name", "difficulty", "exams", "criteria")

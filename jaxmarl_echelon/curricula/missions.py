@@ -16,10 +16,11 @@ from jaxmarl_echelon.curricula import campaign, mission_plan, significance, stag
 from jaxmarl_echelon.curricula import tickets as tickets_lib
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
 from jaxmarl_echelon.curricula.campaign import Course, Marks
-from jaxmarl_echelon.curricula.mission_plan import TASK, VARIANCE, Plan
+from jaxmarl_echelon.curricula.mission_plan import VARIANCE, Plan
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.results import TASK
 from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
 from jaxmarl_echelon.envs.episodes import Drawn, Finished
 

@@ -1,10 +1,11 @@
 """Episode results: declared by an environment, reduced over steps, averaged as ratios of sums."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 REDUCTIONS = ("last", "sum", "max", "min", "mean")
 KINDS = ("rate", "number", "code")
@@ -31,6 +32,7 @@ class Result:
       among: for a rate: it is 1 if the code `source` has one of these labels, else 0.
       groups: for a code: report the score by label instead of label frequencies.
       shown: name in rolling statistics and evaluations; defaults to `name`.
+      by: name of a code; averages over the episodes of each of its labels are reported, too.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Result:
     among: tuple[str, ...] = ()
     groups: bool = False
     shown: str | None = None
+    by: str | None = None
 
     @property
     def entry(self) -> str:
@@ -70,6 +73,7 @@ def standard(
     success: tuple[str, ...] = (),
     tasks: tuple[str, ...] = (),
     components: tuple[str, ...] = (),
+    by: str | None = None,
 ) -> tuple[Result, ...]:
     """The results common to many environments.
 
@@ -78,12 +82,14 @@ def standard(
       success: outcomes that make the rate `success` 1.
       tasks: labels of `info["task"]`, by which the score is grouped.
       components: names of the reward components `info["reward/NAME"]`, summed over steps.
+      by: name of a code by whose labels the components are reported, too.
     """
     found = [Result("outcome", kind="code", labels=outcomes)] if outcomes else []
     found += [Result("success", kind="rate", source="outcome", among=success)] if success else []
     found += [Result("task", kind="code", labels=tasks, groups=True)] if tasks else []
     found += [
-        Result(COMPONENT + name, reduce="sum", shown=f"reward_components/{name}") for name in components
+        Result(COMPONENT + name, reduce="sum", shown=f"reward_components/{name}", by=by)
+        for name in components
     ]
     return tuple(found)
 
@@ -195,6 +201,36 @@ def sums(
 def average(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
     """A result's average from its sums, elementwise; NaN where they hold nothing, unless it has a `least`."""
     return ratio(value, jnp.maximum(weight, result.least) if result.least else weight)
+
+
+def by_label(
+    results: tuple[Result, ...],
+    codes: Callable[[str], jax.Array],
+    terms: Callable[[str], tuple[jax.Array, jax.Array]],
+) -> dict[str, jax.Array]:
+    """Averages over the episodes of each label, of the results that are reported so; NaN without any.
+
+    Args:
+      results: the declared results.
+      codes: a code's values `[N]` by its name.
+      terms: a result's terms `[N]` in numerator and denominator of its average, by its name.
+
+    Returns:
+      scalars, `COLUMN/LABEL`.
+    """
+    found = {}
+    for code in dict.fromkeys(result.by for result in results if result.by):
+        labels, own = find(results, code).labels, [result for result in results if result.by == code]
+        here = codes(code)[None] == jnp.arange(len(labels))[:, None]
+        both = (jnp.stack(column) for column in zip(*(terms(result.name) for result in own), strict=True))
+        value, weight = (jnp.sum(jnp.where(here[:, None], part, 0.0), axis=-1) for part in both)
+        table = ratio(value, jnp.maximum(weight, np.array([result.least for result in own], np.float32)))
+        found |= {
+            f"{result.column}/{label}": table[row, column]
+            for row, label in enumerate(labels)
+            for column, result in enumerate(own)
+        }
+    return found
 
 
 def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:

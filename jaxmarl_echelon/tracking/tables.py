@@ -45,6 +45,8 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
 def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
     """The scores of actors per task (spawn point, kind of scene), and all rates of the first actor.
 
+    With them the score of its worst tenth of the episodes, where evaluations have it.
+
     Args:
       rows: actor to task to its `eval_agg/...` values.
       spec: the environment's `EnvSpec`.
@@ -61,7 +63,9 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
         compared.add_row(actor, *(fixed(share, 2) for share in shares))
     named = {f"eval_agg/outcome/{name}": name for name in spec.outcomes}
     named |= {f"eval_agg/{one.column}": one.name for one in spec.measures if one.kind == "rate"}
-    named = {key: name for key, name in named.items() if any(values[key] > 0 for values in first.values())}
+    named["eval_agg/worst_decile"] = "worst_decile"
+    occurs = {key for values in first.values() for key in named if values.get(key, 0.0) > 0}
+    named = {key: name for key, name in named.items() if key in occurs}
     detailed = Table(title=f"{next(iter(rows))} by task", title_justify="left")
     detailed.add_column("task", no_wrap=True)
     detailed.add_column(f"{spec.score} [95 %]", justify="right", no_wrap=True)

@@ -4,6 +4,7 @@ Environments with non-finite values are quarantined as in training: their episod
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -156,7 +157,7 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
 
     Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums
     (`results.average`); NaN without any. A grouping code (spawn points) gives the score by label, NaN for
-    labels that did not occur.
+    labels that did not occur; so do results that are reported by the labels of a code.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))
@@ -176,7 +177,8 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
             elif spec.score is not None:
                 value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
                 metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
-    return metrics
+    grouped = results_lib.by_label(spec.results, result.results.__getitem__, partial(result.sums, spec))
+    return metrics | {f"eval_agg/{name}": value for name, value in grouped.items()}
 
 
 def by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:

@@ -289,15 +289,35 @@ def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
     """An evaluation's scalars as Python floats, with the 95 % interval of the score.
 
-    Groups that did not occur are left out. Score and interval are NaN without a counted episode.
+    Groups that did not occur are left out. Score and interval are NaN without a counted episode. A score that
+    is reported by the labels of a code comes with its mean over the worst tenth of episodes, by label, too.
     """
     values = {name: float(value) for name, value in scalars.items()}
     groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
+    groups += tuple(f"eval_agg/{one.column}/" for one in spec.results if one.by)
     values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
     if spec.score is not None:
         value, weight = (np.asarray(x) for x in result.scores(spec))
         values |= score_values(spec, value[weight != 0], weight[weight != 0])
+        if (code := spec.result(spec.score).by) is not None:
+            labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
+            values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
     return values
+
+
+def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
+    """The mean score of the worst tenth of N episodes, in all and of each label that occurs.
+
+    Args:
+      score: `[N]`.
+      label: `[N]` names; empty for none.
+    """
+
+    def worst(own: np.ndarray) -> float:
+        return float(np.mean(np.sort(own)[: -(-own.size // 10)])) if own.size else math.nan
+
+    by_label = {f"/{name}": worst(score[label == name]) for name in np.unique(label) if name}
+    return {f"eval_agg/worst_decile{name}": value for name, value in {"": worst(score), **by_label}.items()}
 
 
 def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:

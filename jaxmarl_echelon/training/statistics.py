@@ -96,7 +96,7 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
     """Averages over the ring, as `train/...` scalars; NaN while it is empty.
 
     Returns are averaged over episodes with at least one present agent of the role; weighted results are
-    ratios of sums.
+    ratios of sums. Results that are reported by the labels of a code have a scalar for each.
     """
     ring = dict(zip(columns(spec), recent.values.T, strict=True))
     filled = jnp.arange(recent.values.shape[0]) < recent.count
@@ -122,7 +122,14 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
             )
         else:
             metrics[f"train/{result.column}"] = mean(results_lib.read(spec.results, ring, result.name))
-    return metrics
+
+    def terms(name):
+        value = results_lib.read(spec.results, ring, name)
+        weight = ring[f"{name}/weight"] if _weighted(spec.result(name)) else jnp.ones_like(value)
+        return tuple(jnp.where(filled, x, 0.0) for x in (value, weight))
+
+    grouped = results_lib.by_label(spec.results, ring.__getitem__, terms)
+    return metrics | {f"train/{name}": value for name, value in grouped.items()}
 
 
 def episode_rows(

@@ -72,7 +72,8 @@ def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> lis
     In order: curriculum, opponent pool, the environment's measures, losses, reward components (largest
     first); events are always last.
     """
-    rewards = sorted(view.section("train/reward_components/"), key=lambda item: -abs(item[1]))
+    paid = [item for item in view.section("train/reward_components/") if "/" not in item[0]]
+    rewards = sorted(paid, key=lambda item: -abs(item[1]))
     # A pool's table of ratings takes two places.
     room = max(width // PANEL_WIDTH, 1) - (2 if view.entries and width < 5 * PANEL_WIDTH else 1)
     found = [

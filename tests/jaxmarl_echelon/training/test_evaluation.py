@@ -220,6 +220,43 @@ def played(env, params, number=4):
     return run(jax.random.key(0))
 
 
+GRADED = (
+    Result("task", kind="code", labels=("a", "b", "c"), groups=True),
+    Result("grade", kind="rate", by="task"),
+    Result("reward/speed", shown="reward_components/speed", by="task"),
+)
+
+
+def test_results_are_reported_by_label():
+    """Of two tasks of three that occur, one episode of which is quarantined, or not in the ring yet."""
+    number, box = 40, Box((1,), -1.0, 1.0)
+    spec = EnvSpec("graded", 1, (Role(ROLE, 1, box, box),), 0.0, 9, GRADED, "grade")
+    counts = np.arange(number) > 0
+    task, grade = np.arange(number) % 2, np.linspace(0.0, 1.0, number, dtype=np.float32)
+    results = {"task": jnp.int32(task), "grade": jnp.float32(grade), "reward/speed": jnp.float32(-grade)}
+    there, returns = {ROLE: jnp.ones((number, 1), bool)}, {ROLE: jnp.zeros((number, 1))}
+    result = evaluation.Evaluation(~counts, there, returns, jnp.ones(number, jnp.int32), results, None)
+    scalars = evaluation.summary(result, spec, ROLE)
+    ring = statistics.recent_add(statistics.recent_init(spec, number), result.finished, spec)
+    rolling = statistics.recent_metrics(ring, spec, (ROLE,))
+    for index, label in enumerate("ab"):
+        expected = grade[counts & (task == index)].mean()
+        for column, sign in (("grade_rate", 1), ("reward_components/speed", -1)):
+            for values, where in ((scalars, "eval_agg"), (rolling, "train")):
+                np.testing.assert_allclose(values[f"{where}/{column}/{label}"], sign * expected, rtol=1e-5)
+    assert math.isnan(rolling["train/grade_rate/c"]) and math.isnan(scalars["eval_agg/grade_rate/c"])
+
+    values = evaluation_values(scalars, result, spec)
+    assert not any(name.endswith("/c") for name in values), "tasks that did not occur are left out"
+    np.testing.assert_allclose(values["eval_agg/worst_decile"], grade[1:5].mean(), rtol=1e-5)
+    np.testing.assert_allclose(values["eval_agg/worst_decile/a"], grade[[2, 4]].mean(), rtol=1e-5)
+    parts = evaluation.by_task(result, spec)
+    rows = {name: evaluation_values(evaluation.summary(p, spec, ROLE), p, spec) for name, p in parts.items()}
+    assert rows["b"]["eval_agg/worst_decile"] == values["eval_agg/worst_decile/b"]
+    _, detailed = tables.tasks({"policy": rows}, spec)
+    assert list(detailed.columns[-1].cells) == ["0.08", "0.05"]
+
+
 def test_a_table_of_episodes_leaves_out_absent_agents(tmp_path):
     config = configure(probes.Absent())
     tracker = Tracker({"csv": CsvSink()})

@@ -215,7 +215,7 @@ class EchelonMissions(Echelon):
         return {
             "outcome": echelon.outcome,
             "ending": echelon.ending,
-            "task": scenario.orders.verb[BLUE, 0],
+            results.TASK: scenario.orders.verb[BLUE, 0],
             "map": echelon.battle.map_index,
             "decision": echelon.decision,
             "difficulty": scenario.difficulty,
@@ -254,7 +254,7 @@ def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
     )
     return EnvSpec(
         name="echelon_missions",
-        version=1,
+        version=2,
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,

@@ -13,6 +13,8 @@ OUTCOMES = ("both", "blue", "red", "neither")
 ENDINGS = ("complete", "elimination", "time")
 COMPLETE, ELIMINATION, TIME = range(len(ENDINGS))
 SCORE, RED_SCORE = "mission", "mission/red"
+# The verb of blue's order.
+TASK = "task"
 RUNNING = -1
 _RATES = ("survival", "attempt", "efficiency", "covered", "detected", "captured")
 
@@ -23,13 +25,15 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
     `mission` and `mission/red` are the success of blue's and of red's order; the others are blue's:
     whether it was completed, completed against enemies that hold no fire back (`win`: they fire as often as
     the environment lets them), survivors, whether it was attempted, success less for time and casualties
-    (`efficiency`), and shares of what was covered, detected and captured.
+    (`efficiency`), and shares of what was covered, detected and captured. Success, completion and the
+    components of the reward are reported by verb as well.
     """
-    rates = tuple(Result(name, kind="rate") for name in (SCORE, RED_SCORE, *_RATES))
+    rates = tuple(Result(name, kind="rate") for name in (RED_SCORE, *_RATES))
     return (
-        *results.standard(OUTCOMES, tasks=verbs, components=paid),
+        *results.standard(OUTCOMES, tasks=verbs, components=paid, by=TASK),
+        Result(SCORE, kind="rate", by=TASK),
         *rates,
-        Result("completed", kind="rate", source="outcome", among=("both", "blue")),
+        Result("completed", kind="rate", source="outcome", among=("both", "blue"), by=TASK),
         Result("completed/red", kind="rate", source="outcome", among=("both", "red")),
         Result("full_fire"),
         Result("win", kind="rate", over="full_fire"),
