@@ -35,18 +35,18 @@ class Canvas:
 
     Attributes:
       scale: whole pixels per voxel.
-      image: the picture so far, with a strip of `HEADER` pixels above the map.
+      image: the picture so far, with a strip of `header` pixels above the map.
     """
 
-    def __init__(self, background: Image.Image, rows: int):
+    def __init__(self, background: Image.Image, rows: int, header: int = HEADER):
         self.image = background.copy()
-        self.scale = (background.height - HEADER) // rows
-        self.rows = rows
+        self.scale = (background.height - header) // rows
+        self.rows, self.header = rows, header
         self.draw = ImageDraw.Draw(self.image)
 
     def pixel(self, point) -> tuple[float, float]:
         """The pixel of a point (x, y, ...)."""
-        return float(point[0]) * self.scale, HEADER + (self.rows - float(point[1])) * self.scale
+        return float(point[0]) * self.scale, self.header + (self.rows - float(point[1])) * self.scale
 
     def box(self, center, half: float, **style) -> None:
         """Draws a square of half side `half` voxels around a point."""
@@ -66,7 +66,11 @@ class Canvas:
 
 
 def save_gif(
-    path: str | Path, episode: Episode, draw: Callable | None = None, colours: Sequence[str] = ()
+    path: str | Path,
+    episode: Episode,
+    draw: Callable | None = None,
+    colours: Sequence[str] = (),
+    header: int = HEADER,
 ) -> None:
     """Animates an episode, as a GIF below 5 MB.
 
@@ -75,15 +79,16 @@ def save_gif(
       episode: what to show.
       draw: `(canvas, episode, moment) -> image`, of one moment; by default the fight for the zone.
       colours: that it uses besides those of every battle.
+      header: pixels above the map.
     """
     draw = draw or _draw
-    background = _background(episode.voxels)
+    background = _background(episode.voxels, header)
     palette = _palette(background, colours)
     stride = max(1, -(-episode.last // _MOST_FRAMES))
     while True:
         order = np.unique(np.append(np.arange(0, episode.last, stride), episode.last))
         images = [
-            draw(Canvas(background, episode.voxels.shape[1]), episode, moment).quantize(
+            draw(Canvas(background, episode.voxels.shape[1], header), episode, moment).quantize(
                 palette=palette, dither=Image.Dither.NONE
             )
             for moment in order
@@ -95,12 +100,12 @@ def save_gif(
         stride *= 2
 
 
-def _background(voxels: np.ndarray) -> Image.Image:
+def _background(voxels: np.ndarray, header: int) -> Image.Image:
     rows, columns = voxels.shape[1:]
     scale = max(2, _SIDE // max(rows, columns))
     ground = Image.fromarray(terrain_image(voxels)[::-1]).quantize(_TERRAIN_COLOURS).convert("RGB")
-    image = Image.new("RGB", (columns * scale, rows * scale + HEADER), _PAPER)
-    image.paste(ground.resize((columns * scale, rows * scale), Image.Resampling.NEAREST), (0, HEADER))
+    image = Image.new("RGB", (columns * scale, rows * scale + header), _PAPER)
+    image.paste(ground.resize((columns * scale, rows * scale), Image.Resampling.NEAREST), (0, header))
     return image
 
 

@@ -85,6 +85,8 @@ def save_picture(
     title: str,
     mark: Callable | None = None,
     caption: Callable | None = None,
+    legend: Callable | None = None,
+    text_size: float = 10.0,
 ) -> None:
     """Draws the ways of all mechs on their terrains, as a PNG.
 
@@ -96,8 +98,10 @@ def save_picture(
       title: headline.
       mark: `(axes, episode)` draws what is at stake; by default the zone.
       caption: `(episode) -> str`, below the number of an episode; by default its result and score.
+      legend: `() -> handles` of what `mark` draws; by default of the zone.
+      text_size: of captions, points.
     """
-    mark, caption = mark or _mark_zone, caption or _caption
+    mark, caption, legend = mark or _mark_zone, caption or _caption, legend or _zone_handles
     from matplotlib.figure import Figure
 
     columns = min(3, len(episodes))
@@ -106,11 +110,11 @@ def save_picture(
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
         _draw_panel(axes, episode, mark)
-        axes.set_title(f"episode {index}: {caption(episode)}", fontsize=10)
+        axes.set_title(f"episode {index}: {caption(episode)}", fontsize=text_size)
     for axes in grid[len(episodes) :]:
         axes.axis("off")
     figure.suptitle(title)
-    _legend(figure)
+    _legend(figure, legend(), 3 * columns)
     figure.savefig(path)
 
 
@@ -145,7 +149,14 @@ def _caption(episode: Episode) -> str:
     return f"{episode.result}, {seconds:.1f} s\nalive {left}, zone {score} s"
 
 
-def _legend(figure) -> None:
+def _zone_handles() -> list:
+    from matplotlib.lines import Line2D
+
+    return [Line2D([], [], color="black", label="capture zone")]
+
+
+def _legend(figure, further: list, columns: int) -> None:
+    """What colours and marks mean, below all panels, in rows of at most so many entries."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -153,5 +164,6 @@ def _legend(figure) -> None:
     ]
     for marker, label in (("o", "start"), ("^", "alive at the end"), ("X", "destroyed")):
         handles.append(Line2D([], [], color="#555555", marker=marker, linestyle="none", label=label))
-    handles.append(Line2D([], [], color="black", label="capture zone"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    handles += further
+    number = min(len(handles), columns)
+    figure.legend(handles=handles, loc="outside lower center", ncols=number, frameon=False)

@@ -132,7 +132,8 @@ def test_records_without_a_mech_are_those_of_a_squad_that_never_had_it(seed):
 def difference(told, went=(False, False), decision=100):
     went = jnp.array(went)
     outcome = record.of_teams(told)
-    value = success.base(REGISTRY, told.scenario.orders.verb, went, outcome)
+    verb = told.scenario.orders.verb
+    value = success.base(REGISTRY, verb, went, success.parts(REGISTRY, verb, outcome))
     latched = told.by_team.latched
     whole = success.of_teams(REGISTRY, told.scenario.orders, value, latched, jnp.int32(decision), outcome)
     orders = told.scenario.orders

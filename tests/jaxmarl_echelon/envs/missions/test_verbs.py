@@ -138,9 +138,10 @@ def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
     verb = jnp.int32([[VERBS.index("stage"), VERBS.index("scout")]] * 2)
     facts = {"arrived": 1, "ready": 0.5, "form": 1, "covered": 1, "enemies": 0}
     both = Outcome(*(jnp.full(2, field) for field in outcome(**facts)))
-    value = success.base(REGISTRY, verb, jnp.array([False, True]), both)
+    found = success.parts(REGISTRY, verb, both)
+    value = success.base(REGISTRY, verb, jnp.array([False, True]), found)
     assert value.tolist() == pytest.approx([0.2, 0.7])
-    done = success.completes(REGISTRY, verb, jnp.array([False, True]), both)
+    done = success.completes(REGISTRY, verb, jnp.array([False, True]), found)
     assert done.tolist() == [False, True]
 
 
@@ -148,7 +149,8 @@ def test_missions_complete_when_nothing_is_left_to_do():
     def done(name, **facts):
         verb = jnp.int32([[VERBS.index(name)] * 2])
         one = Outcome(*(field[None] for field in outcome(**facts)))
-        return bool(success.completes(REGISTRY, verb, jnp.array([False]), one)[0])
+        found = success.parts(REGISTRY, verb, one)
+        return bool(success.completes(REGISTRY, verb, jnp.array([False]), found)[0])
 
     assert done("assault", captured=1, casualties=10) and not done("assault", casualties=0)
     assert done("scout", covered=1, detected=8) and not done("scout", covered=1, detected=7)

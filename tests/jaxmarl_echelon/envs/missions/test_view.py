@@ -7,16 +7,17 @@ from importlib import resources
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from mission_games import EAST, WEST
 from PIL import Image, ImageColor
 
 from jaxmarl_echelon.envs.echelon import replay
-from jaxmarl_echelon.envs.echelon.animation import HEADER
 from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
-from jaxmarl_echelon.envs.echelon.missions.view.episode import STATUS_COLOURS
+from jaxmarl_echelon.envs.echelon.missions.types import PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS
+from jaxmarl_echelon.envs.echelon.missions.view.render import HEADER
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
 from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS
 
@@ -40,6 +41,8 @@ def recorded(game):
     frames.tracks[SEEN:, 0, 2, 0] = 0b1  # the third mech has found the first
     frames.report[:, 0] = [90, 50, 10, 90]
     frames.ending[-1, 0] = 2
+    frames.paid[1:, 0] = [0.02, 0.0, 0.0, 0.0, -0.01]
+    frames.paid[-1, 0] = [0.0, 0.05, 0.4, 0.15, 0.0]
     length, results = np.array([STEPS - 1]), {"outcome": np.array([1]), "mission": np.array([0.7])}
     return SimpleNamespace(frames=frames, length=length, results=results | {"mission/red": np.array([0.4])})
 
@@ -61,6 +64,10 @@ def test_facts_that_follow_from_a_recording(game, recorded):
     said = [(t, team) for t, team, _ in episode.events]
     assert said == [(0, 0), (0, 1), (SEEN, 1), (CHANGE, 0), (STEPS - 1, -1)]
     assert [text for *_, text in episode.events][3].startswith("GO: Assault")
+    assert episode.paid_in_words(0) == "paid +0.00"
+    assert episode.paid_in_words(10) == "paid +0.10: shaping 67 %, reports 33 %"
+    np.testing.assert_allclose(episode.paid[-1], [0.2, 0.05, 0.4, 0.15, -0.1], atol=1e-6)
+    np.testing.assert_allclose(episode.shares(STEPS - 1), np.array([20, 5, 40, 15, 10]) / 90, atol=1e-6)
 
 
 def test_a_snapshot_holds_the_facts_of_the_state(game):
@@ -68,7 +75,11 @@ def test_a_snapshot_holds_the_facts_of_the_state(game):
     visited = state.by_mech.visited.at[0, 1].set(np.uint32(0x80000001)).at[1, 0].set(np.uint32(2))
     timer = state.by_mech.timer.at[3, 1].set(8).at[0, 2].set(7)
     state = state.replace(by_mech=state.by_mech.replace(visited=visited, timer=timer))
-    frame = jax.jit(game.env.viewer.snapshot)(state, game.params)
+    info = {f"reward/{name}": jnp.float32(index) for index, name in enumerate(PAID[:-1])}
+    record = jax.jit(lambda *given: game.env.viewer.snapshot(*given[:2], SimpleNamespace(info=given[2])))
+    frame = record(state, game.params, info)
+    # Of eleven components two are the objective's; this reward knows no reports.
+    assert frame.paid.tolist() == [55.0 - 11.0, 5.0 + 6.0, 11.0, 12.0, 0.0]
     assert frame.verb.tolist() == [VERBS.index("flank"), VERBS.index("hold")]
     bits = np.unpackbits(np.asarray(frame.covered), axis=-1, bitorder="little")
     assert np.argwhere(bits).tolist() == [[0, 1], [0, 32], [0, 63]]
@@ -100,6 +111,9 @@ def test_picture_and_animation_show_objectives_coverage_and_status(game, recorde
     blue = ImageColor.getrgb(TEAM_COLOURS[0])
     assert blue in colours(first, 15.0, 20.0) and blue not in colours(last, 15.0, 20.0)
     assert blue in colours(last, 34.0, 10.0) and blue not in colours(first, 34.0, 10.0)
+    paid = [tuple(colour) for colour in last[HEADER - 4, 5:640:10].tolist()]
+    shares = [paid.count(ImageColor.getrgb(colour)) / len(paid) for colour in FAMILY_COLOURS]
+    np.testing.assert_allclose(shares, np.array([20, 5, 40, 15, 10]) / 90, atol=0.02)
     for (x, y), colour in zip((*WEST, *EAST), (*STATUS_COLOURS, STATUS_COLOURS[0]), strict=True):
         assert ImageColor.getrgb(colour) in colours(first, x, y)
 
@@ -124,6 +138,7 @@ def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
         "cells": "recording.coveredCells(0, 3)",
         "none": "recording.coveredCells(1, 3)",
         "tracks": f"[recording.tracksAt({SEEN - 1}), recording.tracksAt({SEEN})]",
+        "paid": f"[recording.paidUntil(10.5), recording.paidShares({STEPS - 1})]",
         "reports": "[0, 1, 2].map((mech) => recording.reportColour(mech, 0))",
     }
     code = "\n".join([*scripts, own, f"const recording = new Recording({json.dumps(embedded(page))});"])
@@ -135,4 +150,6 @@ def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
     assert found["objective"] == [[10, 20, 5], [30, 10, 4]]
     assert found["cells"] == [[7.5, 2.5], [12.5, 2.5]] and found["none"] == []
     assert found["tracks"] == [[], [[2, 0]]]
+    np.testing.assert_allclose(found["paid"][0], [0.2, 0, 0, 0, -0.1], atol=1e-6)
+    np.testing.assert_allclose(found["paid"][1], np.array([20, 5, 40, 15, 10]) / 90, atol=1e-6)
     assert found["reports"] == list(STATUS_COLOURS)

@@ -62,8 +62,9 @@ def judge(
     """
     orders, ours = evidence.scenario.orders, evidence.by_team
     outcome = record.of_teams(evidence)
-    value = success.base(registry, orders.verb, order.went, outcome)
-    potential = success.base(registry, orders.verb, order.went, record.running(outcome, ours))
+    found = success.parts(registry, orders.verb, outcome)
+    under_way = success.parts(registry, orders.verb, record.running(outcome, ours))
+    value, potential = (success.base(registry, orders.verb, order.went, one) for one in (found, under_way))
     here = evidence.scenario.strength > 0
     done = (value >= success.COMPLETED) & (ours.latched == NEVER) & here
     grown = potential > ours.best + _GROWTH
@@ -75,7 +76,7 @@ def judge(
     )
     living = squads.add(mechs.alive, evidence.teams)
     gone, idle = here & (living == 0), jnp.asarray(registry.flags("ends_with_enemies"))[order.verb]
-    complete = success.completes(registry, orders.verb, order.went, outcome) & (living > 0)
+    complete = success.completes(registry, orders.verb, order.went, found) & (living > 0)
     ends = jnp.stack([complete.any(), (gone & (idle | (living == 0))[::-1]).any(), decision >= limit])
     over = ends.any()
     return Verdict(

@@ -21,14 +21,17 @@ _ROUNDING = np.float32(1e-5)
 _LOSSES = PARAMETERS.index("loss_appetite")
 
 
-def parts(registry: Registry, verb: jax.Array, outcome: Outcome) -> tuple[jax.Array, jax.Array]:
+Parts = tuple[jax.Array, jax.Array]
+
+
+def parts(registry: Registry, verb: jax.Array, outcome: Outcome) -> Parts:
     """Success `[N]` in [0, 1] of an outcome under an order and under its follow-on, `verb` `[N, 2]`."""
     values = registry.evaluate(outcome)
     first, second = (jnp.take_along_axis(values, verb[:, i : i + 1], axis=1)[:, 0] for i in (0, 1))
     return first, second
 
 
-def base(registry: Registry, verb: jax.Array, went: jax.Array, outcome: Outcome) -> jax.Array:
+def base(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
     """Success `[N]` in [0, 1] before constraints.
 
     An order with a follow-on is half of its success and half of the follow-on's, which is 0 before GO.
@@ -37,9 +40,9 @@ def base(registry: Registry, verb: jax.Array, went: jax.Array, outcome: Outcome)
       registry: the verbs.
       verb: `[N, 2]` int32 of the order and of its follow-on.
       went: `[N]` bool; the follow-on has begun.
-      outcome: `[N]`.
+      found: `parts` of the outcomes.
     """
-    first, second = parts(registry, verb, outcome)
+    first, second = found
     staged = jnp.asarray(registry.staged)[verb[:, 0]]
     return jnp.where(staged, 0.5 * first + 0.5 * jnp.where(went, second, 0.0), first)
 
@@ -103,7 +106,7 @@ def differences(
     alone = record.without(evidence, outcome)
     verb = orders.verb[team]
     taken = time_taken(evidence.by_team.latched, decision)[team]
-    value = base(registry, verb, went[team], alone)
+    value = base(registry, verb, went[team], parts(registry, verb, alone))
     losses, budget = orders.parameters[team, _LOSSES], orders.budget[team]
     rest = constrained(registry, value, verb[:, 0], losses, budget, taken, alone)
     return jnp.where(evidence.scenario.present, success[team] - rest, 0.0)
@@ -123,16 +126,16 @@ def of_teams(
     return constrained(registry, value, orders.verb[:, 0], losses, orders.budget, taken, outcome)
 
 
-def completes(registry: Registry, verb: jax.Array, went: jax.Array, outcome: Outcome) -> jax.Array:
+def completes(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
     """`[N]` bool; nothing is left to do: of an order with a follow-on, in the follow-on.
 
     Args:
       registry: the verbs.
       verb: `[N, 2]` int32 of the order and of its follow-on.
       went: `[N]` bool; the follow-on has begun.
-      outcome: `[N]`.
+      found: `parts` of the outcomes.
     """
-    first, second = parts(registry, verb, outcome)
+    first, second = found
     limit = jnp.asarray(registry.complete - _ROUNDING)[verb]
     staged = jnp.asarray(registry.staged)[verb[:, 0]]
     return jnp.where(staged, went & (second >= limit[:, 1]), first >= limit[:, 0])

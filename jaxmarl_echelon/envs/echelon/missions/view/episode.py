@@ -6,10 +6,12 @@ from functools import cached_property
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.episode import Episode
-from jaxmarl_echelon.envs.echelon.missions.view.frames import PERCENT
+from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, PERCENT
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
 from jaxmarl_echelon.envs.echelon.types import NOBODY, TEAMS
 
+# Of `FAMILIES`.
+FAMILY_COLOURS = ("#6c8ebf", "#d79b00", "#4a8f5c", "#9673a6", "#7f7f7f")
 # Green, yellow, red: what a mech reports of itself.
 STATUS_COLOURS = ("#37b24d", "#f0b429", "#e03131")
 _GREEN, _YELLOW = 2 / 3, 1 / 3
@@ -68,6 +70,22 @@ class MissionEpisode(Episode):
         """bool `[T, M, M]`: a viewer has a confirmed track of a target."""
         bits = np.unpackbits(self.frames.tracks, axis=-1, bitorder="little")
         return bits[..., : self.frames.tracks.shape[1]].astype(bool)
+
+    @cached_property
+    def paid(self) -> np.ndarray:
+        """`[T, F]`: what each of `FAMILIES` has paid blue's mechs so far, on average."""
+        return np.cumsum(self.frames.paid, axis=0)
+
+    def shares(self, moment: int) -> np.ndarray:
+        """Shares `[F]` of `FAMILIES` in what has been paid so far, charges counting like gains."""
+        size = np.abs(self.paid[moment])
+        return size / max(size.sum(), 1e-9)
+
+    def paid_in_words(self, moment: int) -> str:
+        """What blue has been paid, and for what: "paid +0.57: shaping 21 %, objective 9 %, success 70 %"."""
+        shares = zip(FAMILIES, self.shares(moment), strict=True)
+        parts = ", ".join(f"{name} {PERCENT * share:.0f} %" for name, share in shares if share >= 0.005)
+        return f"paid {self.paid[moment].sum():+.2f}" + (f": {parts}" if parts else "")
 
     def status_colour(self, moment: int, mech: int) -> str:
         """The colour of what a mech reported last."""

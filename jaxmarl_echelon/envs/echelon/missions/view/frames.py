@@ -1,6 +1,6 @@
 """Frames of missions: the recording of a battle, with orders, facts and reports, at every decision."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,26 @@ from flax import struct
 from jaxmarl_echelon.envs.echelon import frames as battle_frames
 from jaxmarl_echelon.envs.echelon.frames import Frame
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, MissionParams, MissionState
+from jaxmarl_echelon.envs.echelon.missions.types import (
+    CALIBRATION,
+    CONFIRMATION,
+    CREDIT,
+    TERMINAL,
+    MissionParams,
+    MissionState,
+)
+from jaxmarl_echelon.envs.echelon.missions.weights import OBJECTIVE, SHAPING
+from jaxmarl_echelon.envs.results import COMPONENT
 
 PERCENT = 100.0
+# What the reward is made of, as people are shown it.
+FAMILIES = {
+    "shaping": SHAPING,
+    "objective": OBJECTIVE,
+    "success": (TERMINAL,),
+    "credit": (CREDIT,),
+    "reports": (CALIBRATION,),
+}
 _BYTE = 8
 
 
@@ -28,6 +45,7 @@ class MissionFrame(Frame):
       tracks: `[M, M / 8]` uint8 bits of the enemies of whom a mech has a confirmed track.
       report: `[M]` uint8 percent, what it reported of its status.
       present: `[M]` uint8, 1 for slots that are filled.
+      paid: `[F]` float32, what each of `FAMILIES` paid for the last decision, mean over blue's mechs.
     """
 
     verb: jax.Array
@@ -37,6 +55,7 @@ class MissionFrame(Frame):
     tracks: jax.Array
     report: jax.Array
     present: jax.Array
+    paid: jax.Array
 
 
 def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
@@ -48,7 +67,7 @@ def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
     """
 
     def record(state: MissionState, params: MissionParams, time=None) -> MissionFrame:
-        del time
+        info = {} if time is None else time.info
         order = staging.current(state.scenario.orders, state.echelon.decision)
         frame = battle_frames.snapshot(state.echelon, battle_params(state.scenario, params))
         words, _ = squads.unite(state.by_mech.visited, teams)
@@ -61,9 +80,16 @@ def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
             tracks=_packed(state.by_mech.timer >= CONFIRMATION),
             report=_percent(state.report.status[:, -1]),
             present=state.scenario.present.astype(jnp.uint8),
+            paid=_paid(info),
         )
 
     return record
+
+
+def _paid(info: Mapping[str, jax.Array]) -> jax.Array:
+    """Sums of the reward components of each of `FAMILIES`; 0 for those that the reward lacks."""
+    sums = [sum(info.get(COMPONENT + name, 0.0) for name in names) for names in FAMILIES.values()]
+    return jnp.stack([jnp.asarray(value, jnp.float32) for value in sums])
 
 
 def _percent(share: jax.Array) -> jax.Array:

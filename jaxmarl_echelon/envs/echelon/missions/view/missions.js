@@ -41,6 +41,22 @@ Object.assign(Recording.prototype, {
     return found;
   },
 
+  /** What each family of components has paid blue's mechs by a moment, on average. */
+  paidUntil(moment) {
+    return this.families.map((_, index) => {
+      let sum = 0;
+      for (let frame = 0; frame <= moment; frame++) sum += this.frames.paid[frame * this.families.length + index];
+      return sum;
+    });
+  },
+
+  /** Shares of the families in what has been paid, charges counting like gains. */
+  paidShares(moment) {
+    const sizes = this.paidUntil(moment).map(Math.abs);
+    const whole = Math.max(sizes.reduce((sum, size) => sum + size, 0), 1e-9);
+    return sizes.map((size) => size / whole);
+  },
+
   /** Green, yellow or red. */
   reportColour(mech, moment) {
     const percent = this.value("report", Math.floor(moment), mech);
@@ -97,6 +113,34 @@ Panel.prototype.updateScore = function (moment) {
     const side = ["blue", "red"][team];
     this.orders[team].textContent = `${side} ${success[team].toFixed(2)}: ${recording.wordsAt(team, moment)}`;
   });
+  this.updatePaid(moment, header);
   const alive = [0, 1].map((team) => recording.living(team, moment));
   byId("headline").textContent = `${alive[0]} alive  |  ${recording.clock(moment)}  |  ${alive[1]} alive`;
+};
+
+/** What blue has been paid so far, by family, and a bar of their shares. */
+Panel.prototype.updatePaid = function (moment, header) {
+  const { families, familyColours } = this.recording;
+  if (!this.paid) {
+    const line = element("p", "", header);
+    line.style.cssText = "margin: 2px 8px";
+    const bar = element("div", "", header);
+    bar.style.cssText = "display: flex; height: 5px; margin: 0 8px; background: #0008";
+    this.paid = {
+      whole: element("span", "", line),
+      parts: families.map((_, index) => {
+        const text = element("span", "", line);
+        text.style.cssText = `margin-left: 12px; color: ${familyColours[index]}; filter: brightness(1.35)`;
+        return { text, piece: element("div", "", bar) };
+      }),
+    };
+  }
+  const paid = this.recording.paidUntil(moment);
+  const shares = this.recording.paidShares(moment);
+  const signed = (value) => `${value < 0 ? "" : "+"}${value.toFixed(2)}`;
+  this.paid.whole.textContent = `paid to blue ${signed(paid.reduce((sum, value) => sum + value, 0))}`;
+  this.paid.parts.forEach(({ text, piece }, index) => {
+    text.textContent = `${families[index]} ${signed(paid[index])} (${Math.round(100 * shares[index])} %)`;
+    piece.style.cssText = `width: ${100 * shares[index]}%; background: ${familyColours[index]}`;
+  });
 };

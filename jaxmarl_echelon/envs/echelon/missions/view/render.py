@@ -1,5 +1,6 @@
 """Pictures of missions: trajectories, an animation and a replay, with orders and what became of them."""
 
+import textwrap
 from importlib import resources
 from pathlib import Path
 
@@ -10,14 +11,23 @@ from PIL import ImageFont
 from jaxmarl_echelon.envs.echelon.animation import Canvas, draw_fight, save_gif
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.results import ENDINGS, RED_SCORE, SCORE
-from jaxmarl_echelon.envs.echelon.missions.view.episode import STATUS_COLOURS, MissionEpisode
-from jaxmarl_echelon.envs.echelon.missions.view.frames import snapshot
+from jaxmarl_echelon.envs.echelon.missions.view.episode import (
+    FAMILY_COLOURS,
+    STATUS_COLOURS,
+    MissionEpisode,
+)
+from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, snapshot
 from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS
 from jaxmarl_echelon.envs.echelon.render import Viewer, save_picture
 from jaxmarl_echelon.envs.echelon.replay import save_replay
 from jaxmarl_echelon.envs.echelon.types import TEAMS
 
+HEADER = 58
 _PANELS = 6
+# Of captions: points, and letters to a line.
+_TEXT_SIZE, _LINE = 8.0, 84
+# Decisions between the reports that a picture shows.
+_OFTEN = 8
 _INK, _TRACK = "#1c1c1c", "#8a8a8a"
 _SUCCEED = {
     "both": "both succeed",
@@ -48,11 +58,12 @@ class MissionViewer(Viewer):
         success = [float(np.mean(evaluation.results[name])) for name in (SCORE, RED_SCORE)]
         means = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, success, strict=True))
         title = f"{len(evaluation.length)} episodes: mean success {means}"
-        save_picture(path, shown, title, _mark_orders, _caption)
+        save_picture(path, shown, title, _mark_orders, _caption, _handles, _TEXT_SIZE)
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
-        save_gif(path, self._episode(evaluation, episode), _draw, (*STATUS_COLOURS, _TRACK))
+        colours = (*STATUS_COLOURS, *FAMILY_COLOURS, _TRACK)
+        save_gif(path, self._episode(evaluation, episode), _draw, colours, HEADER)
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
@@ -63,6 +74,8 @@ class MissionViewer(Viewer):
             "cellColumns": shown.columns,
             "area": shown.area,
             "statusColours": STATUS_COLOURS,
+            "families": list(FAMILIES),
+            "familyColours": FAMILY_COLOURS,
         }
         script = resources.files("jaxmarl_echelon.envs.echelon.missions.view") / "missions.js"
         save_replay(path, shown, further, script.read_text(encoding="utf-8"))
@@ -104,12 +117,26 @@ def _caption(episode: MissionEpisode) -> str:
     sides = [present & (episode.team == team) for team in range(len(TEAMS))]
     left = " : ".join(f"{alive[side].sum()} of {side.sum()}" for side in sides)
     seconds = episode.frames.decision[-1] * episode.period
-    orders = "\n".join(f"{team}: {words[0]}" for team, words in zip(TEAMS, episode.words, strict=True))
-    return f"{episode.result}, {seconds:.1f} s, alive {left}\n{orders}"
+    orders = [f"{team}: {words[0]}" for team, words in zip(TEAMS, episode.words, strict=True)]
+    lines = f"{episode.result}, {seconds:.1f} s, alive {left}", *orders, episode.paid_in_words(episode.last)
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, _LINE))
+
+
+def _handles() -> list:
+    """What the marks of a mission mean."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    styles = {"objective": {"lw": 1.6}, "area": {"lw": 0.7, "ls": ":"}, "found": {"lw": 0.6, "color": _TRACK}}
+    found = [Line2D([], [], **{"color": _INK} | style, label=name) for name, style in styles.items()]
+    found.append(Patch(color=_INK, alpha=0.15, linewidth=0, label="entered"))
+    for colour, name in zip(STATUS_COLOURS, ("green", "yellow", "red"), strict=True):
+        found.append(Line2D([], [], color=colour, marker=".", linestyle="none", label=f"reports {name}"))
+    return found
 
 
 def _mark_orders(axes, episode: MissionEpisode) -> None:
-    """Objectives, areas of operations, and what both teams covered."""
+    """Objectives, areas of operations, what both teams covered and found, and what mechs reported."""
     from matplotlib.patches import Circle, Rectangle
 
     for team, colour in enumerate(TEAM_COLOURS):
@@ -122,6 +149,13 @@ def _mark_orders(axes, episode: MissionEpisode) -> None:
             axes.add_patch(Circle(zone[:2], zone[2], fill=False, color=colour, linewidth=1.6))
             wide = zone[2] + episode.area
             axes.add_patch(Circle(zone[:2], wide, fill=False, color=colour, linewidth=0.7, linestyle=":"))
+    for viewer, target in np.argwhere(episode.tracks.any(0)):
+        first = int(np.argmax(episode.tracks[:, viewer, target]))
+        axes.plot(*episode.position[first, [viewer, target], :2].T, color=_TRACK, linewidth=0.6, zorder=2.5)
+    for moment in range(_OFTEN, episode.last + 1, _OFTEN):
+        for mech in np.flatnonzero(episode.alive[moment]):
+            place, colour = episode.position[moment, mech, :2], episode.status_colour(moment, mech)
+            axes.plot(*place, ".", color=colour, markersize=4, markeredgewidth=0, zorder=3)
 
 
 def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
@@ -158,3 +192,19 @@ def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
         canvas.draw.text((6, row), text, fill=colour, font=font, anchor=side)
     seconds = episode.frames.decision[moment] * episode.period
     canvas.draw.text((width - 6, 12), f"{seconds:.1f} s", fill=_INK, font=font, anchor="ra")
+    _draw_paid(canvas, episode, moment, font)
+
+
+def _draw_paid(canvas: Canvas, episode: MissionEpisode, moment: int, font) -> None:
+    """What blue has been paid so far, by family, and a bar of their shares."""
+    left, start, paid = 6.0, 0.0, episode.paid[moment]
+    texts = [f"{name} {value:+.2f}" for name, value in zip(FAMILIES, paid, strict=True)]
+    said = zip([f"paid {paid.sum():+.2f}", *texts], [_INK, *FAMILY_COLOURS], strict=True)
+    for text, colour in said:
+        canvas.draw.text((left, 38), text, fill=colour, font=font, anchor="la")
+        left += font.getlength(text) + 14
+    for share, colour in zip(episode.shares(moment), FAMILY_COLOURS, strict=True):
+        end = start + float(share) * canvas.image.width
+        if end - start >= 1:
+            canvas.draw.rectangle((start, 52, end, HEADER - 3), fill=colour)
+        start = end
