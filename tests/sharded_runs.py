@@ -18,6 +18,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import mission_runs
 import numpy as np
 import probes
 
@@ -29,6 +30,7 @@ from algos.on_policy.ppo import PPOConfig
 from algos.types import Goal
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.missions import missions
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.tracking.base import Tracker
@@ -119,12 +121,23 @@ EVALUATED = "ppo"
 PLACES = {name: (1, DEVICES) for name in ALGOS} | {EVALUATED: (1, 2, 4, DEVICES)}
 
 
+def orders(env):
+    """Mission phases, of which the first are left after a handful of episodes each."""
+    sizes = {"window": 20, "dwell": 24, "nominal_episodes": 60, "blend_episodes": 30}
+    return missions(env, mission_runs.PHASES, **sizes)
+
+
+# What the runs play and how it changes; one of them missions, whose phases need every shard's episodes.
+TASKS = dict.fromkeys(ALGOS, (Reach, course)) | {"a2c": (mission_runs.PlayedMissions, orders)}
+
+
 def configure(name: str, shards: int = SHARDS, updates: int = UPDATES) -> RunConfig:
     """A short run of an algorithm."""
+    env, curriculum = TASKS[name]
     return RunConfig(
-        env=Reach(),
+        env=env(),
         algo=ALGOS[name],
-        curriculum=course,
+        curriculum=curriculum,
         total_env_steps=updates * NUM_ENVS * ALGOS[name].horizon * ALGOS[name].segments,
         num_envs=NUM_ENVS,
         shards=shards,

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from probes import ROLE
 from sharded_runs import ALGOS, DEVICES, EVALUATED, PLACES, SHARDS, UPDATES, configure
 
 from algos import axis
@@ -145,9 +144,10 @@ def test_what_is_learnt_has_the_same_bits_on_all_devices(ran, name, devices):
 
 
 @pytest.mark.slow
-def test_the_curriculum_moved_on_what_all_shards_played(ran):
-    last = read(ran("rollouts"), "ppo", DEVICES, "last")
-    stages = [last[key] for key in last if key.startswith("[0].curriculum") and key.endswith("stage")]
+@pytest.mark.parametrize(("name", "field"), [("ppo", "stage"), ("a2c", "course.phase")])
+def test_the_curriculum_moved_on_what_all_shards_played(ran, name, field):
+    last = read(ran("rollouts"), name, DEVICES, "last")
+    stages = [last[key] for key in last if key.startswith("[0].curriculum") and key.endswith(field)]
     assert stages and all(int(stage) > 0 for stage in stages)
 
 
@@ -186,7 +186,8 @@ def test_a_gradient_step_from_a_replay_joins_each_network_once(ran, read_collect
 
 def number_of_parameters(config) -> int:
     state = jax.eval_shape(make_program(config).init, jax.random.key(0))
-    return sum(x.size for x in jax.tree.leaves(state.policies[ROLE].params))
+    (policy,) = state.policies.values()
+    return sum(x.size for x in jax.tree.leaves(policy.params))
 
 
 @pytest.mark.slow

@@ -18,6 +18,16 @@ TABLE = [
     (1.0, 0.05, 0.0, 1.0, 0.034, 0.0, 0.966),
 ]
 RAW = [0.7, 0.9892, 1.2783, 1.0567, 0.7958, 0.535, 0.785, 1.035]
+# The spec's gates, by component, in the order of the verbs.
+GATES = {
+    "damage_dealt": [1, 0.5, 0.7, 0.3, 0.2, 0, 0],
+    "survival": [0.5, 1, 0.8, 0.7, 0.5, 1, 1],
+    "stealth": [0, 0, 0.3, 1, 0, 0.8, 0.5],
+    "detection": [0, 0.3, 0.5, 0.2, 0.3, 1, 0.3],
+    "suppression_effect": [0.2, 0.3, 0.8, 0, 1, 0, 0],
+    "zone_progress": [1, 0, 0, 0.5, 0, 0.3, 0.8],
+    "resource_preservation": [0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1],
+}
 PROGRESS = jnp.linspace(0.0, 1.0, 201)
 NAMES = np.array(COMPONENTS)
 SHAPING = np.isin(NAMES, weights.SHAPING)
@@ -91,16 +101,15 @@ def test_the_other_schedules_do_not_depend_on_progress():
     np.testing.assert_allclose(every(weights.SCHEDULES.index("constant"))[0], [0.28, 0.32, 0.4], atol=1e-6)
 
 
-def test_columns_of_the_gate_table():
+def test_the_gate_table_is_the_specs():
     gates = weights.gate_table()
+    assert VERBS == ("assault", "hold", "overwatch", "flank", "suppress", "scout", "stage")
     assert gates.shape == (len(VERBS), len(COMPONENTS))
-    seven = [name for name in weights.GATES if name != "heat_management"]
+    for name, row in GATES.items():
+        np.testing.assert_allclose(column(gates, name), row, atol=1e-6, err_msg=name)
     np.testing.assert_allclose(
-        sum(column(gates, name) for name in seven), [3.0, 2.6, 3.5, 3.3, 2.3, 3.8, 3.6], atol=1e-6
+        sum(column(gates, name) for name in GATES), [3.0, 2.6, 3.5, 3.3, 2.3, 3.8, 3.6], atol=1e-6
     )
-    scout = gates[VERBS.index("scout")]
-    assert column(scout, "damage_dealt") == 0.0 and column(scout, "detection") == 1.0
-    assert column(gates[VERBS.index("hold")], "zone_progress") == 0.0
     np.testing.assert_array_equal(column(gates, "heat_management"), column(gates, "resource_preservation"))
     for name in ("pack_cohesion", "zone_control", "mission_progress"):
         np.testing.assert_array_equal(column(gates, name), 1.0)
@@ -136,7 +145,11 @@ def test_gates_move_weight_within_shaping_only(progress):
     np.testing.assert_array_equal(column(verbs, "damage_dealt")[-2:], 0.0)
 
 
-def test_base_weights_are_proportions():
+def test_base_weights_are_the_specs_and_proportions():
+    given = {"survival": 0.3, "damage_dealt": 0.2, "pack_cohesion": 0.1, "zone_control": 0.5}
+    given |= {"mission_progress": 0.3, "stealth": 0.1, "detection": 0.2, "suppression_effect": 0.2}
+    given |= {"zone_progress": 0.2, "heat_management": 0.05, "resource_preservation": 0.05}
+    assert dict(zip(COMPONENTS, BASE.tolist(), strict=True)) == pytest.approx(given)
     double = weights.base_weights({name: 2.0 * weights.BASE[name] for name in weights.SHAPING})
     found = weights.shares(0, jnp.float32(0.4))
     np.testing.assert_allclose(
