@@ -32,6 +32,7 @@ from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.ticker import EngFormatter  # noqa: E402
 
 HARD = {"difficulty": [0.5, 1.0], "exams": 0.25}
 WITHOUT_PHASES = [
@@ -226,6 +227,8 @@ def phase_picture(path: Path, members: list[Path]) -> None:
         right.plot(table["step"], table["train/mission_rate"], color=colour, lw=1, label=label)
     left.set(xlabel="decisions", ylabel="phase", yticks=[1, 2, 3, 4])
     right.set(xlabel="decisions", ylabel="success in training (rolling)")
+    for axis in (left, right):
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     left.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=90)
 

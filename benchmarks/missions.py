@@ -1,11 +1,12 @@
 """What missions cost beside the plain battle, and what scripts make of each order.
 
     python benchmarks/missions.py [--envs 256] [--turns 5]         # steps/s in turns, bytes, compile seconds
-    python benchmarks/missions.py --behaviour [--episodes 168]     # success by verb of scripted teams
+    python benchmarks/missions.py --behaviour [--episodes 168] [KEY=VALUE ...]   # success by verb of scripts
 
 The plain battle (`env=echelon`) and missions have the same teams, terrains and observed blocks. Each is a
 rollout of uniformly random actions with automatic resets; "with curriculum" also draws episodes from
-`curriculum=missions4` and lets it judge what finished, as training does after every rollout.
+`curriculum=missions4` and lets it judge what finished, as training does after every rollout. Scripts play
+what scores a run of `missions4`: held-out terrains, the last phase's difficulty, red at full fire.
 """
 
 import argparse
@@ -15,7 +16,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from echelon import environment
 from hydra import compose, initialize_config_dir
 from machine import matmul_rate
 from rich.console import Console
@@ -24,12 +24,15 @@ from spread import bytes_per_environment
 
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.envs import episodes
+from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED
 from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.tracking.statistics import student
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers, evaluation
 
 TEAMS = ("env.blue=pack5", "env.red=pack5", "env.telemetry=false")
 SIZES = ("env.size=[40,40,20]", "env.maps=16", "env.pages=64", "env.damaged=96", "env.time_limit=60.0")
+MISSIONS = "echelon_missions"
 PLAIN, ORDERS, COURSE = "plain battle", "missions", "missions with curriculum"
 GOAL = 0.25
 
@@ -83,7 +86,7 @@ def rollout(env, curriculum, num_envs: int, steps: int):
 
 def built(name: str, num_envs: int, steps: int) -> Job:
     """Compiles one of the rollouts and begins it."""
-    chosen = [f"env={'echelon' if name == PLAIN else 'echelon_missions'}", *TEAMS, *SIZES]
+    chosen = [f"env={'echelon' if name == PLAIN else MISSIONS}", *TEAMS, *SIZES]
     config = read(*chosen, *(["curriculum=missions4"] if name == COURSE else []))
     run, begin = rollout(config.env, config.curriculum(config.env), num_envs, steps)
     state = jax.jit(begin)(jax.random.key(0))
@@ -124,8 +127,13 @@ def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
 
 
 def measure_behaviour(console, number: int, overrides) -> None:
-    """Prints the success of blue's scripts by verb, against red's heuristic team."""
-    env = environment("echelon_missions", overrides)
+    """Prints the success of blue's scripts by verb, with the interval over episodes, against red's script."""
+    chosen = (
+        overrides if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}", *overrides]
+    )
+    config = read(*chosen, "curriculum=missions4")
+    env, curriculum = config.env, config.curriculum(config.env)
+    task = curriculum.evaluation(curriculum.init())
     names = (*env.baselines, "none")
 
     @jax.jit
@@ -138,14 +146,17 @@ def measure_behaviour(console, number: int, overrides) -> None:
 
     title = f"success by verb, blue's script against red's heuristic team, {number} episodes"
     table = Table(title=title, title_justify="left")
-    for column in ("", "all", *env.registry.names, "survival", "efficiency"):
+    for column in ("", "all", "completed", *env.registry.names, "survival", "efficiency", "worst tenth"):
         table.add_column(column)
     for index, name in enumerate(names):
-        found = jax.device_get(play(jnp.int32(index), env.default_params()))
-        chosen = [found["task"] == verb for verb in range(len(env.registry.names))]
-        cells = [found["mission"], *(found["mission"][own] for own in chosen)]
-        shown = [*cells, found["survival"], found["efficiency"]]
-        table.add_row(name, *(f"{np.mean(values):.2f}" if values.size else "" for values in shown))
+        found = jax.device_get(play(jnp.int32(index), task))
+        mission = found["mission"]
+        by_verb = [mission[found["task"] == verb] for verb in range(len(env.registry.names))]
+        low, high = student(mission.tolist())
+        rest = [mission >= COMPLETED, *by_verb, found["survival"], found["efficiency"]]
+        shown = [*rest, np.sort(mission)[: -(-mission.size // 10)]]
+        cells = [f"{np.mean(values):.2f}" if values.size else "" for values in shown]
+        table.add_row(name, f"{mission.mean():.2f} [{low:.2f}, {high:.2f}]", *cells)
     console.print(table)
 
 
@@ -160,7 +171,7 @@ def main() -> None:
     parser.add_argument("--behaviour", action="store_true", help="measure success of scripts instead")
     parser.add_argument("--episodes", type=int, default=168)
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE, with --behaviour")
-    given, console = parser.parse_args(), Console(width=140)
+    given, console = parser.parse_args(), Console(width=160)
     console.print(f"jax {jax.__version__}, {matmul_rate() / 1e9:.0f} GFLOP/s")
     if given.behaviour:
         measure_behaviour(console, given.episodes, given.overrides)
