@@ -15,9 +15,9 @@ def first_observations(env, params, stream, episodes, seed=0):
     return np.asarray(time.obs[env.spec.roles[0].name]).reshape(episodes, -1)
 
 
-def check_starts_differ(env, params, few=16, many=32):
+def check_starts_differ(env, params, number=24):
     """Demands that no two starts of an evaluation are the same, nor one of another stream's."""
-    chosen = first_observations(env, params, Stream.EVALUATION, few)
-    final = first_observations(env, params, Stream.FINAL, many)
-    every = np.concatenate([chosen, final])
-    assert len(np.unique(every, axis=0)) == few + many
+    # Equally many of both: one program.
+    streams = Stream.EVALUATION, Stream.FINAL
+    every = np.concatenate([first_observations(env, params, stream, number) for stream in streams])
+    assert len(np.unique(every, axis=0)) == 2 * number
