@@ -1,20 +1,27 @@
-"""Speed of driving: simulation with random actions, parts of a step, banks of scenes.
+"""Speed of driving: simulation, training, parts of a step, banks of scenes, and what another engine needs.
 
-    python benchmarks/drive.py [--quick] [KEY=VALUE ...]
+    python benchmarks/drive.py [--quick] [--only TABLE] [--case TEXT] [KEY=VALUE ...]
 
 A learner-step is one decision of 0.1 s of one learner that is alive, with observations, rewards and
 automatic resets; slots that a scene does not fill are counted apart. Claims of others, end to end on one
 RTX 4080: GPUDrive 50,000 and PufferDrive 320,000 learner-steps/s.
+
+Shares of the machine: numbers that a program gathers and multiply-adds of its products are counted in its
+trace, and compared with the rates at which this machine gathers at random and multiplies matrices.
 """
 
 import argparse
+import math
 import os
 import time
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hydra import compose, initialize_config_dir
+from jax.extend.core import jaxprs_in_params
 from machine import gather_rate, matmul_rate, seconds_per_call
 from rich.console import Console
 from rich.table import Table
@@ -24,23 +31,82 @@ from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.checks import random_actions
 from jaxmarl_echelon.envs.drive import others, roads, routes
+from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK, EDGE
+from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS, View
 from jaxmarl_echelon.envs.drive.observing.observe import observe
 from jaxmarl_echelon.envs.drive.routes import Group
 from jaxmarl_echelon.envs.drive.types import VEHICLE_ROLE
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.program import make_program
+from physics.segments import between, meets_box
 
 SIZES = {
     "A = 16, N = 32": (),
     "A = 16, N = 32, puffer": ("env.layout=puffer",),
     "A = N = 64": ("env.agents=64", "env.bodies=64"),
+    "A = N = 64, puffer": ("env.agents=64", "env.bodies=64", "env.layout=puffer"),
 }
 PARTS = "A = 16, N = 32"
+# What is trained: plain PPO with the networks of the tuning for two cores, on the environment's own settings.
+TRAINED = (
+    "algo=ppo", "algo.horizon=32", "algo.epochs=2", "algo.num_minibatches=8", "algo.widths=[128,128]",
+    "algo.shared=true", "algo.activation=relu", "algo.encoder.kind=deepset", "algo.encoder.width=32",
+)  # fmt: skip
+NEAR, AROUND = 2, 10  # squares to each side that PufferDrive searches for contacts, and that it shows
+
+
+def configured(overrides=()) -> config_lib.RunConfig:
+    """A run's configuration, without tuning."""
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        return config_lib.read(compose("config", ["env=drive", "tuning=none", *overrides]))
 
 
 def environment(overrides=()):
     """The environment of a configuration."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return config_lib.read(compose("config", ["env=drive", *overrides])).env
+    return configured(overrides).env
+
+
+class Counted(NamedTuple):
+    """What a traced program does.
+
+    Attributes:
+      gathers: numbers that it gathers.
+      flops: of its matrix products, two per multiply-add.
+    """
+
+    gathers: float
+    flops: float
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(self.gathers + other.gathers, self.flops + other.flops)
+
+    def times(self, number: int) -> "Counted":
+        """What so many of them do."""
+        return Counted(self.gathers * number, self.flops * number)
+
+
+def counted(jaxpr) -> Counted:
+    """Gathers and products of a jaxpr, loops by their length; of branches the one that does most."""
+    total = Counted(0.0, 0.0)
+    for eqn in jaxpr.eqns:
+        name, size = eqn.primitive.name, sum(math.prod(out.aval.shape) for out in eqn.outvars)
+        if name == "gather":
+            total += Counted(size, 0.0)
+        elif name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+            total += Counted(0.0, 2.0 * size * inner)
+        parts = [counted(part) for part in jaxprs_in_params(eqn.params)]
+        if name == "cond" and parts:
+            total += max(parts)
+        times = eqn.params["mesh"].size if name == "shard_map" else eqn.params.get("length", 1)
+        total = sum((part.times(times) for part in parts if name != "cond"), total)
+    return total
+
+
+def of_machine(rate: float, each: Counted, gathers: float, products: float) -> tuple[str, str]:
+    """Shares of the machine's gathers and products that a rate of programs takes, as text."""
+    return f"{rate * each.gathers / gathers:.0%}", f"{rate * each.flops / products:.1%}"
 
 
 def driving(env, num_envs: int, steps: int, devices: int):
@@ -78,7 +144,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
     return jax.jit(everywhere), (running, *jax.device_put((jax.random.key(1), env.world), apart))
 
 
-def measure_speed(console, sizes, overrides) -> None:
+def measure_speed(console, cases, sizes, overrides, rates) -> None:
     """Prints learner-steps per second by number of environments, devices, bodies and layout."""
     table = Table(title="random actions", title_justify="left")
     for column in (
@@ -88,10 +154,11 @@ def measure_speed(console, sizes, overrides) -> None:
         "compile s",
         "learner-steps/s",
         "with empty slots",
+        "of gathers",
         "bytes/env",
     ):
         table.add_column(column, justify="right")
-    for label, given in SIZES.items():
+    for label, given in cases.items():
         env = environment([*given, *overrides])
         for devices in sorted({1, jax.local_device_count()}):
             for num_envs in sizes:
@@ -104,10 +171,42 @@ def measure_speed(console, sizes, overrides) -> None:
                 alive = int(np.sum(compiled(*arguments)[1]))
                 slots = num_envs * steps * env.simulation.agents
                 size = bytes_per_environment(arguments[0].running, num_envs)
+                one = counted(jax.make_jaxpr(run)(*arguments).jaxpr)
+                share, _ = of_machine(1 / seconds, one, *rates)
                 table.add_row(
                     label, f"{num_envs:,}", str(devices), f"{compile_seconds:.1f}", f"{alive / seconds:,.0f}",
-                    f"{slots / seconds:,.0f}", f"{size:,.0f}",
+                    f"{slots / seconds:,.0f}", share, f"{size:,.0f}",
                 )  # fmt: skip
+    console.print(table)
+
+
+def measure_training(console, cases, sizes, overrides, rates) -> None:
+    """Prints learner-steps per second of PPO: acting, simulation and learning in one program, one device."""
+    table = Table(title="PPO, 2 epochs of 32 decisions, networks of 128 and sets of 32", title_justify="left")
+    columns = "scene", "envs", "compile s", "learner-steps/s", "with empty slots", "of products", "of gathers"
+    for column in columns:
+        table.add_column(column, justify="right")
+    for label, given in cases.items():
+        for num_envs in sizes:
+            config = configured([*TRAINED, *given, f"num_envs={num_envs}", *overrides])
+            program, world = make_program(config, tuned=True), None
+            world = program.world
+            run = jax.jit(lambda key, world, program=program: program.init(key, world=world))(
+                jax.random.key(0), world
+            )
+            update = jax.jit(lambda run, world, program=program: program.update(run, world=world))
+            begin = time.perf_counter()
+            compiled = update.lower(run, world).compile(compiler_options=program.compiler_options)
+            compile_seconds = time.perf_counter() - begin
+            seconds = seconds_per_call(compiled, run, world, budget=3.0)
+            shares = of_machine(1 / seconds, counted(jax.make_jaxpr(update)(run, world).jaxpr), *rates)
+            # Nobody's story ends before its episode under the environment's own rules.
+            learners = float(np.mean(np.sum(config.env.bank.learner, axis=1)))
+            decisions = program.steps_per_update / seconds
+            table.add_row(
+                label, f"{num_envs:,}", f"{compile_seconds:.1f}", f"{decisions * learners:,.0f}",
+                f"{decisions * config.env.simulation.agents:,.0f}", *reversed(shares),
+            )  # fmt: skip
     console.print(table)
 
 
@@ -160,16 +259,90 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
     console.print(table)
 
 
-def measure_bank(console, overrides) -> None:
-    """Prints what a scene costs: seconds to build, and bytes."""
-    begin = time.perf_counter()
-    env = environment(["env.cache=null", "env.maps=16", "env.eval_maps=0", *overrides])
-    seconds = time.perf_counter() - begin
-    scenes = env.bank.kind.shape[0]
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(env.bank))
-    console.print(
-        f"bank: {seconds / scenes:.2f} s and {size / scenes / 1e6:.2f} MB per scene, {scenes} scenes"
-    )
+def measure_bank(console, cases, scenes: int, overrides) -> None:
+    """Prints what a scene costs: seconds to build, and bytes by part of the bank."""
+    table = Table(title=f"banks of {scenes} scenes", title_justify="left")
+    groups = {
+        "recordings": ("recording", "recorded"),
+        "routes": ("route", "gate_", "conflict", "junction"),
+        "contacts": ("near_",),
+        "views": ("view_", "spiral"),
+    }
+    for column in ("scene", "s/scene", "MB/scene", *groups, "rest"):
+        table.add_column(column, justify="right")
+    for label, given in cases.items():
+        begin = time.perf_counter()
+        bank = environment(
+            ["env.cache=null", f"env.maps={scenes}", "env.eval_maps=0", *given, *overrides]
+        ).bank
+        seconds = time.perf_counter() - begin
+        sizes = {name: leaf.nbytes / scenes for name, leaf in vars(bank).items() if leaf is not None}
+        parts = [
+            sum(size for name, size in sizes.items() if name.startswith(prefixes))
+            for prefixes in groups.values()
+        ]
+        parts.append(sum(sizes.values()) - sum(parts))
+        cells = (f"{part / 1e6:.3f}" for part in parts)
+        table.add_row(label, f"{seconds / scenes:.2f}", f"{sum(sizes.values()) / 1e6:.2f}", *cells)
+    console.print(table)
+
+
+def measure_structure(console, overrides, rates) -> None:
+    """Prints what PufferDrive's engine has to do per step of a learner, and what that takes here at least.
+
+    By its structure: for contacts it looks at every body and at the segments of 5 x 5 squares, whose edges it
+    tests against the four sides of the box; it shows all bodies, and up to 200 segments of 21 x 21 squares.
+    Bodies are those of the scenes; so are the segments around the learners' starts.
+    """
+    bank = jax.tree.map(np.asarray, environment([*SIZES[PARTS], *overrides]).bank)
+    near, shown, bodies = [], [], []
+    for scene in range(len(bank.kind)):
+        kind = bank.segment_kind[scene]
+        segment = bank.segment[scene]
+        square = np.floor(((segment[:, :2] + segment[:, 2:]) / 2 - bank.origin[scene]) / CELL)
+        learners = np.flatnonzero(bank.learner[scene])
+        own = np.floor((bank.recording[scene, 0, learners, :2] - bank.origin[scene]) / CELL)
+        apart = np.abs(square[None] - own[:, None]).max(-1)
+        near += ((apart <= NEAR) & (kind == EDGE)).sum(1).tolist()
+        drawn = (apart <= AROUND) & (kind >= 0) & (kind != CROSSWALK)
+        shown += np.minimum(drawn.sum(1), PUFFER_ROADS).tolist()
+        bodies += [int(bank.recorded[scene, 0].sum())] * len(learners)
+    near, shown, bodies = (float(np.mean(values)) for values in (near, shown, bodies))
+    floats = View(layout="puffer").size
+    # A segment has four coordinates and a type, a body a pose, a speed and a size.
+    work = {
+        "segments near: numbers read": (5 * near, rates[0]),
+        "segments near: tests against 4 sides": (4 * near, tests_per_second()),
+        "bodies, twice: numbers read": (2 * 6 * bodies, rates[0]),
+        "segments shown: numbers read": (5 * shown, rates[0]),
+        "observation: numbers written": (floats, writes_per_second()),
+    }
+    table = Table(title="PufferDrive's engine by its structure, per step of a learner", title_justify="left")
+    for column in ("work", "number", "us"):
+        table.add_column(column, justify="left" if column == "work" else "right")
+    total = 0.0
+    for what, (number, rate) in work.items():
+        total += number / rate
+        table.add_row(what, f"{number:,.0f}", f"{1e6 * number / rate:.2f}")
+    table.add_row("together", "", f"{1e6 * total:.2f}")
+    console.print(table)
+    console.print(f"at most {1 / total:,.0f} learner-steps/s of simulation on these cores")
+
+
+def tests_per_second(number: int = 1 << 18) -> float:
+    """How many tests of a box against a segment this machine makes per second."""
+    ends = jax.random.uniform(jax.random.key(0), (number, 4), minval=-5.0, maxval=5.0)
+    size = jnp.array([4.5, 2.0])
+
+    def test(ends):
+        return jnp.sum(meets_box(between(ends[:, :2], ends[:, 2:]), 0.0, 0.0, 1.0, 0.0, size))
+
+    return number / seconds_per_call(jax.jit(test), ends)
+
+
+def writes_per_second(number: int = 1 << 24) -> float:
+    """How many float32 this machine computes and writes one after the other per second."""
+    return number / seconds_per_call(jax.jit(lambda x: x * 2.0 + 1.0), jnp.ones(number))
 
 
 def main() -> None:
@@ -177,8 +350,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer sizes")
-    parser.add_argument("--only", choices=("speed", "parts", "bank"), help="one of the tables")
+    parser.add_argument("--quick", action="store_true", help="one case, few environments, no training")
+    parser.add_argument(
+        "--only", choices=("speed", "training", "parts", "bank", "structure"), help="one of the tables"
+    )
+    parser.add_argument("--case", default="", help="cases whose name begins so, e.g. 'A = N = 64'")
+    parser.add_argument("--envs", type=int, help="number of environments of speed and training")
     arguments, overrides = parser.parse_known_args()
     # A CPU is one device by default; one device per core runs environments in parallel.
     if jax.config.jax_num_cpu_devices < 1:
@@ -187,13 +364,32 @@ def main() -> None:
     console.print(
         f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)"
     )
-    console.print(f"this machine: {matmul_rate() / 1e9:,.0f} GFLOP/s, {gather_rate() / 1e6:,.0f} M gathers/s")
-    if arguments.only in (None, "parts"):
-        measure_parts(console, overrides)
-    if arguments.only in (None, "speed"):
-        measure_speed(console, (256,) if arguments.quick else (64, 256, 1024), overrides)
-    if arguments.only in (None, "bank"):
-        measure_bank(console, overrides)
+    rates = gather_rate(), matmul_rate()
+    console.print(f"this machine: {rates[1] / 1e9:,.0f} GFLOP/s, {rates[0] / 1e6:,.0f} M gathers/s")
+    cases = {label: given for label, given in SIZES.items() if label.startswith(arguments.case)}
+    quick = arguments.quick
+    if quick:
+        cases, overrides = {PARTS: SIZES[PARTS]}, ["env.maps=14", "env.eval_maps=0", *overrides]
+    tables = {
+        "parts": partial(measure_parts, console, overrides),
+        "speed": partial(
+            measure_speed, console, cases, _sizes(arguments, (64, 256, 1024), 256), overrides, rates
+        ),
+        "training": partial(
+            measure_training, console, cases, _sizes(arguments, (64, 256), 64), overrides, rates
+        ),
+        "bank": partial(measure_bank, console, cases, 7 if quick else 28, overrides),
+        "structure": partial(measure_structure, console, overrides, rates),
+    }
+    for name, measure in tables.items():
+        if arguments.only == name or (arguments.only is None and not (quick and name == "training")):
+            measure()
+
+
+def _sizes(arguments: argparse.Namespace, several: tuple[int, ...], one: int) -> tuple[int, ...]:
+    if arguments.envs is not None:
+        return (arguments.envs,)
+    return (one,) if arguments.quick else several
 
 
 if __name__ == "__main__":

@@ -194,6 +194,13 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, finished_r
     assert (tmp_path / "evaluation.json").is_file()
 
 
+def test_realism_needs_recordings(monkeypatch, finished_run, tmp_path):
+    output = tmp_path / "none"
+    with pytest.raises(command_line.UsageError, match="^--realism: f110 has no recordings to compare with$"):
+        run(monkeypatch, evaluate.main, finished_run, "--realism", "--output", output)
+    assert not output.exists()
+
+
 def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tmp_path):
     # On another map than line2 the standing attacker comes unasked.
     words = ("env.map=track:3", "--ladder", "--episodes", "2", "--output", tmp_path)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.drive import conditioning, others, rules, scripts
+from jaxmarl_echelon.envs.drive import conditioning, others, rules, scripts, signals
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
@@ -195,7 +195,7 @@ class Drive(Environment):
         happening = self._happening(state, moved, reached, before, jolt)
         moved = moved.replace(record=record_lib.advance(state.record, happening))
         gained = rules.distance(before, state.goal) - rules.distance(own, state.goal)
-        paid, memory = self._pay(moved, reached, jolt, gained, params)
+        paid, memory = self._pay(moved, reached, jolt, gained, self._ran(state, own), params)
         moved = moved.replace(paid=memory, earned=paid)
         moved, terminated = rules.ended(moved, reached, params)
         moved = rules.sent_on(key, self.simulation, moved, reached & ~terminated, params, self._new_goals)
@@ -220,7 +220,15 @@ class Drive(Environment):
             step=moved.step,
         )
 
-    def _pay(self, state: DriveState, reached, jolt, gained, params: DriveParams):
+    def _ran(self, state: DriveState, own: Motion) -> jax.Array:
+        """Who crossed the line of a red light in a step, bool `[A]`; nobody where lights are not enforced."""
+        if not self.simulation.enforces:
+            return jnp.zeros(state.alive.shape, bool)
+        before, length = self.simulation.learners((state.motion, self.bank.size[state.scene][:, 0]))
+        sample = self.simulation.init_step + state.step
+        return state.alive & signals.ran(self.bank, state.scene, sample, before, own, length)
+
+    def _pay(self, state: DriveState, reached, jolt, gained, ran, params: DriveParams):
         """Reward components `[A]` of a step, and the reward's memory."""
         record = state.record
         situation = Situation(
@@ -232,6 +240,7 @@ class Drive(Environment):
             limit=self._limit(state),
             displacement=record.displacement / jnp.maximum(record.recorded, 1),
             gained=gained,
+            ran=ran,
         )
         weights = conditioning.applied(params.reward, state.drawn)
         paid, memory = self.reward(weights, situation, state.paid)

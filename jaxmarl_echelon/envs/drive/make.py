@@ -22,6 +22,7 @@ from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 from jaxmarl_echelon.envs.drive.settings import DriveSettings, Limits
+from jaxmarl_echelon.envs.drive.signals import ENFORCE
 from jaxmarl_echelon.envs.drive.simulation import Simulation
 from jaxmarl_echelon.envs.drive.types import DriveParams
 from jaxmarl_echelon.envs.rewards import Reward
@@ -63,6 +64,7 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
     chosen = readers.from_flat(DriveSettings, given)
     driving, rules, observing = chosen.driving, chosen.rules, chosen.observing
     settings.check_condition(observing.condition, reward)
+    settings.check_lights(driving.lights, reward)
     limits = Limits(new_goals=rules.goal_behavior == "new_goal")
     params = DriveParams(
         reward=reward.params(),
@@ -86,11 +88,12 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         init_step=world.init_step,
         wheelbase=driving.wheelbase_ratio or moves.wheelbase,
         signed=driving.offroad_test == "signed",
+        enforces=driving.lights == ENFORCE,
         bikes=bool((np.asarray(bank.segment_kind) == BIKE_LANE).any()),
     )
     return Drive(
         simulation,
-        observing.view(driving.dynamics, world.control),
+        observing.view(driving, world.control, world.init_step),
         reward,
         params,
         steps=driving.steps,

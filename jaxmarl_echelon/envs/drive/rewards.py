@@ -38,6 +38,7 @@ class Situation:
       limit: speed limit of the lane, m/s; 0 if unknown.
       displacement: mean distance to the recording on the first attempt so far, m.
       gained: metres by which the goal came nearer.
+      ran: bool; crossed the line of a red light.
     """
 
     reached: jax.Array
@@ -48,6 +49,7 @@ class Situation:
     limit: jax.Array
     displacement: jax.Array
     gained: jax.Array
+    ran: jax.Array
 
 
 def goal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
@@ -79,6 +81,11 @@ def impact(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.
     """Charges the speed of contact."""
     speed = jnp.abs(situation.motion.speed)
     return jnp.where(situation.condition.colliding, -speed, 0.0), memory
+
+
+def red_light(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+    """Counts red lights that were run; only where `env.lights` is `enforce`."""
+    return situation.ran.astype(jnp.float32), memory
 
 
 def lane_align(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
@@ -149,6 +156,7 @@ COMPONENTS: dict[str, Component] = {
     "offroad": Component({"weight": -0.5}, offroad),
     "progress": Component({"weight": 0.0}, progress),
     "impact": Component({"weight": 0.0}, impact),
+    "red_light": Component({"weight": -0.5}, red_light),
     "lane_align": Component({"weight": 0.0, "velocity": 1.0}, lane_align),
     "lane_center": Component({"weight": 0.0, "bias": 0.0}, lane_center),
     "velocity": Component({"weight": 0.0}, velocity),

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.envs.drive import signals
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.codes import LIGHTS, ROUTE_POINTS
+from jaxmarl_echelon.envs.drive.codes import ROUTE_POINTS
 from jaxmarl_echelon.envs.drive.types import DT, Traffic
 from physics.bicycle import Motion, wrap
 from physics.car_following import acceleration
@@ -21,7 +22,6 @@ PIECES = 16
 DEFAULT_LIMIT = 10.0
 STOPPED = 0.5
 STOP_REACH = 3.0
-RED = tuple(LIGHTS.index(name) for name in ("stop", "arrow_stop", "flashing_stop"))
 TOLERANCE = 0.05  # m by which a front may be over the line and still wait
 LEAST_SPEED = 1.5  # m/s at which those that stand count as coming
 CLEARANCE = 4.0  # s by which a way that has priority must be free
@@ -238,11 +238,6 @@ def _held(bank, scene, sample, gates: _Approach) -> jax.Array:
     behind = bank.gate_junction[scene].astype(jnp.int32)
     within = jnp.any((behind[None] == junction[:, None, None]) & gates.inside[None], axis=-1)
     blocked = jnp.any(bank.conflict[scene] & (comes | within), axis=-1) & (junction >= 0)
-    waits = blocked | gates.must_stop | ((gates.light >= 0) & _red(bank, scene, sample, gates.light))
+    stops = signals.red(bank, scene, sample)[jnp.maximum(gates.light, 0)]
+    waits = blocked | gates.must_stop | ((gates.light >= 0) & stops)
     return jnp.where(gates.coming & waits, jnp.maximum(gates.gap, 0.0), CLEAR)
-
-
-def _red(bank, scene, sample, light) -> jax.Array:
-    states = bank.light[scene, jnp.clip(sample, 0, bank.light.shape[1] - 1)]
-    state = states[jnp.maximum(light, 0)]
-    return jnp.any(state[:, None] == jnp.array(RED, state.dtype), axis=-1)

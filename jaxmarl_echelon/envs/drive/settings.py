@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive import commands, conditioning, motion, others
+from jaxmarl_echelon.envs.drive import commands, conditioning, motion, others, signals
 from jaxmarl_echelon.envs.drive.codes import VIEW_EDGES, VIEW_LANES
 from jaxmarl_echelon.envs.drive.observing import layout
 from jaxmarl_echelon.envs.drive.observing.layout import View
@@ -33,12 +33,18 @@ from jaxmarl_echelon.envs.settings import (
 
 OFFROAD_TESTS = ("crossing", "signed")
 ANY_SPEED = 1e6
+RED_LIGHT = "red_light"
 MOST_PARTNERS = 63
 
 
 def _others(name: str, value) -> str | None:
     """Reads what drives other bodies; None for the default of the scenes."""
     return None if value is None else choice(name, value, others.KINDS)
+
+
+def _lights(name: str, value) -> str | None:
+    """Reads what lights are to learners; None for nothing."""
+    return None if value is None else choice(name, value, signals.KINDS)
 
 
 def _ratio(name: str, value) -> float | None:
@@ -56,6 +62,7 @@ class Driving(Settings):
     others: str | None = setting(None, _others)
     steps: int = setting(90, whole, 1, 10_000)
     offroad_test: str = setting("crossing", choice, OFFROAD_TESTS)
+    lights: str | None = setting(None, _lights)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class Observing(Settings):
     observe_time: bool = setting(False, switch)
     condition: Sequence[str] = setting((), choices, tuple(conditioning.BOUNDS))
 
-    def view(self, dynamics: str, control: str) -> View:
+    def view(self, driving: Driving, control: str, init_step: int) -> View:
         """The layout of observations."""
         return View(
             layout=self.layout,
@@ -91,10 +98,11 @@ class Observing(Settings):
             lanes=self.lanes,
             edges=self.edges,
             reach=self.reach,
-            jerk=dynamics == "jerk",
+            jerk=driving.dynamics == "jerk",
             types=control == "agents",
             time=self.observe_time,
             condition=self.condition,
+            lights=None if driving.lights is None else init_step,
         )
 
 
@@ -175,6 +183,13 @@ def change(params: DriveParams, given: Mapping[str, Any], limits: Limits, reward
     refuse_fixed(plain, (*READERS, "reward"))
     fields = read_fields(READERS, plain, limits)
     return params.replace(**fields, reward=reward.change(params.reward, weights))
+
+
+def check_lights(lights: str | None, reward: Reward) -> None:
+    """Raises a one-line ValueError for lights that are enforced by a reward that does not charge for them."""
+    if lights == signals.ENFORCE and RED_LIGHT not in reward.names:
+        component = f"+reward.components.{RED_LIGHT}={{weight: -0.5}}"
+        raise ValueError(f"env.lights={lights}: the reward has no component {RED_LIGHT}; add {component}")
 
 
 def check_condition(names: Sequence[str], reward: Reward) -> None:

@@ -31,6 +31,7 @@ class Simulation:
       wheelbase: in lengths of the body.
       signed: whether corners beyond the nearest edge are off the road as well.
       bikes: whether some lanes are for bicycles only.
+      enforces: whether learners pay for running red lights.
     """
 
     bank: SceneBank
@@ -42,6 +43,7 @@ class Simulation:
     wheelbase: float = 1.0
     signed: bool = False
     bikes: bool = False
+    enforces: bool = False
 
     def learners(self, values: Any) -> Any:
         """The learners' part of leaves `[N, ...]`."""

@@ -12,6 +12,7 @@ EGO_FIELDS = (
     "lane_cos", "lane_sin", "lane_found",
 )  # fmt: skip
 JERK_FIELDS = ("steering", "a_long", "a_lat")
+LIGHT_FIELDS = ("light_gap", "light_red", "light_found")
 TYPE_FIELDS = ("is_cyclist", "is_pedestrian")
 PARTNER_FIELDS = ("x", "y", "cos", "sin", "speed", "length", "width", "is_cyclist", "is_pedestrian")
 ROAD_FIELDS = ("x", "y", "half_length", "cos", "sin")
@@ -33,6 +34,7 @@ class View(NamedTuple):
       types: whether learners may be cyclists or pedestrians.
       time: whether the remaining share of the episode is shown.
       condition: names of the conditioned numbers.
+      lights: sample of the recording at which episodes begin, if learners see traffic lights; else None.
     """
 
     layout: str = COMPACT
@@ -44,6 +46,7 @@ class View(NamedTuple):
     types: bool = False
     time: bool = False
     condition: tuple[str, ...] = ()
+    lights: int | None = None
 
     @property
     def ego(self) -> tuple[str, ...]:
@@ -52,6 +55,7 @@ class View(NamedTuple):
         fields += JERK_FIELDS if self.jerk else ()
         fields += ("remaining",) if self.time else ()
         fields += TYPE_FIELDS if self.types else ()
+        fields += () if self.lights is None else LIGHT_FIELDS
         return fields + tuple(f"weight_{name}" for name in self.condition)
 
     @property

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.envs.drive import signals
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL
 from jaxmarl_echelon.envs.drive.conditioning import scaled
@@ -51,6 +52,9 @@ def _ego(view: View, bank: SceneBank, state: DriveState, own: Motion, steps: int
         columns.append(jnp.full(agents, 1 - state.step / steps))
     if view.types:
         columns += [kind == CYCLIST, kind == PEDESTRIAN]
+    if view.lights is not None:
+        light = signals.ahead(bank, state.scene, view.lights + state.step, own, size[:, 0])
+        columns += [light.gap / signals.REACH, light.red, light.found]
     columns += [scaled(name, state.drawn[name]) for name in view.condition]
     return jnp.stack([jnp.asarray(column, jnp.float32) for column in columns], axis=-1)
 

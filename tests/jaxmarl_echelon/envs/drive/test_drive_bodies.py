@@ -1,5 +1,7 @@
 """How bodies move and what they touch: spec drive 0.2, 0.4, 0.16, 0.20."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 from drive_runs import programs, scripted
 from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
 
-from jaxmarl_echelon.envs.drive import roads
-from jaxmarl_echelon.envs.drive.codes import EDGE, LANE
+from jaxmarl_echelon.envs.drive import others, roads, routes
+from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS
+from jaxmarl_echelon.envs.drive.scenes.host import Light, Road
+from jaxmarl_echelon.envs.drive.types import Traffic
 from physics.bicycle import Motion
 from physics.segments import between, match_lane, meets_box
 
@@ -105,8 +109,22 @@ def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
     np.testing.assert_allclose(roads.edge_distance(edges, there, outside)[0], 1.0, rtol=1e-6)
 
 
+def shown(state, time) -> dict[str, np.ndarray]:
+    """What an episode says of each learner: place, observation, reward and everything that is reported."""
+    reported = {name: np.asarray(x) for name, x in time.info.items() if x.ndim == 1}
+    place = {"x": np.asarray(state.motion.x)[:4], "y": np.asarray(state.motion.y)[:4]}
+    return (
+        reported
+        | place
+        | {
+            "obs": np.asarray(time.obs["vehicle"]),
+            "reward": np.asarray(time.reward["vehicle"]),
+        }
+    )
+
+
 def test_a_permutation_of_bodies_permutes_results(shared):
-    order = [2, 0, 3, 1, 4, 5, 6, 7]
+    order = [2, 0, 3, 1, 7, 5, 6, 4]
     moved = bank_of(scene([MIXED[i] for i in order]), scene(FOLLOWING), scene(MIXED, goal=25.0))
     rng = np.random.default_rng(3)
     actions = rng.integers(0, 91, (90, 4)).astype(np.int32)
@@ -114,11 +132,12 @@ def test_a_permutation_of_bodies_permutes_results(shared):
     for bank, chosen in ((small_bank(), actions), (moved, actions[:, order[:4]])):
         params, key = shared.in_scene(0), jax.random.key(0)
         state, time = shared._reset(key, params, bank)
-        for step in range(30):
+        for step in range(45):
             state, time = shared._step(key, state, chosen[step], params, bank)
-        results.append((np.asarray(state.motion.x)[:4], np.asarray(time.obs["vehicle"])))
-    np.testing.assert_allclose(results[0][0][order[:4]], results[1][0], atol=1e-4)
-    np.testing.assert_allclose(results[0][1][order[:4]], results[1][1], atol=1e-4)
+        results.append(shown(state, time))
+    assert results[0]["infractions"].any() and results[0]["infractions"].std() > 0
+    for name, values in results[0].items():
+        np.testing.assert_allclose(values[order[:4]], results[1][name], atol=1e-4, err_msg=name)
 
 
 def test_padding_changes_nothing(shared):
@@ -131,5 +150,50 @@ def test_padding_changes_nothing(shared):
         state, time = shared._reset(key, params, bank)
         for _ in range(20):
             state, time = shared._step(key, state, np.array([40, 50, 60, 70]), params, bank)
-        results.append(np.asarray(time.obs["vehicle"]))
-    np.testing.assert_array_equal(*results)
+        results.append(shown(state, time))
+    for name, values in results[0].items():
+        np.testing.assert_array_equal(values, results[1][name], err_msg=name)
+
+
+RED_UNTIL = 70
+LINE = 40.0
+
+
+@pytest.fixture(scope="module")
+def controlled():
+    """The way of a car at 8 m/s on a free road, towards a light that is red at first, and a stop sign."""
+    alone = scene(((10.0, -1.75, 0.0, 8.0, (4.5, 2.0, 1.5), 0),))
+    place = np.array([LINE + 10.0, -1.75])
+    red = np.where(np.arange(91) < RED_UNTIL, LIGHTS.index("stop"), LIGHTS.index("go"))
+    sign = Road("stop_sign", 17, 20, place[None] - [0.0, 3.0])
+    gated = (
+        alone,
+        replace(alone, lights=(Light(1, red, place + [10.0, 0.0]),)),
+        replace(alone, roads=(*alone.roads, sign)),
+    )
+    bank = bank_of(*gated, agents=1, bodies=1)
+
+    @jax.jit
+    def drive(chosen):
+        motion, present = others.recorded(bank, chosen, jnp.int32(0))
+        zero, no = jnp.zeros(1), jnp.zeros(1, bool)
+
+        def step(carry, sample):
+            moved = routes.follow(bank, chosen, sample, routes.Group(0, 1), carry[0], present, carry[1])
+            return moved, moved
+
+        start = motion, Traffic(arc=zero, served=no, seen=~no)
+        return jax.lax.scan(step, start, jnp.arange(90))[1]
+
+    return jax.vmap(drive)(jnp.arange(3))
+
+
+def test_red_lights_and_stop_signs_hold_drivers_until_they_may_go(controlled):
+    motion, traffic = controlled
+    front, speed = np.asarray(traffic.arc)[..., 0] + 2.25, np.asarray(motion.speed)[..., 0]
+    free, light, sign = range(3)
+    assert speed[free].min() > 7.5 and front[free, -1] > 70.0
+    assert front[light, :RED_UNTIL].max() <= LINE + 10.0 and front[light, -1] > LINE + 10.0
+    assert speed[light, :RED_UNTIL].min() < 2.5
+    stopped = speed[sign] < 0.5
+    assert stopped.any() and LINE - 3.0 < front[sign, stopped.argmax()] <= LINE and front[sign, -1] > LINE

@@ -20,7 +20,8 @@ ALL = {
 def rich():
     """The program with everything that the default leaves out."""
     env = drive(
-        reward=make_reward(ALL | {"lane_center": {"weight": 0.004}, "ade": {"weight": 0.1}}),
+        lights="enforce",
+        reward=make_reward(ALL | {"red_light": {}, "lane_center": {"weight": 0.004}, "ade": {"weight": 0.1}}),
         goal_behavior="new_goal",
         dynamics="jerk",
         actions="factored",
@@ -51,15 +52,16 @@ def test_new_goals_conditioning_and_the_layout_of_the_original(rich):
     idle = scripted(rich.env, "idle")
     states, times = rich.play(idle, 2)
     shown = times[0].obs["vehicle"]
-    assert shown.shape == (4, 1848 + 3 + 1 + 2)
-    weights = np.asarray(shown)[:, 7 + 3 + 1 : 7 + 3 + 1 + 2]
+    assert shown.shape == (4, 1848 + 3 + 1 + 3 + 2)
+    assert not np.asarray(shown)[:, 7 + 3 + 1 : 7 + 3 + 1 + 3].any(), "there is no light"
+    weights = np.asarray(shown)[:, 7 + 3 + 1 + 3 : 7 + 3 + 1 + 3 + 2]
     assert len(np.unique(weights)) == 8 and np.abs(weights).max() <= 1
     goals = np.stack([np.asarray(state.goal) for state in states])
     assert (goals[0] != goals[-1]).any(1).all(), "everybody reached a goal and got another one"
     assert np.isfinite(goals).all() and not np.asarray(states[-1].ghost).any()
     info = times[-1].info
     assert (np.asarray(info["goals_attempted"]) >= np.asarray(info["goals"])).all()
-    roads = np.asarray(shown)[0, 7 + 3 + 1 + 2 + 63 * 7 :].reshape(200, 7)
+    roads = np.asarray(shown)[0, 7 + 3 + 1 + 3 + 2 + 63 * 7 :].reshape(200, 7)
     assert set(np.unique(roads[roads.any(1)][:, 6])) == {0.0, 1.0, 2.0}
 
 
@@ -107,6 +109,8 @@ def test_segments_seen_lie_on_the_road():
         ({"goal_behavior": "vanish"}, "env.goal_behavior='vanish': unknown"),
         ({"goal_radius": 0.0}, "env.goal_radius=0.0: must be a number in"),
         ({"wheels": 4}, "env.wheels: unknown"),
+        ({"lights": "obey"}, "env.lights='obey': unknown"),
+        ({"lights": "enforce"}, "env.lights=enforce: the reward has no component red_light; add .reward"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(given, message):

@@ -1,18 +1,22 @@
 """Golden numbers of commands, features, rewards and measures: spec drive 5.4, 5.7, 5.11 to 5.19."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drive_scenes import small_bank
+from drive_scenes import FOLLOWING, bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
+from jaxmarl_echelon.envs.drive import conditioning, goals, rewards, signals
+from jaxmarl_echelon.envs.drive.codes import LIGHTS
 from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
 from jaxmarl_echelon.envs.drive.measures import realism, record, ride
 from jaxmarl_echelon.envs.drive.measures.record import Happening
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.scenes.host import Light, Road
 from jaxmarl_echelon.envs.drive.types import Condition
 from physics.bicycle import Motion
 from physics.segments import Lane, between
@@ -92,7 +96,7 @@ def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
     lane = no_lane(found=jnp.ones(1, bool), angle=jnp.array([angle]), offset=jnp.array([offset]))
     no, zero = jnp.zeros(1, bool), jnp.zeros(1)
     situation = rewards.Situation(
-        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero, zero
+        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero, zero, no
     )
     chosen = rewards.make_reward({name: weights})
     return float(chosen(chosen.params(), situation, chosen.init())[0][name][0])
@@ -134,6 +138,28 @@ def test_conditioned_weights_as_they_are_seen_and_applied():
     weights = {"collision": {"weight": jnp.float32(-0.5)}}
     drawn = conditioning.draw(jax.random.key(0), ("collision",), 5)
     close(conditioning.applied(weights, drawn)["collision"]["weight"], -drawn["collision"])
+
+
+def test_lights_concern_who_drives_towards_their_line():
+    until = 50
+    states = np.where(np.arange(91) < until, LIGHTS.index("arrow_stop"), LIGHTS.index("go"))
+    # The lane with this number begins at x = 60 m on the right half of the road.
+    lit = replace(scene(FOLLOWING), lights=(Light(1, states, np.array([60.0, -1.75])),))
+    bank, zero = bank_of(lit), jnp.int32(0)
+    line, level = np.asarray(bank.light_point[0, 0])
+    x = jnp.array([line - 20, line - 20, line - 20, line + 5, line - 60, line - 2.0])
+    y = jnp.array([level, level, level + 3.5, level, level, level])
+    heading = jnp.array([0.2, np.pi, 0, 0, 0, 0])
+    found = signals.ahead(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
+    np.testing.assert_array_equal(found.found, [True, False, False, False, False, True])
+    close(found.gap, [17.75, 0, 0, 0, 0, -0.25], atol=1e-4)
+    np.testing.assert_array_equal(found.red, found.found)
+    before, after = (
+        Motion(x[:1] * 0 + place, y[:1], heading[2:3], x[:1]) for place in (line - 2.5, line - 2.0)
+    )
+    for sample, moves, expected in ((0, (before, after), True), (until, (before, after), False)):
+        assert bool(signals.ran(bank, zero, jnp.int32(sample), *moves, jnp.full(1, 4.5))[0]) is expected
+    assert not bool(signals.ran(bank, zero, zero, after, before, jnp.full(1, 4.5))[0])
 
 
 def test_comfort():
@@ -212,6 +238,16 @@ def test_a_new_goal_lies_down_the_road():
     turned = np.asarray(many[:, 1]) > middle[1] + 5
     assert 10 < turned.sum() < 54, "successors are drawn"
     close(np.asarray(many)[~turned], np.broadcast_to(middle + [80.0, 0.0], many.shape)[~turned], atol=1e-3)
+
+
+def test_a_new_goal_lies_beyond_two_lanes():
+    ends = np.cumsum([0.0, 30.0, 25.0, 40.0])
+    lanes = [Road("lane", 2, nth, np.array([[ends[nth], 0.0], [ends[nth + 1], 0.0]])) for nth in range(3)]
+    bank = bank_of(replace(scene(FOLLOWING), roads=tuple(lanes)))
+    start, ahead = jnp.array([20.0]), jnp.array([40.0])
+    found = goals.walk(jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead)
+    first_of_third = np.asarray(bank.segment[0][int(bank.lane_first[0][2])])[:2]
+    close(found[0], first_of_third + [5.0, 0.0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
