@@ -20,7 +20,7 @@ from physics.segments import between
 
 FIRST = 10  # sample at which rollouts begin
 ROLLOUTS = 32
-FARTHEST = 70.0  # m between centres, from where on no box is nearer than the range of distances
+FARTHEST = 50.0  # m; distances beyond the range of their histogram need not be exact
 
 
 class Poses(NamedTuple):
@@ -160,12 +160,21 @@ def _nearest(own: np.ndarray, others: np.ndarray, size: np.ndarray, other_size: 
       other_size: `[N, 2]`.
     """
     away = np.hypot(*np.moveaxis(others[..., :2] - own[:, :, None, :2], -1, 0))
-    step, body, other = np.nonzero(away < FARTHEST)
-    found = np.full(others.shape[:3], FARTHEST)
-    found[step, body, other] = realism.rounded_distance(
-        own[step, body], size[body], others[step, body, other], other_size[other]
-    )
-    nearest = found.min(-1, initial=FARTHEST)
+    radius = np.hypot(*size.T)[:, None] / 2 + np.hypot(*other_size.T) / 2
+    # No box is nearer than this: of two axes at right angles one has at least this share of the distance.
+    least = np.where(np.isfinite(away), away / np.sqrt(2) - radius, np.inf)
+
+    def exact(pairs: np.ndarray) -> np.ndarray:
+        step, body, other = np.nonzero(pairs)
+        found = np.full(pairs.shape, FARTHEST)
+        found[step, body, other] = realism.rounded_distance(
+            own[step, body], size[body], others[step, body, other], other_size[other]
+        )
+        return found.min(-1)
+
+    likely = (np.arange(least.shape[-1]) == least.argmin(-1)[..., None]) & (least < FARTHEST)
+    nearest = exact(likely)
+    nearest = np.minimum(nearest, exact((least < nearest[..., None]) & ~likely))
     return np.where(np.isfinite(own[..., 0]), nearest, np.nan)
 
 
