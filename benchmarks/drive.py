@@ -326,7 +326,7 @@ def measure_structure(console, overrides, rates) -> None:
         table.add_row(what, f"{number:,.0f}", f"{1e6 * number / rate:.2f}")
     table.add_row("together", "", f"{1e6 * total:.2f}")
     console.print(table)
-    console.print(f"at most {1 / total:,.0f} learner-steps/s of simulation on these cores")
+    console.print(f"at most {1 / total:,.0f} learner-steps/s of simulation on one device like these")
 
 
 def tests_per_second(number: int = 1 << 18) -> float:
@@ -340,7 +340,7 @@ def tests_per_second(number: int = 1 << 18) -> float:
     return number / seconds_per_call(jax.jit(test), ends)
 
 
-def writes_per_second(number: int = 1 << 24) -> float:
+def writes_per_second(number: int = 1 << 18) -> float:
     """How many float32 this machine computes and writes one after the other per second."""
     return number / seconds_per_call(jax.jit(lambda x: x * 2.0 + 1.0), jnp.ones(number))
 
