@@ -106,9 +106,9 @@ def main() -> None:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
     for line in program.env.describe():
         console.print(line, markup=False, soft_wrap=True)
-    console.print(tables.actors(rows, episodes, program.env.spec))
-    for by_task in tables.tasks(tasks, program.env.spec):
-        console.print(by_task)
+    spec = program.env.spec
+    for table in (*tables.actors(rows, episodes, spec), *tables.tasks(tasks, spec)):
+        console.print(table)
     if not arguments.overrides:
         console.print(reproduction(program, config, state, facts["scores"]))
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")

@@ -1,16 +1,20 @@
 """Rich tables printed at the end of a run or evaluation."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from jaxmarl_echelon.tracking.formats import fixed, measured
 
+MOST_COLUMNS = 8
 
-def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> Table:
+
+def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
     """One row per actor: score with its interval, return, length, non-zero outcomes and measures.
+
+    Measures that do not fit beside these have a table of their own, with a column per actor.
 
     Args:
       rows: actor to its `eval_agg/...` values.
@@ -27,9 +31,10 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
     numbers = [
         name for name in numbers if any(abs(values[f"eval_agg/{name}"]) > 0 for values in rows.values())
     ]
+    beside = numbers if len(outcomes) + len(numbers) <= MOST_COLUMNS else []
     for column in ([f"{spec.score} [95 %]"] if scored else []) + ["return", "length"]:
         result.add_column(column, justify="right", no_wrap=True)
-    for name in (*outcomes, *numbers):
+    for name in (*outcomes, *beside):
         result.add_column(name.rpartition("outcome/")[2].replace("_", " "), justify="right")
     for actor, values in rows.items():
         cells = [actor]
@@ -38,7 +43,21 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
             cells.append(interval(*(values[f"eval_agg/{name}"] for name in names)))
         cells += [fixed(values["eval_agg/avg_reward"], 1), fixed(values["eval_agg/avg_episode_length"], 0)]
         cells += [fixed(values[name], 2) for name in outcomes]
-        result.add_row(*cells, *(fixed(values[f"eval_agg/{name}"], 2) for name in numbers))
+        result.add_row(*cells, *(fixed(values[f"eval_agg/{name}"], 2) for name in beside))
+    if len(beside) == len(numbers):
+        return [result]
+    below = {name: [fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
+    return [result, _by_row("measures", rows, below)]
+
+
+def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> Table:
+    """A table of named rows of cells."""
+    result = Table(title=title, title_justify="left")
+    result.add_column("", no_wrap=True)
+    for column in columns:
+        result.add_column(column, justify="right")
+    for name, cells in rows.items():
+        result.add_row(name.replace("_", " "), *cells)
     return result
 
 
@@ -51,42 +70,26 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
       rows: actor to task to its `eval_agg/...` values.
       spec: the environment's `EnvSpec`.
     """
-    first = next(iter(rows.values()))
+    (name, first), *_ = rows.items()
     if not first:
         return []
-    compared = Table(title=f"{spec.score} by task", title_justify="left")
-    compared.add_column("actor", no_wrap=True)
-    for name in first:
-        compared.add_column(name, justify="right")
-    for actor, found in rows.items():
-        shares = (values[f"eval_agg/{spec.score_column}"] for values in found.values())
-        compared.add_row(actor, *(fixed(share, 2) for share in shares))
-    named = {f"eval_agg/outcome/{name}": name for name in spec.outcomes}
-    named |= {f"eval_agg/{one.column}": one.name for one in spec.measures if one.kind == "rate"}
-    named["eval_agg/worst_decile"] = "worst_decile"
-    occurs = {key for values in first.values() for key in named if values.get(key, 0.0) > 0}
-    named = {key: name for key, name in named.items() if key in occurs}
-    detailed = Table(title=f"{next(iter(rows))} by task", title_justify="left")
-    detailed.add_column("task", no_wrap=True)
-    detailed.add_column(f"{spec.score} [95 %]", justify="right", no_wrap=True)
-    for name in named.values():
-        detailed.add_column(name.replace("_", " "), justify="right")
-    scored = spec.score_column, f"{spec.score}_low", f"{spec.score}_high"
-    for task, values in first.items():
-        score = interval(*(values[f"eval_agg/{name}"] for name in scored))
-        detailed.add_row(task, score, *(fixed(values[key], 2) for key in named))
-    return [compared, detailed]
+
+    def cells(found: Mapping[str, Mapping[str, float]], column: str) -> list[str]:
+        return [fixed(values.get(f"eval_agg/{column}", math.nan), 2) for values in found.values()]
+
+    scores = {actor: cells(found, spec.score_column) for actor, found in rows.items()}
+    named = [f"outcome/{outcome}" for outcome in spec.outcomes]
+    named += [*(one.column for one in spec.measures if one.kind == "rate"), "worst_decile"]
+    named = [key for key in named if any(one.get(f"eval_agg/{key}", 0.0) > 0 for one in first.values())]
+    rates = {key.removeprefix("outcome/"): cells(first, key) for key in named}
+    return [_by_row(f"{spec.score} by task", first, scores), _by_row(f"{name} by task", first, rates)]
 
 
 def realism(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """One row per score, one column per actor: how alike its rollouts and the recordings are."""
-    result = Table(title="rollouts beside recordings", title_justify="left")
-    result.add_column("score", no_wrap=True)
-    for actor in rows:
-        result.add_column(actor, justify="right")
-    for name in next(iter(rows.values())):
-        result.add_row(name.replace("_", " "), *(measured(values[name]) for values in rows.values()))
-    return result
+    names = next(iter(rows.values()))
+    cells = {name: [measured(values[name]) for values in rows.values()] for name in names}
+    return _by_row("rollouts beside recordings", rows, cells)
 
 
 def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:

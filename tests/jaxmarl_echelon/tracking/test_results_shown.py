@@ -82,12 +82,25 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     spec = declared(tmp_path).spec
     rows = {"policy": {f"eval_agg/{k}": v for k, v in (EVALUATED | {"reward_components/speed": 9.0}).items()}}
     console = make_console(120, 20, color_system=None)
-    console.print(tables.actors(rows, 8, spec))
+    (table,) = tables.actors(rows, 8, spec)
+    console.print(table)
     text = console.file.getvalue()
     assert "quality [95 %]" in text and "0.62 [0.50, 0.75]" in text
     assert "laps" in text and "3.50" in text and "delivered rate" in text
     # Nobody collided, and what is paid is no result for people.
     assert "collisions" not in text and "speed" not in text
+
+
+def test_many_measures_have_a_table_of_their_own(tmp_path):
+    many = tuple(results.Result(f"measure_{nth}") for nth in range(tables.MOST_COLUMNS + 1))
+    spec = EnvSpec("yard", 1, (), 0.1, 100, (results.Result("quality"), *many), score="quality")
+    values = EVALUATED | {one.name: float(nth + 1) for nth, one in enumerate(many)}
+    rows = {name: {f"eval_agg/{key}": value for key, value in values.items()} for name in ("policy", "none")}
+    console = make_console(120, 40, color_system=None)
+    for table in tables.actors(rows, 8, spec):
+        console.print(table)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["│", "measure", "8", "│", "9.00", "│", "9.00", "│"] in lines
 
 
 def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path):
@@ -102,7 +115,7 @@ def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path)
     assert any(line.split()[1::2] == ["standing", "0.25", "0.25"] for line in lines)
     console.print(detailed)
     text = console.file.getvalue()
-    assert "0.62 [0.50, 0.75]" in text and "delivered" in text and "0.38" in text and "laps" not in text
+    assert "delivered rate" in text and "0.38" in text and "laps" not in text
     assert tables.tasks({"policy": {}}, spec) == []
 
 

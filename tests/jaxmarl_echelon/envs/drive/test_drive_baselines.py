@@ -54,7 +54,8 @@ def play():
         action = script
         if isinstance(script, str):
             action = env.scripts[script].act(jax.random.key(0), (), None, None)[1]
-        info = episodes(jnp.broadcast_to(action, (env.simulation.agents,)), env.world)
+        action = jnp.broadcast_to(jnp.asarray(action, jnp.int32), (env.simulation.agents,))
+        info = episodes(action, env.world)
         there = np.asarray(bank.learner)
         per_learner = {name: np.where(there, x, 0.0) for name, x in info.items() if x.ndim == 2}
         return {name: x.sum(1) / there.sum(1) for name, x in per_learner.items()}, there.sum(1)
@@ -89,7 +90,7 @@ def test_rolling_on_is_not_enough(play):
 @pytest.mark.parametrize(
     "script, solved",
     [
-        ("replay", {"straight", "two_agents", "follow", "turn", "s_curve", "u_turn", "crossing"}),
+        ("replay", {"straight", "two_agents", "follow", "turn", "s_curve", "u_turn"}),
         (FASTER, {"straight", "two_agents", "hidden_goal"}),
         (BACKWARDS, {"reverse"}),
     ],
