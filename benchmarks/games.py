@@ -1,13 +1,14 @@
 """Turn games: how fast they are played, and what self-play learns in them.
 
-    python benchmarks/games.py rates [--pgx PYTHON]
-    python benchmarks/games.py kuhn [--game leduc] [--steps 2000000] [--seeds 3]
-    python benchmarks/games.py play tictactoe connect4 [--seeds 3]
+    python benchmarks/games.py rates [GAME ...] [--pgx PYTHON]
+    python benchmarks/games.py hidden kuhn leduc [--seeds 3] [KEY=VALUE ...]
+    python benchmarks/games.py play tictactoe connect4 [--seeds 3] [--games 1000] [KEY=VALUE ...]
 
 `rates`: games per second of random legal play, 1024 games side by side with automatic resets, beside those of
 PGX (Koyamada et al. 2023) where PYTHON has it (`pip install pgx` in an environment of its own); only the
-ratios mean something on another machine. `kuhn`: mirror self-play by PPO, and how exploitable, exactly, the
-last policy and the average over the run are. `play`: mirror self-play by PPO, scored against every script.
+ratios mean something on another machine. `hidden`: PPO with the game's tuning, by default against itself, and
+how exploitable, exactly, its last policy and averages over the run are. `play`: likewise, scored against
+every script, and exactly against perfect play where the game is small.
 """
 
 import argparse
@@ -30,6 +31,7 @@ PEERS = {
     "leduc": "leduc_holdem",
     "othello": "othello",
 }
+EXACT = ("tictactoe", "nim")
 ALL = (*PEERS, "nim", "liarsdice", "simpletak", "negotiation", "rps", "words")
 
 
@@ -101,9 +103,9 @@ def peer_rate(name: str) -> dict[str, float]:
     return measured(advance, init(jax.random.split(jax.random.key(0), GAMES_SIDE_BY_SIDE)))
 
 
-def rates(python: str | None) -> None:
-    """Prints games per second of every game, and PGX's where there are any."""
-    for name in ALL:
+def rates(names: list[str], python: str | None) -> None:
+    """Prints games per second of some games, and PGX's where there are any."""
+    for name in names:
         own = own_rate(name)
         line = f"{name:12s} {own['games']:12,.0f} games/s {own['plies']:13,.0f} plies/s"
         if python and name in PEERS:
@@ -128,7 +130,7 @@ def updates(program, number: int):
 
 
 def trainings(overrides: list[str], seeds: int):
-    """Yields seed, number of updates, the program of PPO against itself, and its first state."""
+    """Yields seed, number of updates, the program of a training, and its first state."""
     from jaxmarl_echelon import read_config
     from jaxmarl_echelon.training.program import make_program
 
@@ -139,8 +141,8 @@ def trainings(overrides: list[str], seeds: int):
         yield seed, config.updates, program, begin(jax.random.key(seed))
 
 
-def kuhn(game: str, overrides: list[str], seeds: int, snapshots: int = 100) -> None:
-    """Prints exact NashConv of the last policy, and of averages over all and the second half of the run."""
+def hidden(game: str, overrides: list[str], seeds: int, snapshots: int = 100) -> None:
+    """Prints exact NashConv of the last policy, and of averages over all and late parts of the run."""
     from jaxmarl_echelon.envs.textgames import exploitability as ex
 
     step = None
@@ -155,24 +157,69 @@ def kuhn(game: str, overrides: list[str], seeds: int, snapshots: int = 100) -> N
             run = step(run)
             policies.append(ex.legal_probabilities(tree, table(run.policies["player"])))
         seconds = time.perf_counter() - begin
-        half = np.stack(policies[len(policies) // 2 :])
-        average = ex.mixture(tree, half)
-        conv = {
-            "last": policies[-1],
-            "average": ex.mixture(tree, np.stack(policies)),
-            "average of the second half": average,
-        }
-        shown = ", ".join(f"{name} {ex.nash_conv(tree, policy):.4f}" for name, policy in conv.items())
-        each = [ex.nash_conv(tree, policy) for policy in half]
+        policies = np.stack(policies)
+        each = np.array([ex.nash_conv(tree, policy) for policy in policies])
+        parts = {"all": 0, "second half": len(each) // 2, "last quarter": 3 * len(each) // 4}
+        averages = {name: ex.mixture(tree, policies[first:]) for name, first in parts.items()}
+        shown = ", ".join(f"{name} {ex.nash_conv(tree, policy):.4f}" for name, policy in averages.items())
+        late = each[parts["second half"] :]
+        value = ex.values(tree, averages["second half"])[0]
         print(
-            f"{game} seed {seed}: NashConv {shown}; single policies of that half {min(each):.3f} to "
-            f"{max(each):.3f}; value {ex.values(tree, average)[0]:+.4f}; {seconds:.0f} s",
+            f"{game} seed {seed}: NashConv last {each[-1]:.4f}; averages {shown}; single policies of the "
+            f"second half {late.min():.3f} to {late.max():.3f}; value {value:+.4f}; {seconds:.0f} s",
             flush=True,
         )
+        tenths = (f"{part.mean():.2f}" for part in np.array_split(each, 10))
+        print(f"  single policies by tenths of the run: {' '.join(tenths)}", flush=True)
 
 
-def play(game: str, overrides: list[str], seeds: int, games: int = 1000) -> None:
-    """Prints results of the trained policy against every script, in alternating seats."""
+def losing(env, agent):
+    """`(policy state) -> text`: how a policy's surest moves fare against perfect play, over all lines of it.
+
+    Perfect play is any move that keeps the position's value. Counted are lines of play that the policy
+    loses, and the chance of a loss if such moves are drawn evenly, by the policy's seat; last, lines that
+    it loses against any legal moves.
+    """
+    from jaxmarl_echelon.envs.textgames import positions
+
+    found = list(positions.levels(env.rules))
+    keeps = positions.keeping(found, positions.values(found))
+    obs, legal = (
+        np.concatenate(x) for x in zip(*((seen(env.rules, x), x.legal) for x in found), strict=True)
+    )
+    legal |= ~legal.any(1, keepdims=True)
+    carry, reset = agent.initial_carry((len(obs), 1)), jnp.zeros(len(obs), bool)
+    choose = jax.jit(lambda state: agent.greedy(state, obs[:, None], carry, reset, legal[:, None])[0])
+    bounds = np.cumsum([len(level.turn) for level in found])[:-1]
+
+    def tell(state):
+        own = np.split(np.eye(legal.shape[1])[np.asarray(choose(state)).reshape(-1)], bounds)
+        parts = []
+        for seat, lost in ((0, 2), (1, 0)):
+            even = [keep / np.maximum(keep.sum(1, keepdims=True), 1) for keep in keeps]
+            lines, chance, any_line = (
+                positions.endings(
+                    found,
+                    [
+                        np.where((level.turn == seat)[:, None], mine, other)
+                        for level, mine, other in zip(found, own, others, strict=True)
+                    ],
+                )[lost]
+                for others in (keeps, even, [level.legal for level in found])
+            )
+            parts.append(f"seat {seat} {lines:.0f} lines ({100 * chance:.2f} %), {any_line:.0f} of any")
+        return "lost to perfect play: " + "; ".join(parts)
+
+    return tell
+
+
+def seen(rules, level) -> np.ndarray:
+    """Observations `[M, F]` of the seats that are due."""
+    return np.asarray(jax.jit(jax.vmap(rules.observe))(level.state, level.turn))
+
+
+def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
+    """Prints results of the trained policy against every script, in alternating seats, and exact ones."""
     from jaxmarl_echelon.training import controllers, evaluation
 
     train = None
@@ -194,6 +241,7 @@ def play(game: str, overrides: list[str], seeds: int, games: int = 1000) -> None
                 return evaluation.summary(result, env.spec, "player")
 
             scored = {name: jax.jit(partial(against, name)) for name in env.scripts}
+            told = losing(env, program.agents["player"]) if game in EXACT else None
         begin = time.perf_counter()
         run = jax.block_until_ready(train(run))
         seconds, parts = time.perf_counter() - begin, []
@@ -201,6 +249,8 @@ def play(game: str, overrides: list[str], seeds: int, games: int = 1000) -> None
             found = score(run)
             shares = (f"{100 * found[f'eval_agg/{one}_rate']:.1f}" for one in ("win", "loss", "draw"))
             parts.append(f"{name} {' / '.join(shares)}")
+        if told:
+            parts.append(told(run.policies["player"]))
         print(
             f"{game} seed {seed}: win / loss / draw % against {'; '.join(parts)}; {seconds:.0f} s", flush=True
         )
@@ -211,23 +261,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("rates", "kuhn", "play", "peer"))
-    parser.add_argument("names", nargs="*", help="games of `play`, overrides KEY=VALUE")
+    parser.add_argument("what", choices=("rates", "hidden", "play", "peer"))
+    parser.add_argument("names", nargs="*", help="games, overrides KEY=VALUE")
     parser.add_argument("--pgx", help="a Python that has PGX")
-    parser.add_argument("--game", default="kuhn", help="kuhn, leduc or liarsdice, for `kuhn`")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--games", type=int, default=1000, help="against each script")
     given = parser.parse_intermixed_args()
     overrides = [name for name in given.names if "=" in name]
     games = [name for name in given.names if "=" not in name]
     if given.what == "peer":
         print(json.dumps(peer_rate(*games)))
     elif given.what == "rates":
-        rates(given.pgx)
-    elif given.what == "kuhn":
-        kuhn(given.game, overrides, given.seeds)
+        rates(games or list(ALL), given.pgx)
     else:
         for game in games:
-            play(game, overrides, given.seeds)
+            if given.what == "hidden":
+                hidden(game, overrides, given.seeds)
+            else:
+                play(game, overrides, given.seeds, given.games)
 
 
 if __name__ == "__main__":
