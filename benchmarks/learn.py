@@ -4,10 +4,10 @@
 
 Every training is `python -m jaxmarl_echelon.train` with `seeds=N`, one vmapped program. Its last and its
 best policies are scored, deterministically, on episodes that neither trained nor chose them. Scores are
-success rates, or mean returns where an environment knows no success. Shown is the interquartile mean over
-seeds with the interval of a percentile bootstrap. A training whose last policies score less than its bar
-(or, for a control, more than that) makes the exit status 1. Without names those of `QUICK` run, each a
-matter of minutes.
+success rates, mean returns where an environment knows no success, or exact exploitability. Shown is the
+interquartile mean over seeds with the interval of a percentile bootstrap. A training whose last policies
+score less than its bar (or, for a control, more than that) makes the exit status 1. Without names those of
+`QUICK` run, each a matter of minutes.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +28,9 @@ from rich.table import Table
 from scipy import stats
 
 from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon.envs.textgames import exploitability
 from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.program import Program
 
 BEGIN, END = "<!-- learn: begin -->", "<!-- learn: end -->"
 CHECKPOINTS = ("latest", "best_eval")
@@ -40,6 +44,8 @@ class Training(NamedTuple):
       seeds: number of seeds.
       least, most: bounds on the interquartile mean of the last policies' scores.
       episodes: episodes per final evaluation.
+      exploitability: whether the score is how exploitable a policy is, exactly (a small game with hidden
+        information), instead of what it gets in evaluations.
       maps: whether it needs the folder `--maps`, substituted for MAPS in its overrides; TEACHER is
         substituted by the first seed of the training `f110` in the same output folder.
     """
@@ -49,6 +55,7 @@ class Training(NamedTuple):
     least: float = -math.inf
     most: float = math.inf
     episodes: int = 512
+    exploitability: bool = False
     maps: bool = False
 
 
@@ -67,6 +74,7 @@ SMALL = (
     "algo.widths=[32]",
     "total_env_steps=524288",
 )
+POOLED = ("controllers.player=pool:player", "pool=scripts")
 QUICK = {
     "pendulum_sac": Training(("env=gymnax/Pendulum-v1", "algo=sac"), least=-200.0),
     "pendulum_td3": Training(("env=gymnax/Pendulum-v1", "algo=td3"), least=-200.0),
@@ -81,6 +89,20 @@ QUICK = {
     "f110": Training(("env=f110", "algo=ppo"), least=0.95),
     "kickstart": Training((*SMALL, "algo.teacher=TEACHER"), seeds=3, least=0.9),
     "kickstart_alone": Training(SMALL, seeds=3, most=0.5),
+    "kuhn": Training(("env=textgames/kuhn", "algo=ppo"), seeds=3, most=0.05, exploitability=True),
+    # Perfect play cannot be beaten: half a point is a draw, in every game.
+    "tictactoe": Training(
+        (
+            "env=textgames/tictactoe",
+            "algo=ppo",
+            "env.opponent=perfect",
+            *POOLED,
+            "pool.fixed=[random,perfect]",
+            "total_env_steps=2000000",
+        ),
+        seeds=3,
+        least=0.5,
+    ),
 }
 LONG = {
     "phased26_ppo": Training(
@@ -152,13 +174,7 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
     """Name of the measure, and by checkpoint the members' scores on held-out episodes of their seeds."""
     _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
-    rated = program.env.spec.score is not None
-
-    @jax.jit
-    def play(state, key):
-        result = program.evaluate(state, key, episodes=training.episodes)
-        return result.score(program.env.spec) if rated else result.mean_return(program.role).mean()
-
+    measure, play = scorer(program, training)
     scores = {name: [] for name in CHECKPOINTS}
     for member in members:
         for name, found in scores.items():
@@ -166,7 +182,28 @@ def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str
             key = stream_key(checkpoints.metadata(folder)["config"]["seed"], Stream.FINAL)
             state = checkpoints.restore(folder, jax.eval_shape(lambda: like))
             found.append(float(play(state, key)))
-    return "success" if rated else "return", scores
+    return measure, scores
+
+
+def scorer(program: Program, training: Training) -> tuple[str, Callable]:
+    """Name of the measure, and `(run state, key) -> score`."""
+    if training.exploitability:
+        tree = exploitability.tree(program.env.rules)
+        table = jax.jit(partial(exploitability.probabilities, tree, program.agents[program.role]))
+
+        def exploited(state, _):
+            policy = exploitability.legal_probabilities(tree, table(state.policies[program.role]))
+            return exploitability.nash_conv(tree, policy) / 2
+
+        return "exploitability", exploited
+    rated = program.env.spec.score is not None
+
+    @jax.jit
+    def play(state, key):
+        result = program.evaluate(state, key, episodes=training.episodes)
+        return result.score(program.env.spec) if rated else result.mean_return(program.role).mean()
+
+    return "success" if rated else "return", play
 
 
 def write_table(path: Path, rows: dict[str, Scores]) -> None:
