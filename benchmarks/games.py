@@ -3,12 +3,13 @@
     python benchmarks/games.py rates [GAME ...] [--pgx PYTHON]
     python benchmarks/games.py hidden kuhn leduc [--seeds 3] [KEY=VALUE ...]
     python benchmarks/games.py play tictactoe connect4 [--seeds 3] [--games 1000] [KEY=VALUE ...]
+    python benchmarks/games.py score RUN ... [--games 1000]
 
 `rates`: games per second of random legal play, 1024 games side by side with automatic resets, beside those of
 PGX (Koyamada et al. 2023) where PYTHON has it (`pip install pgx` in an environment of its own); only the
 ratios mean something on another machine. `hidden`: PPO with the game's tuning, by default against itself, and
 how exploitable, exactly, its last policy and averages over the run are. `play`: likewise, scored against
-every script, and exactly against perfect play where the game is small.
+every script, and exactly against perfect play where the game is small; `score` does that for finished runs.
 """
 
 import argparse
@@ -55,13 +56,24 @@ def measured(advance, carry) -> dict[str, float]:
 
 
 def own_rate(name: str) -> dict[str, float]:
-    """Random legal play through `episodes.step`, with results and resets."""
+    """Random legal play through `episodes.step`, with results and resets; one action per ply, as PGX's."""
     from jaxmarl_echelon import make
     from jaxmarl_echelon.envs import episodes
-    from jaxmarl_echelon.envs.checks import random_actions
     from jaxmarl_echelon.envs.episodes import Drawn
+    from jaxmarl_echelon.envs.spaces import Discrete
 
     env = make(f"textgames/{name}")
+    space, seats = env.spec.roles[0].action, env.spec.turns
+
+    def legal_action(key, time):
+        due = time.alive["player"]
+        mask = jnp.any(due[..., None] & time.action_mask["player"], axis=1)
+        if isinstance(space, Discrete):
+            chosen = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf), axis=-1)
+        else:
+            chosen = jax.vmap(space.sample)(jax.random.split(key, GAMES_SIDE_BY_SIDE), mask)
+        everyone = jnp.broadcast_to(chosen[:, None], (GAMES_SIDE_BY_SIDE, seats, *space.shape))
+        return {"player": everyone}
 
     def draw(key):
         del key
@@ -69,9 +81,7 @@ def own_rate(name: str) -> dict[str, float]:
 
     def ply(running, key):
         key_act, key_step = jax.random.split(key)
-        keys = jax.random.split(key_act, GAMES_SIDE_BY_SIDE)
-        actions = jax.vmap(partial(random_actions, env.spec))(keys, running.time)
-        running, stepped = episodes.step(env, key_step, running, actions, draw)
+        running, stepped = episodes.step(env, key_step, running, legal_action(key_act, running.time), draw)
         return running, jnp.sum(stepped.finished.mask)
 
     def advance(key, running):
@@ -218,42 +228,58 @@ def seen(rules, level) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(rules.observe))(level.state, level.turn))
 
 
-def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
-    """Prints results of the trained policy against every script, in alternating seats, and exact ones."""
+def scorers(program, games: int):
+    """`(run state) -> text`: wins, losses and draws, in alternating seats, against every script."""
     from jaxmarl_echelon.training import controllers, evaluation
 
-    train = None
-    # Scripts take the other seats here, in place of the environment's own opponent.
-    overrides = [f"env=textgames/{game}", "env.opponent=null", *overrides]
-    for seed, number, program, run in trainings(overrides, seeds):
-        env = program.env
-        if train is None:
-            train = updates(program, number)
+    def against(name, run):
+        def seats(env):
+            script = controllers.script(controllers.find_script(env, "player", name))
+            mine = program.controllers(env)["player"]
+            return {"player": controllers.against(mine, script, env.spec.turns)}
 
-            def against(name, run, env=env, program=program):
-                def seats(env):
-                    script = controllers.script(controllers.find_script(env, "player", name))
-                    mine = program.controllers(env)["player"]
-                    return {"player": controllers.against(mine, script, env.spec.turns)}
+        result = program.evaluate_as(seats, run.policies, run, jax.random.key(99), episodes=games)
+        return evaluation.summary(result, program.env.spec, "player")
 
-                key = jax.random.key(99)
-                result = program.evaluate_as(seats, run.policies, run, key, episodes=games)
-                return evaluation.summary(result, env.spec, "player")
+    scored = {name: jax.jit(partial(against, name)) for name in program.env.scripts}
+    told = losing(program.env, program.agents["player"]) if program.env.rules.name in EXACT else None
 
-            scored = {name: jax.jit(partial(against, name)) for name in env.scripts}
-            told = losing(env, program.agents["player"]) if game in EXACT else None
-        begin = time.perf_counter()
-        run = jax.block_until_ready(train(run))
-        seconds, parts = time.perf_counter() - begin, []
+    def tell(run):
+        parts = []
         for name, score in scored.items():
             found = score(run)
             shares = (f"{100 * found[f'eval_agg/{one}_rate']:.1f}" for one in ("win", "loss", "draw"))
             parts.append(f"{name} {' / '.join(shares)}")
         if told:
             parts.append(told(run.policies["player"]))
-        print(
-            f"{game} seed {seed}: win / loss / draw % against {'; '.join(parts)}; {seconds:.0f} s", flush=True
-        )
+        return f"win / loss / draw % against {'; '.join(parts)}"
+
+    return tell
+
+
+def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
+    """Trains, and prints results against every script, and exact ones where the game is small."""
+    train = None
+    # Scripts take the other seats here, in place of the environment's own opponent.
+    overrides = [f"env=textgames/{game}", "env.opponent=null", *overrides]
+    for seed, number, program, run in trainings(overrides, seeds):
+        if train is None:
+            train, tell = updates(program, number), scorers(program, games)
+        begin = time.perf_counter()
+        run = jax.block_until_ready(train(run))
+        seconds = time.perf_counter() - begin
+        print(f"{game} seed {seed}: {tell(run)}; {seconds:.0f} s", flush=True)
+
+
+def score_finished(paths: list[str], games: int) -> None:
+    """The same of the last policies of finished runs, all of one game and network."""
+    from jaxmarl_echelon import evaluate
+
+    tell = None
+    for path in paths:
+        *_, program, run = evaluate.load(path, "latest", ["env.opponent=null"])
+        tell = tell or scorers(program, games)
+        print(f"{path}: {tell(run)}", flush=True)
 
 
 def main() -> None:
@@ -261,8 +287,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("rates", "hidden", "play", "peer"))
-    parser.add_argument("names", nargs="*", help="games, overrides KEY=VALUE")
+    parser.add_argument("what", choices=("rates", "hidden", "play", "score", "peer"))
+    parser.add_argument("names", nargs="*", help="games or runs, overrides KEY=VALUE")
     parser.add_argument("--pgx", help="a Python that has PGX")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--games", type=int, default=1000, help="against each script")
@@ -273,6 +299,8 @@ def main() -> None:
         print(json.dumps(peer_rate(*games)))
     elif given.what == "rates":
         rates(games or list(ALL), given.pgx)
+    elif given.what == "score":
+        score_finished(games, given.games)
     else:
         for game in games:
             if given.what == "hidden":

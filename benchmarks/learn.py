@@ -129,6 +129,22 @@ LONG = {
         maps=True,
     ),
     "echelon": Training(("env=echelon", "algo=ppo"), seeds=3, episodes=256),
+    # Scored against a full search of two plies, which it meets in training as well.
+    "connect4": Training(
+        (
+            "env=textgames/connect4",
+            "algo=ppo",
+            "env.depths=[1,2,4]",
+            "env.opponent=lookahead_2",
+            "controllers.player=pool:player",
+            "pool.weight=var",
+            "pool.fixed=[greedy_win,lookahead_1,lookahead_2]",
+            "eval_every=100",
+            "checkpoint_every=100",
+        ),
+        seeds=3,
+        episodes=256,
+    ),
 }
 TRAININGS = QUICK | LONG
 
