@@ -13,6 +13,7 @@ trace, and compared with the rates at which this machine gathers at random and m
 import argparse
 import math
 import os
+import sys
 import time
 from functools import partial
 from typing import NamedTuple
@@ -360,7 +361,7 @@ def main() -> None:
     # A CPU is one device by default; one device per core runs environments in parallel.
     if jax.config.jax_num_cpu_devices < 1:
         jax.config.update("jax_num_cpu_devices", os.cpu_count())
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(
         f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {jax.local_device_count()} device(s)"
     )
