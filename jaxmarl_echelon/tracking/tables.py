@@ -81,7 +81,7 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
     named = [f"outcome/{outcome}" for outcome in spec.outcomes]
     named += [*(one.column for one in spec.measures if one.kind == "rate"), "worst_decile"]
     named = [key for key in named if any(one.get(f"eval_agg/{key}", 0.0) > 0 for one in first.values())]
-    rates = {key.removeprefix("outcome/"): cells(first, key) for key in named}
+    rates = {key.removeprefix("outcome/").removesuffix("_rate"): cells(first, key) for key in named}
     return [_by_row(f"{spec.score} by task", first, scores), _by_row(f"{name} by task", first, rates)]
 
 

@@ -115,7 +115,7 @@ def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path)
     assert any(line.split()[1::2] == ["standing", "0.25", "0.25"] for line in lines)
     console.print(detailed)
     text = console.file.getvalue()
-    assert "delivered rate" in text and "0.38" in text and "laps" not in text
+    assert "delivered" in text and "0.38" in text and "laps" not in text
     assert tables.tasks({"policy": {}}, spec) == []
 
 
