@@ -22,6 +22,7 @@ import mission_runs
 import numpy as np
 import probes
 
+from algos import compiler
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
@@ -42,7 +43,7 @@ from jaxmarl_echelon.training.keys import run_key
 from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
 
 DEVICES = SHARDS = 8
-UPDATES = 3
+UPDATES, LENGTH = 3, 4
 NUM_ENVS = 16
 PLACE, ASKED = 0, 1
 
@@ -131,14 +132,14 @@ def orders(env):
 TASKS = dict.fromkeys(ALGOS, (Reach, course)) | {"a2c": (mission_runs.PlayedMissions, orders)}
 
 
-def configure(name: str, shards: int = SHARDS, updates: int = UPDATES) -> RunConfig:
-    """A short run of an algorithm."""
+def configure(name: str, shards: int = SHARDS) -> RunConfig:
+    """A short run of an algorithm; of one length, since programs know it."""
     env, curriculum = TASKS[name]
     return RunConfig(
         env=env(),
         algo=ALGOS[name],
         curriculum=curriculum,
-        total_env_steps=updates * NUM_ENVS * ALGOS[name].horizon * ALGOS[name].segments,
+        total_env_steps=LENGTH * NUM_ENVS * ALGOS[name].horizon * ALGOS[name].segments,
         num_envs=NUM_ENVS,
         shards=shards,
         eval_episodes=8,
@@ -171,8 +172,10 @@ def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
     def init(key, world):
         return program.init(key, world=world)
 
+    # They run a few times: on one device, with what compiles soonest, but for the program of `write_moves`.
+    options = {} if name == EVALUATED else compiler.quick(devices)
     compiled = compile_program(
-        init, program.update, assess, (run_key(config.seed),), program.world, 1, {}, layout, program.local
+        init, program.update, assess, (run_key(config.seed),), program.world, 1, options, layout, program.local
     )
     return Sharded(config, program, layout, compiled)
 
@@ -221,7 +224,7 @@ def write_moves(name: str, folder: Path) -> None:
     for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
         resume = None
         for number, devices in enumerate(places, 1):
-            config = configure(name, updates=4)
+            config = configure(name)
             program = make_program(config)
             layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
             tracker, resolved = Tracker({}), {"seed": config.seed}

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sharded_runs import ALGOS, DEVICES, EVALUATED, PLACES, SHARDS, UPDATES, configure
+from sharded_runs import ALGOS, DEVICES, EVALUATED, LENGTH, PLACES, SHARDS, UPDATES, configure
 
 from algos import axis
 from jaxmarl_echelon.training import program as program_lib
@@ -195,7 +195,7 @@ def test_a_run_goes_on_with_fewer_devices(ran):
     """Saved on 8, continued on 4, 2 and 1."""
     folder = ran("rollouts")
     with np.load(folder / "moved.npz") as moved, np.load(folder / "kept.npz") as kept:
-        assert kept[".updates"] == 4
+        assert kept[".updates"] == LENGTH
         assert_alike(dict(kept), dict(moved), rtol=1e-4, atol=1e-5)
 
 
@@ -204,7 +204,7 @@ def test_seeds_over_devices_are_those_of_one_device(ran):
     folder = ran("rest")
     for seed in range(4):
         spread, together = (rows(folder / run / f"seed_{seed}" / "metrics.csv") for run in SEEDS)
-        assert spread.keys() == together.keys() and len(spread["losses/policy_loss"]) == UPDATES
+        assert spread.keys() == together.keys() and len(spread["losses/policy_loss"]) == LENGTH
         for name in spread:
             if not name.startswith("time/"):
                 np.testing.assert_allclose(spread[name], together[name], rtol=1e-4, atol=1e-5, err_msg=name)
