@@ -174,6 +174,14 @@ def _tracer(lidar: Lidar):
 
 def _trace(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
     """Ranges `[N, beams]` from poses `[N, 3]`."""
+    march = _March(bank.field.reshape(-1), bank.field.shape[2], lidar.max_range)
+    return _march_on((march,), bank, map_index, pose, lidar)
+
+
+def _march_on(
+    marches: tuple[_March, ...], bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar
+) -> jax.Array:
+    """`_trace` on given fields, each from where the one before it says that a wall is near."""
     between = lidar.fov / (lidar.beams - 1) if lidar.beams > 1 else 0.0
     width = 1 if lidar.angle_bins else _WIDE_FAN if between < _DENSE else _FAN
     width = min(width, lidar.beams)
@@ -183,11 +191,11 @@ def _trace(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -
 
     here = distance_at(bank, map_index, pose[:, :2])
     fans = _fans(bank, map_index, pose, here > 0, middle, lidar)
-    march = _March(bank.field.reshape(-1), bank.field.shape[2], lidar.max_range)
     stages = _STAGES if pose.shape[0] * lidar.beams > _SMALL else ()
     travelled = jnp.broadcast_to(jnp.repeat(here, number)[:, None], (here.size * number, width))
-    ranges = _finish(march, turn, fans, travelled, stages).reshape(-1, width * number)
-    return jnp.minimum(ranges[:, : lidar.beams], lidar.max_range)
+    for march in marches:
+        travelled = _finish(march, turn, fans, travelled, stages)
+    return jnp.minimum(travelled.reshape(-1, width * number)[:, : lidar.beams], lidar.max_range)
 
 
 def _fans(
