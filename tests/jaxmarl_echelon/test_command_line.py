@@ -3,6 +3,7 @@
 import sys
 
 import jax
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
@@ -214,13 +215,20 @@ def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tm
         assert min(picture.size) > 300
 
 
-def test_a_frozen_defender_comes_from_another_run(monkeypatch, capsys, tmp_path):
-    """Longer than 20 s: two programs, one of two learners, one of a learner and what the other run learnt."""
+def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
+    """Two programs: one of two learners, one of a learner and what the other run learnt."""
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, train.main, "run_name=both", "controllers.defender=learner", *TINY)
-    folder = tmp_path / "outputs" / "f110" / "ppo" / "both"
-    run(monkeypatch, train.main, "run_name=one", f"controllers.defender=frozen:{folder}", *TINY)
-    assert (tmp_path / "outputs" / "f110" / "ppo" / "one" / "summary.json").is_file()
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
+    typed = ["--config-dir", tmp_path, "env=rivals", *(a for a in TINY if not a.startswith("env."))]
+    run(monkeypatch, train.script, *typed, "run_name=both", "controllers.prey=learner")
+    runs = tmp_path / "outputs" / "rivals" / "ppo"
+    run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{runs / 'both'}")
+    assert (runs / "one" / "summary.json").is_file()
+    saved = {"both": "best_eval", "one": "latest"}
+    both, one = (evaluate.load(runs / name, which)[4].policies for name, which in saved.items())
+    frozen = next(state for name, state in one.items() if name != "hunter")
+    jax.tree.map(np.testing.assert_array_equal, frozen.params, both["prey"].params)
 
 
 @pytest.mark.parametrize(
