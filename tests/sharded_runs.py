@@ -174,8 +174,9 @@ def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
 
     # They run a few times: on one device, with what compiles soonest, but for the program of `write_moves`.
     options = {} if name == EVALUATED else compiler.quick(devices)
+    key = (run_key(config.seed),)
     compiled = compile_program(
-        init, program.update, assess, (run_key(config.seed),), program.world, 1, options, layout, program.local
+        init, program.update, assess, key, program.world, 1, options, layout, program.local
     )
     return Sharded(config, program, layout, compiled)
 

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from commands import TINY
 
 
 def call(*command, cwd, **changes) -> str:
@@ -99,9 +100,8 @@ def test_console_scripts(installed, tmp_path, script, wrong, line):
 
 @pytest.mark.slow
 def test_training_from_the_wheel_in_another_folder(installed, tmp_path):
-    command = "+algo=ppo env=f110 tracking=quiet total_env_steps=256 num_envs=2 eval_episodes=2"
-    train = (installed, "-m", "jaxmarl_echelon.train", *command.split())
-    call(*train, cwd=tmp_path, JAX_PLATFORMS="cpu")
+    train = (installed, "-m", "jaxmarl_echelon.train", "+algo=ppo", "env=f110", *TINY)
+    call(*train, cwd=tmp_path, JAX_PLATFORMS="cpu", JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
     (run,) = (tmp_path / "outputs" / "f110" / "ppo").iterdir()
     assert (run / "config.yaml").is_file()
     assert (run / "metrics.csv").is_file()

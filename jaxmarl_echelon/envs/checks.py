@@ -283,7 +283,9 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
         _require_one_program("reset", env.reset, keys[0], params)
         _require_one_program("step", env.step, keys[0], start[0], actions, params)
 
-    starts, actions, onces = jax.tree.map(lambda *rows: jnp.stack(rows), *singles)
+    # As one program: one per shape and dtype takes seconds to compile.
+    stack = jax.jit(lambda *all_: jax.tree.map(lambda *rows: jnp.stack(rows), *all_))
+    starts, actions, onces = stack(*singles)
     batched_reset, batched_step = jax.vmap(env.reset, (0, None)), jax.vmap(env.step, (0, 0, 0, None))
     _require_equal("jax.vmap of reset", starts, jax.jit(batched_reset)(keys, params), TOLERANCE)
     batched = jax.jit(batched_step)(keys, starts[0], actions, params)

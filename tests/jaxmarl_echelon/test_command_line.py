@@ -5,6 +5,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from commands import TINY
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -12,20 +13,6 @@ from algos.optim.small_batches import choose_implementation
 from jaxmarl_echelon import command_line, evaluate, train
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.training import loop
-
-TINY = [
-    "num_envs=8",
-    "total_env_steps=128",
-    "algo.horizon=8",
-    "algo.num_minibatches=2",
-    "algo.epochs=1",
-    "algo.widths=[16]",
-    "eval_every=1",
-    "eval_episodes=4",
-    "env.lidar_beams=12",
-    "env.max_steps=60",
-    "tracking=quiet",
-]
 
 
 class Stop(Exception):

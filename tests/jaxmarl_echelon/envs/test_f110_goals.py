@@ -58,7 +58,7 @@ def played(env):
 
 
 def test_the_contract_is_kept(env):
-    check_env(env, steps=20)
+    check_env(env, steps=20, plain=False)
 
 
 def test_the_component_is_what_hindsight_computes_from_observations(env, played):

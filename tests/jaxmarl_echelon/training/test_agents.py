@@ -259,20 +259,28 @@ class Shades(probes.Pictures):
         return 1.0 - jnp.abs(action[:, 0] - 0.8 * state.cue)
 
 
-@pytest.mark.parametrize(("learner", "normalize"), [("ppo_rnn", False), ("sac", True)])
-def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner, normalize):
-    env, runs = Shades if learner == "sac" else probes.Pictures, {}
-    for dtype in (np.uint8, np.float32):
-        config = run_of(env(dtype), LEARNERS[learner](normalize_observation=normalize), updates=6)
-        run, reports = trained(config)
-        policy = run.policies[ROLE]
-        runs[dtype] = (policy.replace(replay=None) if learner == "sac" else policy), reports.metrics
+RINGS = {"capacity": 80, "success_capacity": 40, "success_ratio": 0.5}
+SEEN = {"ppo_rnn": {"normalize_observation": False}, "sac": {"normalize_observation": True, "replay": RINGS}}
+
+
+@functools.cache
+def seen_as(learner, dtype):
+    """A run, its last state and its metrics, on pictures of that dtype."""
+    env = Shades if learner == "sac" else probes.Pictures
+    config = run_of(env(dtype), LEARNERS[learner](**SEEN[learner]), updates=6)
+    run, reports = trained(config)
+    return config, run.policies[ROLE], reports.metrics
+
+
+@pytest.mark.parametrize("learner", SEEN)
+def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
+    runs = [seen_as(learner, dtype)[1:] for dtype in (np.uint8, np.float32)]
     if learner == "sac":
         # XLA's code for what is gathered from a ring depends on its type, in the last digit.
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-        jax.tree.map(close, *runs.values())
+        jax.tree.map(close, *((policy.replace(replay=None), metrics) for policy, metrics in runs))
     else:
-        jax.tree.map(np.testing.assert_array_equal, *runs.values())
+        jax.tree.map(np.testing.assert_array_equal, *runs)
 
 
 @pytest.mark.parametrize("learner", ["ppo", "ppo_rnn"])
@@ -302,16 +310,11 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
 def test_a_ring_of_bytes_takes_a_quarter():
     bytes_of = {}
     for dtype in (np.uint8, np.float32):
-        replay = {"capacity": 80, "success_capacity": 40, "success_ratio": 0.5}
-        config = run_of(Shades(dtype), LEARNERS["sac"](replay=replay))
-        program = make_program(config)
-        state = jax.eval_shape(program.init, jax.random.key(0)).policies[ROLE].replay
-        rings = state.ring, state.successes.ring
+        config, policy, _ = seen_as("sac", dtype)
+        rings = policy.replay.ring, policy.replay.successes.ring
         assert all(ring.obs.dtype == ring.next_obs.dtype == dtype for ring in rings)
         bytes_of[dtype] = replay_bytes(config)
-        run, _ = trained(config, program)
-        ring = run.policies[ROLE].replay.ring
-        np.testing.assert_array_equal(np.unique(np.asarray(ring.obs)[:, :3] > 110), [False, True])
+        np.testing.assert_array_equal(np.unique(np.asarray(rings[0].obs)[:, :3] > 110), [False, True])
     # 120 transitions of two observations of 6 numbers each.
     assert bytes_of[np.float32] - bytes_of[np.uint8] == 120 * 2 * 6 * 3
 

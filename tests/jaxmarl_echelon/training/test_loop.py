@@ -1,6 +1,7 @@
 """The host loop: resuming, stopping, best checkpoints, a diverged learner."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -16,12 +17,13 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import loop, record
+from jaxmarl_echelon.training import compiling, loop, record
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.program import make_program
 
 
+@functools.cache
 def configure(updates=6, chunk=1, **algo):
     settings = {"horizon": 8, "epochs": 2, "num_minibatches": 2, "widths": (16,), "learning_rate": 1e-2}
     return RunConfig(
@@ -39,17 +41,44 @@ def configure(updates=6, chunk=1, **algo):
     )
 
 
+class Once:
+    """`make_program` and `compile_program` that remember what they made of a configuration."""
+
+    def __init__(self):
+        self.programs, self.compiled = {}, {}
+
+    def program(self, config):
+        # The configuration is kept as well, so that its id stays its own.
+        return self.programs.setdefault(id(config), (config, make_program(config)))[1]
+
+    def compile(self, init, update, *rest):
+        if update not in self.compiled:
+            self.compiled[update] = compiling.compile_program(init, update, *rest)
+        return self.compiled[update]
+
+
+ONCE = Once()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """What a configuration is compiled to serves all tests of this file."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(loop, "compile_program", ONCE.compile)
+        yield
+    ONCE.compiled.clear()
+
+
 def run(folder, config, resume=None, stop_after=None, sinks=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
     return loop.train(
-        config, make_program(config), {"seed": config.seed}, folder, tracker, resume, stop_after
+        config, ONCE.program(config), {"seed": config.seed}, folder, tracker, resume, stop_after
     )
 
 
 def saved_bits(folder, config):
-    program = make_program(config)
-    like = jax.eval_shape(program.init, jax.random.key(0))
+    like = jax.eval_shape(ONCE.program(config).init, jax.random.key(0))
     state = checkpoints.restore(checkpoints.find(folder, "latest"), like)
     return {name: value.tobytes() for name, value in checkpoints.flatten(state).items()}
 
