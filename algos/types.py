@@ -78,6 +78,8 @@ class Rollout:
         last decision. None where nobody is paid without acting.
       last_skip: `[E, A]` bool; it will not act on the observation after the last step, though its story goes
         on. None as for `skip`.
+      advantage: `[T, E, A]` advantages of the actions, where others have formed them than the learner; None
+        where it estimates them by its critic.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
       last_value: `[E, A]` value of the observation after the last step; None as for `bootstrap`.
@@ -97,6 +99,7 @@ class Rollout:
     last_value: jax.Array | None
     skip: jax.Array | None = None
     last_skip: jax.Array | None = None
+    advantage: jax.Array | None = None
 
     @property
     def paid(self) -> jax.Array:

@@ -90,30 +90,48 @@ def main() -> None:
         )
     )
     results = np.asarray(play(together, jax.random.key(arguments.seed), program.world))
-    rating = tournament.refitted(rating_system(arguments.rating, games_per_pair=2 * arguments.games), results)
+    system = rating_system(arguments.rating, games_per_pair=2 * arguments.games)
+    rating = tournament.refitted(system, results)
+    pairs = rating[:, None], rating[None]
+    expected, quality = (np.asarray(told(*pairs)) for told in (system.expected, system.quality))
     payoff = tournament.payoffs(results)
     arguments.output.mkdir(parents=True, exist_ok=True)
     names = [*policies, *arguments.scripts]
-    report(names, payoff, rating)
+    report(names, payoff, rating, expected, quality)
     rows = {
         "names": names,
         "payoff": payoff.tolist(),
         "rating": rating.tolist(),
+        "expected": expected.tolist(),
+        "quality": quality.tolist(),
         "games": results.tolist(),
     }
     (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
     matrix_plot(arguments.output / "payoffs.png", names, payoff)
 
 
-def report(names: list[str], payoff: np.ndarray, rating: np.ndarray) -> None:
-    """Prints the entries, the highest rated first, with ratings and mean scores."""
+def report(
+    names: list[str], payoff: np.ndarray, rating: np.ndarray, expected: np.ndarray, quality: np.ndarray
+) -> None:
+    """Prints the entries, the highest rated first, with ratings and what they mean for a game.
+
+    Args:
+      names: of the n entries.
+      payoff: scores of the row against the column.
+      rating: `[n, D]`.
+      expected: scores that ratings expect; of these and the others below the mean over all others is shown.
+      quality: of the matches.
+    """
     table = Table(title=f"{len(names)} entries, each against each", title_justify="left")
-    for column in ("entry", "rating", "uncertainty", "mean score", "worst score"):
+    columns = ("entry", "rating", "uncertainty", "mean score", "expected", "worst score", "match quality")
+    for column in columns:
         table.add_column(column, justify="left" if column == "entry" else "right", no_wrap=True)
     own = np.eye(len(names), dtype=bool)
     scores = np.where(own, np.nan, (payoff + 1.0 - payoff.T) / 2.0)
+    means = [np.nanmean(np.where(own, np.nan, x), axis=1) for x in (scores, expected, quality)]
     for index in np.argsort(-rating[:, 0]):
-        row = (rating[index, 0], rating[index, 1], np.nanmean(scores[index]), np.nanmin(scores[index]))
+        score, awaited, even = (mean[index] for mean in means)
+        row = (rating[index, 0], rating[index, 1], score, awaited, np.nanmin(scores[index]), even)
         table.add_row(names[index], *(f"{value:.2f}" for value in row))
     Console().print(table)
 

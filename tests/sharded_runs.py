@@ -34,6 +34,9 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.missions import missions
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.selfplay.credit import TransformSettings
+from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import group, loop, memory
 from jaxmarl_echelon.training.compiling import Compiled, compile_program
@@ -164,10 +167,14 @@ class Sharded(NamedTuple):
 
 def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
     """An algorithm's run on the first so many devices."""
-    config = configure(name, shards)
+    return spread(configure(name, shards), devices, evaluated=name == EVALUATED)
+
+
+def spread(config: RunConfig, devices: int, *, evaluated: bool = False) -> Sharded:
+    """A run on the first so many devices."""
     program = make_program(config)
     layout = Layout.over(jax.devices()[:devices])
-    assess = scored_assessment(program, config.seed) if name == EVALUATED else unevaluated
+    assess = scored_assessment(program, config.seed) if evaluated else unevaluated
 
     def init(key, world):
         return program.init(key, world=world)
@@ -218,6 +225,40 @@ def write_run(name: str, devices: int, folder: Path) -> None:
     (folder / f"{name}_{devices}.json").write_text(json.dumps({"differing": differing}))
     if devices == DEVICES:
         (folder / f"{name}.hlo").write_text(one.compiled.executable().as_text())
+
+
+def pooled() -> RunConfig:
+    """A game against a pool on two shards: opponents drawn by their moves, advantages from transforms."""
+    return RunConfig(
+        env=tictactoe.make(),
+        algo=PPOConfig(horizon=8, widths=(8,), epochs=1, num_minibatches=1),
+        curriculum=fixed,
+        total_env_steps=10_000,
+        num_envs=NUM_ENVS,
+        shards=2,
+        controllers={"player": "pool:player"},
+        pool=PoolSettings(
+            capacity=2,
+            groups=4,
+            snapshot_every=1,
+            fixed=("random",),
+            shares={"mirror": 0.5, "exploration": 0.5},
+            hold=1,
+        ),
+        transforms=TransformSettings(final=["RoleAdvantage"], sampling=["Normalize"]),
+    )
+
+
+def write_pool(folder: Path) -> None:
+    """The states of a run against a pool on one device and on two, after every update."""
+    for devices in (1, 2):
+        one = spread(pooled(), devices)
+        state = one.compiled.init()
+        for number in range(UPDATES):
+            state, report = one.compiled.chunk(state)
+            np.savez(folder / f"pool_{devices}_{number}.npz", **arrays((state, report)))
+        differing = unlike(state, one.program.local(state))
+        (folder / f"pool_{devices}.json").write_text(json.dumps({"differing": differing}))
 
 
 def write_moves(name: str, folder: Path) -> None:
@@ -322,6 +363,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "rollouts": write_rollouts,
     "replays": write_replays,
     "rest": write_rest,
+    "pool": write_pool,
 }
 
 

@@ -60,6 +60,7 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
         skip=rollout.skip,
         last_skip=rollout.last_skip,
     )
+    advantage = advantage if rollout.advantage is None else rollout.advantage
     if config.normalize_advantage == "batch":
         advantage = standardize(advantage, alive)
 

@@ -154,8 +154,11 @@ def as_rows(x: jax.Array, number: int) -> jax.Array:
 def trace(
     config: PPOSettings, rows: Rollout, value: jax.Array, ratio: jax.Array, hyper: Hyper
 ) -> tuple[jax.Array, jax.Array]:
-    """Advantages and targets `[T, S]` of rows, given values and importance ratios; see `vtrace_gae`."""
-    return vtrace_gae(
+    """Advantages and targets `[T, S]` of rows, given values and importance ratios; see `vtrace_gae`.
+
+    Advantages that the rows bring along stay as they are.
+    """
+    advantage, target = vtrace_gae(
         rows.reward,
         value,
         rows.last_value,
@@ -172,6 +175,7 @@ def trace(
         skip=rows.skip,
         last_skip=rows.last_skip,
     )
+    return advantage if rows.advantage is None else rows.advantage, target
 
 
 def refresh(config: PPOSettings, segments: Segments, memory: Memory, hyper: Hyper) -> Memory:

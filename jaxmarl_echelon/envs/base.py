@@ -231,6 +231,10 @@ class Viewer:
         """One recorded episode as lines of text, if it `tells`."""
         raise NotImplementedError
 
+    def row(self, evaluation, episode: int) -> dict[str, str]:
+        """One recorded episode in short, as columns of a table, if it `tells`."""
+        raise NotImplementedError
+
 
 class Comparison:
     """Compares rollouts of policies with recordings of the same episodes.

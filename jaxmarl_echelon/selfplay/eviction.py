@@ -14,6 +14,7 @@ class Slots(NamedTuple):
       filled: `[K]` bool.
       free: `[K]` bool; filled, and may go: not pinned, and nobody plays it.
       lower: `[K]` float32 pessimistic estimate of strength.
+      tried: `[K]` bool; has played enough to be judged by it.
       payoff: `[K, n]` float32 score against every entry.
       met: `[K, n]` bool; there were games.
       now: int32 number of the snapshot to come.
@@ -23,6 +24,7 @@ class Slots(NamedTuple):
     filled: jax.Array
     free: jax.Array
     lower: jax.Array
+    tried: jax.Array
     payoff: jax.Array
     met: jax.Array
     now: jax.Array
@@ -43,8 +45,8 @@ def oldest(slots: Slots) -> jax.Array:
 
 
 def weakest(slots: Slots) -> jax.Array:
-    """The lowest pessimistic rating."""
-    return slots.lower
+    """The lowest pessimistic rating; those that have hardly played after all others."""
+    return jnp.where(slots.tried, slots.lower, jnp.max(slots.lower) + 1.0)
 
 
 def spaced(slots: Slots) -> jax.Array:

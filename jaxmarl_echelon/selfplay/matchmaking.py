@@ -23,6 +23,8 @@ class Candidates(NamedTuple):
       quality: float32 match quality in [0, 1].
       payoff: float32 score in [0, 1] of the learner against the entry.
       games: float32 games of the learner against the entry.
+      lower: float32 pessimistic estimate of the entry's strength.
+      distinct: float32 share of distinct 2-grams of moves in the games against it.
       scale: the rating system's class of strength.
     """
 
@@ -33,6 +35,8 @@ class Candidates(NamedTuple):
     quality: jax.Array
     payoff: jax.Array
     games: jax.Array
+    lower: jax.Array
+    distinct: jax.Array
     scale: float
 
 
@@ -54,6 +58,7 @@ def candidates(
     games: jax.Array,
     kinds: tuple[jax.Array, jax.Array],
     lag: jax.Array,
+    distinct: jax.Array,
 ) -> Candidates:
     """The candidates of a pool.
 
@@ -64,6 +69,7 @@ def candidates(
       points, games: `[n]` float32 of the learner against each.
       kinds: `[n]` bool each: may be drawn; is a snapshot.
       lag: `[n]` int32.
+      distinct: `[n]` float32, how different the games against each are; see `Candidates`.
     """
     expected = system.expected(rating[0], rating)
     return Candidates(
@@ -74,6 +80,8 @@ def candidates(
         quality=system.quality(rating[0], rating),
         payoff=payoffs(settings, points, games, expected),
         games=games,
+        lower=system.lower(rating),
+        distinct=distinct,
         scale=system.scale,
     )
 
@@ -131,6 +139,7 @@ def _pfsp(settings: PoolSettings, entries: Candidates) -> jax.Array:
         "var": lambda: x * (1.0 - x),
         "linear": lambda: 1.0 - x,
         "capped": lambda: jnp.minimum(0.5, 1.0 - x),
+        "gaussian": lambda: jnp.exp(-0.5 * (entries.distance / entries.scale) ** 2),
     }[settings.weight]()
 
 
@@ -143,6 +152,16 @@ def urgency(entries: Candidates) -> jax.Array:
 
 def _ucb(settings: PoolSettings, entries: Candidates) -> jax.Array:
     return _softmax(settings, entries, urgency(entries), 0.1)
+
+
+def _exploration(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    return _softmax(settings, entries, entries.distinct, 0.1)
+
+
+def _top(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    past = entries.snapshot & entries.open
+    ahead = past & (entries.lower > entries.lower[:, None])
+    return (past & (jnp.sum(ahead, axis=1) < settings.top)).astype(jnp.float32)
 
 
 def _softmax(settings: PoolSettings, entries: Candidates, values: jax.Array, usual: float) -> jax.Array:
@@ -160,6 +179,8 @@ WEIGHTS: Mapping[str, Callable] = {
     "ts-dist": _distance,
     "pfsp": _pfsp,
     "ucb": _ucb,
+    "exploration": _exploration,
+    "top": _top,
 }
 
 

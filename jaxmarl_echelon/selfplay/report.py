@@ -3,7 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from algos import axis
+from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
+from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.diversity import Plays
 from jaxmarl_echelon.selfplay.pool import EMPTY, FIXED, LEARNER, SNAPSHOT, Pool, PoolState
 
 KINDS = {EMPTY: "empty", LEARNER: "learner", SNAPSHOT: "snapshot", FIXED: "fixed"}
@@ -36,10 +40,22 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     }
 
 
+def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.Array]:
+    """Shares of distinct n-grams of moves, n = 1 to 4, as means over the entries that were met."""
+    met, moves = axis.sum(plays.written) > 0, diversity.number_of(space)
+    number = jnp.maximum(jnp.sum(met), 1)
+
+    def mean(n):
+        return jnp.sum(jnp.where(met, diversity.distinct(plays, moves, n), 0.0)) / number
+
+    return {f"pool/exploration/unique_{n}_grams": mean(n) for n in diversity.GRAMS}
+
+
 def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """A row per entry, columns `[n]`.
 
-    `score` is the learner's decayed score against it, NaN before they have met; `share` its probability as
+    `score` is the learner's decayed score against it, NaN before they have met; `expected` what ratings
+    expect of the learner, and `quality` the quality of the match, in [0, 1]; `share` its probability as
     opponent; `groups` how many play it next.
     """
     met = state.games[0] > 0
@@ -54,6 +70,8 @@ def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
         "draws": state.draws[0],
         "losses": state.wins[:, 0],
         "score": jnp.where(met, state.points[0] / jnp.where(met, state.games[0], 1.0), jnp.nan),
+        "expected": pool.system.expected(state.rating[0], state.rating),
+        "quality": pool.system.quality(state.rating[0], state.rating),
         "share": pool_lib.chances(pool, state),
         "groups": slots,
     }

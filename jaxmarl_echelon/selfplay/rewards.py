@@ -24,6 +24,7 @@ class Context(NamedTuple):
       mask: bool; there is a reward.
       game: int32 number of the game, of several in one run; 0 where there is one.
       seat: int32 number of the role or seat.
+      score: float32 in [0, 1] of a seat, the share of the others that it has beaten, equal ones by half.
       formed: bool; the answer of a step has the form that was asked for.
       invalid: bool; the move of a step is illegal.
       to_come: int32, own moves still to come after a step.
@@ -32,6 +33,7 @@ class Context(NamedTuple):
     mask: jax.Array
     game: jax.Array | None = None
     seat: jax.Array | None = None
+    score: jax.Array | None = None
     formed: jax.Array | None = None
     invalid: jax.Array | None = None
     to_come: jax.Array | None = None
@@ -63,15 +65,13 @@ def chain(transforms: Sequence[Transform]) -> Transform:
 
 
 def win_draw_loss() -> Transform:
-    """Final scores `[..., N]` of all seats as 1, 0, -1, or by rank: -1 + 2 rank / (N - 1) from below.
+    """1 for a win, 0 for a draw, -1 for a loss; of N seats -1 + 2 rank / (N - 1) from below.
 
-    Ranks of equal scores are averaged.
+    Ranks of equal scores are averaged. Replaces the rewards.
     """
 
-    def apply(state, scores, context):
-        below = jnp.sum(scores[..., None, :] < scores[..., :, None], axis=-1)
-        equal = jnp.sum(scores[..., None, :] == scores[..., :, None], axis=-1) - 1
-        return state, -1.0 + 2.0 * (below + 0.5 * equal) / (scores.shape[-1] - 1)
+    def apply(state, rewards, context):
+        return state, jnp.where(context.mask, 2.0 * context.score - 1.0, 0.0)
 
     return Transform(lambda: (), apply)
 

@@ -6,7 +6,7 @@ from math import isfinite
 
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
-MIRROR, MIX, AUTO = "mirror", "mix", "auto"
+MIRROR, MIX, AUTO, EXPLORATION = "mirror", "mix", "auto", "exploration"
 MODES = (
     MIRROR,
     "fixed",
@@ -16,13 +16,16 @@ MODES = (
     "ts-dist",
     "pfsp",
     "ucb",
+    EXPLORATION,
+    "top",
 )
-WEIGHTS = ("hard", "var", "linear", "capped")
+WEIGHTS = ("hard", "var", "linear", "capped", "gaussian")
 GATES = ("always", "rated", "improved")
 EVICTIONS = ("oldest", "spaced", "weakest", "similar")
 ANCHORS = ("initial", "none")
 ACTING = ("groups", "sorted", "dense")
 STORES = ("float32", "bf16")
+COUNTS = ("capacity", "groups", "snapshot_every", "gate_games", "gate_timeout", "games_per_pair", "top")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class PoolSettings:
       normalise: "softmax", or "plain": "match-quality" by shares of quality, "ts-dist" linearly.
       prior: "rating": payoffs start from expected scores, worth `prior_games`; or "none".
       prior_games: see `prior`.
+      top: how many of the best snapshots, by their pessimistic ratings, "top" draws from.
       lag_range: snapshots that "lagged" draws from; the newest is 1.
       snapshot_every: updates between snapshots.
       gate: when a snapshot that is due is taken, one of `GATES`.
@@ -48,6 +52,7 @@ class PoolSettings:
       gate_payoff: score against the newest snapshot that "improved" demands.
       gate_timeout: updates after which "improved" demands nothing.
       evict: whose slot a snapshot gets if none is empty, one of `EVICTIONS`.
+      evict_games: games before "weakest" judges an entry; those with fewer go after all others.
       anchor: "initial" keeps the initial policy for ever, in the first slot.
       fixed: opponents beside snapshots: scripts of the environment, and "frozen:PATH".
       hold: updates for which a group keeps its opponent, or "auto": some four episodes.
@@ -70,6 +75,7 @@ class PoolSettings:
     normalise: str = "softmax"
     prior: str = "rating"
     prior_games: float = 4.0
+    top: int = 20
     lag_range: tuple[int, int] = (1, 7)
     snapshot_every: int = 10
     gate: str = "always"
@@ -78,6 +84,7 @@ class PoolSettings:
     gate_payoff: float = 0.55
     gate_timeout: int = 100
     evict: str = "spaced"
+    evict_games: int = 0
     anchor: str = "initial"
     fixed: tuple[str, ...] = ()
     hold: int | str = AUTO
@@ -90,8 +97,9 @@ class PoolSettings:
     store: str = "float32"
 
     def __post_init__(self):
-        for key in ("capacity", "groups", "snapshot_every", "gate_games", "gate_timeout", "games_per_pair"):
+        for key in COUNTS:
             self._require_number(key, 1)
+        self._require_number("evict_games", 0)
         if self.hold != AUTO:
             self._require_number("hold", 1, f"or {AUTO}")
         if self.capacity < 2 and self.anchor != "none":
@@ -127,6 +135,11 @@ class PoolSettings:
     def mirrored(self) -> int:
         """Groups in which the learner plays itself."""
         return round(self.groups * self.mixture.get(MIRROR, 0.0))
+
+    @property
+    def explores(self) -> bool:
+        """Whether opponents are drawn by how different the games against them are."""
+        return EXPLORATION in self.mixture
 
     @property
     def entries(self) -> int:

@@ -2,14 +2,21 @@
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from jaxmarl_echelon.tracking.doc_names import doc_name
+
+# Tables with a row per call; other namespaces hold scalars.
+TABLES = ("episodes", "eval", "games", "entries")
+NAMINGS = ("ours", "doc")
 NAMESPACES = (
-    "train", "episodes", "eval", "eval_agg", "curriculum", "losses", "time", "pool", "entries", "events"
+    "train", "episodes", "eval", "games", "eval_agg", "curriculum", "losses", "time", "pool", "entries",
+    "events",
 )  # fmt: skip
 
 Values = Mapping[str, float | int | str]
@@ -74,10 +81,18 @@ class Tracker:
 
     Args:
       sinks: sinks by their names in the configuration.
+      names: "ours", or "doc" to log metrics under the names of `doc_names` as well.
+
+    Raises:
+      ValueError: for other names.
     """
 
-    def __init__(self, sinks: Mapping[str, Sink]):
+    def __init__(self, sinks: Mapping[str, Sink], names: str = NAMINGS[0]):
+        if names not in NAMINGS:
+            raise ValueError(f"tracking.names={names}: must be {' or '.join(NAMINGS)}")
         self._sinks = dict(sinks)
+        self._named: Callable[[str], str | None] | None = None
+        self._names = names
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -87,6 +102,9 @@ class Tracker:
     def open(self, run: RunInfo) -> "Tracker":
         """Opens every sink for `run` and returns the tracker."""
         self._each("open", run)
+        if self._names == "doc":
+            opponent = run.config.get("env", {}).get("opponent")
+            self._named = partial(doc_name, env=run.spec.name, opponent=opponent)
         return self
 
     def log(self, namespace: str, step: int, values: Values) -> None:
@@ -94,8 +112,8 @@ class Tracker:
 
         Args:
           namespace: one of `NAMESPACES`. `episodes` and `eval` take one finished episode per call, of
-            training and evaluation respectively, `entries` one entry of an opponent pool; `events` takes
-            texts; the others take scalars at `step`.
+            training and evaluation respectively, `games` one as it was played, `entries` one entry of an
+            opponent pool; `events` takes texts; the others take scalars at `step`.
           step: environment steps so far, a Python int.
           values: name without namespace (`success_rate`, `outcome/timeout`) to scalar.
 
@@ -106,9 +124,18 @@ class Tracker:
             raise ValueError(f"namespace={namespace!r}: must be one of {', '.join(NAMESPACES)}")
         if namespace != "events":
             self._each("write", namespace, step, values)
+            if self._named is not None and namespace not in TABLES:
+                self._log_renamed(namespace, step, values)
             return
         for text in values.values():
             self._each("event", step, str(text))
+
+    def _log_renamed(self, namespace: str, step: int, values: Values) -> None:
+        """The values that have another name, under it."""
+        for key, value in values.items():
+            if (name := self._named(f"{namespace}/{key}")) is not None:
+                place, _, rest = name.partition("/")
+                self._each("write", place, step, {rest: value})
 
     def event(self, step: int, text: str) -> None:
         """Shorthand for `log("events", ...)` with one line of text."""

@@ -85,13 +85,14 @@ class CsvSink(Sink):
 
     `metrics.csv` has one row per step (update) with columns `namespace/key`, `eval.csv` one per
     evaluation, `episodes.csv` one per finished training episode, `eval_episodes.csv` one per evaluation
-    episode, `pool.csv` one per update and entry of an opponent pool.
+    episode, `games.csv` a few of them move by move, `pool.csv` one per update and entry of an opponent pool.
     """
 
     FILES = {
         "eval_agg": "eval.csv",
         "episodes": "episodes.csv",
         "eval": "eval_episodes.csv",
+        "games": "games.csv",
         "entries": "pool.csv",
     }
 

@@ -59,6 +59,8 @@ class RunView:
             if namespace == "episodes" and values.get("outcome"):
                 self.recent.append(str(values["outcome"]))
             return
+        if namespace == "games":
+            return
         if namespace == "entries":
             self.entries[int(values["entry"])] = dict(values)
             return

@@ -2,7 +2,7 @@
 
 import secrets
 
-from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values
 
 ID_FILE = "wandb_id.txt"
 
@@ -61,7 +61,7 @@ class WandbSink(Sink):
         )
 
     def write(self, namespace: str, step: int, values: Values) -> None:
-        if namespace not in ("episodes", "eval", "entries"):
+        if namespace not in TABLES:
             self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
 
     def close(self) -> None:

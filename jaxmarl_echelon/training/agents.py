@@ -10,6 +10,7 @@ from algos.types import Agent, PyTree
 from algos.vectorized import per_agent
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.credit import Credit, make_credit
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
@@ -104,6 +105,13 @@ def make_seat(config: RunConfig) -> Seat | None:
         for number, name in enumerate(config.pool.fixed)
     )
     return Seat(role, owner, config.rival, pool, fixed)
+
+
+def make_credits(config: RunConfig) -> dict[str, Credit]:
+    """The reward transforms of every learner, by its name; empty without any."""
+    if not config.transforms:
+        return {}
+    return {role: make_credit(config.transforms, config.seats(role)) for role in config.algos}
 
 
 def make_pooled(

@@ -18,6 +18,7 @@ from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import seating
 from jaxmarl_echelon.training.controllers import action_spec
@@ -33,7 +34,7 @@ POSITIVE = (
     "episode_rows",
     "shards",
 )
-BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool")
+BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
 ELSEWHERE = (
     "precision",
     "reward",
@@ -48,7 +49,7 @@ ELSEWHERE = (
     "distributed",
 )
 # Where a run lies, in configurations of runs from before these keys.
-PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None}
+PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 
@@ -79,6 +80,7 @@ class RunConfig:
       window: episodes in the rolling statistics.
       episode_rows: finished episodes per update written to `episodes.csv`, at most.
       pool: of past policies, where a role is played by one.
+      transforms: of rewards, from which learners have their advantages; none by default.
     """
 
     env: Environment
@@ -98,6 +100,7 @@ class RunConfig:
     controllers: dict[str, str] = field(default_factory=dict)
     algos: dict[str, "LearnerSettings"] = field(default_factory=dict)
     pool: PoolSettings = field(default_factory=PoolSettings)
+    transforms: TransformSettings = field(default_factory=TransformSettings)
 
     def __post_init__(self):
         for key in POSITIVE:
@@ -122,6 +125,7 @@ class RunConfig:
             if self.env.spec.turns and self.algos[self.pooled].replays:
                 where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
                 raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
+        self._require_credit()
 
     @property
     def pooled(self) -> str | None:
@@ -153,6 +157,19 @@ class RunConfig:
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
 
+    def _require_credit(self) -> None:
+        """Demands learners and an environment that reward transforms can serve."""
+        if self.transforms.whole_games and not self.env.spec.turns:
+            raise ValueError(
+                f"transforms.whole_games=true: {self.env.spec.name} is no game in which seats take turns"
+            )
+        for role, algo in self.algos.items() if self.transforms else ():
+            if algo.replays:
+                name = getattr(algo, "NAME", type(algo).__name__)
+                raise ValueError(
+                    f"algo={name}: {role} learns from a replay, which has no place for advantages"
+                )
+
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
         """Positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
@@ -178,6 +195,13 @@ class RunConfig:
     def columns(self, learner: str) -> int:
         """Agents side by side from whose decisions a learner learns, over all environments."""
         return int(self.num_envs * seating.share(self.env, self.controllers, learner, self.pool))
+
+    def seats(self, learner: str) -> int:
+        """Seats of a turn game, or roles, that a learner plays and learns from."""
+        if self.env.spec.turns:
+            return self.env.spec.turns
+        plays = (seating.SHARED + learner, seating.POOL + learner)
+        return 1 + sum(name in plays for role, name in self.controllers.items() if role != learner)
 
     def policies(self, learner: str) -> int:
         """Number of policies of a learner: 1, or one per agent."""
@@ -236,6 +260,8 @@ def read(config: DictConfig) -> RunConfig:
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = seating.of_roles(env, controllers)
     pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
+    chosen = config.get("transforms")
+    transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
     learning = (role for role, name in acting.items() if seating.learns(role, name))
     agents = {role: seating.share(env, acting, role, pool) for role in learning}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
@@ -247,6 +273,7 @@ def read(config: DictConfig) -> RunConfig:
         curriculum=build(config.curriculum, "curriculum", _partial_=True),
         controllers=controllers,
         pool=pool,
+        transforms=transforms,
         shards=1 if config.get("shards") is None else config.shards,
         **{key: config[key] for key in keys},
     )
@@ -299,7 +326,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 def _refuse_shapeless(config: DictConfig) -> None:
     """Raises ValueError unless nodes are mappings and controller names are strings."""
     needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
-    optional = {key: config.get(key) for key in ("reward", "controllers", "algos", "pool")}
+    optional = {key: config.get(key) for key in ("reward", "controllers", "algos", "pool", "transforms")}
     needed |= {key: value for key, value in optional.items() if value is not None}
     roles = optional["algos"].items() if OmegaConf.is_dict(optional["algos"]) else ()
     needed |= {f"algos.{role}": value for role, value in roles}

@@ -8,16 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos import axis
-from algos.types import Agent, shared_only
+from algos.types import Agent, Rollout, shared_only
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
-from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_controllers, make_seat
+from jaxmarl_echelon.training.agents import (
+    frozen_policies,
+    make_agents,
+    make_controllers,
+    make_credits,
+    make_seat,
+)
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.pools import opponents, turn_games
@@ -25,6 +32,8 @@ from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
+# Episodes of an evaluation in training that are recorded where they can be told as text.
+RECORDED = 8
 
 
 class Report(NamedTuple):
@@ -46,7 +55,8 @@ class Assessment(NamedTuple):
 
     Attributes:
       scalars: by full name (`eval_agg/...`).
-      result: episodes of the task that scores the run.
+      result: episodes of the task that scores the run; with the frames of the first `RECORDED` where the
+        viewer tells episodes as text and there are no stages.
       stage: the present stage of the curriculum, int32.
     """
 
@@ -157,7 +167,7 @@ def make_program(
 
     if config.pooled is not None:
         seats(env, False)
-    spread, seat = Shards(config.shards), make_seat(config)
+    spread, seat, credits = Shards(config.shards), make_seat(config), make_credits(config)
 
     def local(run):
         return local_of_run(agents, run)
@@ -165,7 +175,8 @@ def make_program(
     def collector(world):
         here = placed(world)
         acting = seats(here, False)
-        return rollout.Collector(here, agents, acting, config.horizon, config.segments, seat)
+        whole = config.transforms.whole_games
+        return rollout.Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
 
     def init(key, course=None, world=None):
         def one(key, course, world):
@@ -197,7 +208,9 @@ def make_program(
     def assess_one(run, key, world):
         course, stage = run.curriculum, curriculum.stage(run.curriculum)
         if not curriculum.stages:
-            result = evaluate(run, key, world=world)
+            record = env.viewer.snapshot if env.viewer is not None and env.viewer.tells else None
+            result = evaluate(run, key, record=record, world=world)
+            result = result.replace(frames=jax.tree.map(lambda x: x[:, :RECORDED], result.frames))
             return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
         # lax.map compiles the evaluation once for both tasks.
         tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
@@ -272,6 +285,8 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         recent=None,
         pending=None,
         pool=None,
+        plays=None,
+        credit=None,
     )
 
 
@@ -282,9 +297,10 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
         name: agents[name].local(state) if name in agents else marks.policies[name]
         for name, state in run.policies.items()
     }
-    parts = ("memories", "reset", "episodes", "stagger", "pending")
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays")
     mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
-    return marks.replace(policies=policies, **mine)
+    credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
+    return marks.replace(policies=policies, credit=credit, **mine)
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
@@ -316,6 +332,7 @@ def initial_state(
     if seat is not None:
         policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
         pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy)
+    explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
     episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
@@ -335,6 +352,12 @@ def initial_state(
         pending=rollout.no_pending(collector, episodes.time),
         updates=jnp.int32(0),
         pool=pool,
+        plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
+        credit={
+            role: one.init(config.columns(role) * config.policies(role) // axis.size())
+            for role, one in collector.credits.items()
+        }
+        or None,
     )
 
 
@@ -346,12 +369,13 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         collect = turns.collect if collector.seat is None else turn_games.collect
     run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
+    credit, rollouts = credited(collector, run, collected)
     keys = jax.random.split(key_learn, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
-        if role in collected.rollouts:
-            policies[role], losses[role] = agent.update(run.policies[role], k, collected.rollouts[role])
+        if role in rollouts:
+            policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
-    pool = advanced_pool(collector, run, policies, flow.finished)
+    pool, plays = advanced_pool(collector, run, policies, flow.finished)
     course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
     newest = statistics.ended(flow.finished, config.window, newest=True).finished
     run = run.replace(
@@ -362,6 +386,8 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         recent=statistics.recent_add(run.recent, newest, collector.env.spec),
         updates=run.updates + 1,
         pool=pool,
+        plays=plays,
+        credit=credit,
     )
     roles = tuple(collector.agents)
     metrics = {}
@@ -375,16 +401,36 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     entries = {}
     if collector.seat is not None:
         metrics |= pool_report.metrics(collector.seat.pool, pool)
+        if plays is not None:
+            metrics |= pool_report.exploration(plays, collector.env.spec.roles[0].action)
         entries = pool_report.rows(collector.seat.pool, pool)
     return run, Report(metrics, rows, entries)
 
 
-def advanced_pool(collector, run: RunState, policies: dict[str, PyTree], finished: Finished) -> PyTree:
-    """The pool after a rollout's games and the learners' updates; None without one."""
-    seat = collector.seat
+def credited(collector, run: RunState, collected: rollout.Collected) -> tuple[PyTree, dict[str, Rollout]]:
+    """The rollouts with the advantages of reward transforms, and what these remember; without any, as is."""
+    credit, rollouts = {}, dict(collected.rollouts)
+    for role, transforms in collector.credits.items():
+        given = run.credit[role], rollouts[role], collected.stories[role]
+        credit[role], rollouts[role] = transforms.apply(*given)
+    return credit or None, rollouts
+
+
+def advanced_pool(
+    collector, run: RunState, policies: dict[str, PyTree], finished: Finished
+) -> tuple[PyTree, PyTree]:
+    """The pool after a rollout's games and the learners' updates, and the moves; None without one."""
+    seat, plays = collector.seat, run.plays
     if seat is None:
-        return None
+        return None, None
+    before = run.pool
+    if plays is not None:
+        moves = diversity.number_of(collector.env.spec.roles[0].action)
+        before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
     counts = opponents.count(collector.env.spec, seat, finished)
     policy = collector.agents[seat.owner].policy_state(policies[seat.owner])
     key = jax.random.fold_in(run.key, run.updates)
-    return pool_lib.after_update(seat.pool, run.pool, key, counts, policy)
+    after = pool_lib.after_update(seat.pool, before, key, counts, policy)
+    if plays is not None:
+        plays = diversity.forgotten(plays, after.iteration != before.iteration)
+    return after, plays

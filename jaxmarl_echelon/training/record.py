@@ -14,13 +14,14 @@ import numpy as np
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.selfplay.pool import EMPTY
+from jaxmarl_echelon.selfplay.pool import EMPTY, SNAPSHOT
 from jaxmarl_echelon.selfplay.report import KINDS
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
+from jaxmarl_echelon.training.seating import POOL
 from jaxmarl_echelon.training.statistics import shown
 
 
@@ -163,6 +164,8 @@ class Record:
             if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
                 continue
             names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
+            if kind == KINDS[SNAPSHOT]:
+                names["parent"] = self.config.controllers[self.config.pooled].removeprefix(POOL)
             self.tracker.log("entries", self.step, names | values | names)
         now = table["iteration"]
         before, self.snapshots = self.snapshots, now
@@ -214,6 +217,16 @@ class Record:
                 "length": int(result.length[index]),
             }
             self.tracker.log("eval", self.step, values)
+        self._games(result)
+
+    def _games(self, result: Evaluation) -> None:
+        """Logs the recorded episodes as they were played."""
+        if result.frames is None:
+            return
+        recorded = jax.tree.leaves(result.frames)[0].shape[1]
+        for index in np.flatnonzero(~np.asarray(result.quarantined)[:recorded]):
+            row = self.program.env.viewer.row(result, int(index))
+            self.tracker.log("games", self.step, {"episode": int(index) + 1, **row})
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
         """Names of best checkpoints to save because of training metrics.

@@ -200,6 +200,7 @@ RULES: dict[str, Rule] = {
     "variants": keeps,
     "shards": keeps,
     "pool": keeps,
+    "transforms": keeps,
     "devices": applies,
     "distributed": applies,
 }

@@ -1,5 +1,7 @@
 """Rollouts: T decisions in E environments, interleaved with the updates of replay learners."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -7,12 +9,13 @@ import jax.numpy as jnp
 
 from algos.types import Agent, Rollout, Transition
 from jaxmarl_echelon.envs import episodes as episodes_lib
-from jaxmarl_echelon.envs.base import Environment, TimeStep
-from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.selfplay.credit import Credit, Story
 from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.pools.meetings import meetings
-from jaxmarl_echelon.training.pools.opponents import Seat, split
+from jaxmarl_echelon.training.pools.opponents import Seat, lead, score_of, split
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
 
@@ -33,6 +36,8 @@ class Collector(NamedTuple):
       horizon: decisions T per rollout.
       segments: equal parts of a rollout; the recurrent state is stored at the start of each.
       seat: the role that a pool plays; None without one.
+      credits: learner's name to its reward transforms; empty without any.
+      whole_games: whether turn games that are under way at the end of a rollout are broken off.
     """
 
     env: Environment
@@ -41,6 +46,8 @@ class Collector(NamedTuple):
     horizon: int
     segments: int = 1
     seat: Seat | None = None
+    credits: Mapping[str, Credit] = MappingProxyType({})
+    whole_games: bool = False
 
     def learning(self, when: str) -> dict[str, Agent]:
         """The agents that learn per `when`: "rollout" or "step"."""
@@ -74,12 +81,14 @@ class Collected(NamedTuple):
         steps; NaN without any.
       flow: starts and ends of episodes, `[T, E]`.
       quarantined: int32, number of resets because of a non-finite value.
+      stories: role name to what its learner's reward transforms know of its rollout.
     """
 
     rollouts: dict[str, Rollout]
     metrics: dict[str, dict[str, jax.Array]]
     flow: Flow
     quarantined: jax.Array
+    stories: Mapping[str, Story] = MappingProxyType({})
 
 
 class Pending(NamedTuple):
@@ -180,6 +189,13 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             )
             for role, agent in recorded.items()
         }
+        stories = {
+            role: _joined(
+                _story(collector.env.spec, seat, number, collector.part(seat, moment_of(run, transition)))
+                for number, seat in enumerate(collector.seats(role))
+            )
+            for role in collector.credits
+        }
         policies, pending, metrics = dict(run.policies), dict(run.pending), {}
         for k, (role, agent) in zip(
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
@@ -209,7 +225,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             reset=transition.reset_next,
             stagger=jnp.maximum(run.stagger - 1, 0),
         )
-        return run, (records, metrics, flow, jnp.sum(transition.quarantined))
+        return run, (records, stories, metrics, flow, jnp.sum(transition.quarantined))
 
     def segment(run, inputs):
         carries = {
@@ -222,7 +238,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
     inputs = (keys, met.last(collector.horizon, collector.segments))
     run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
-    records, metrics, flow, quarantined = jax.tree.map(
+    records, stories, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
     rollouts = {
@@ -235,7 +251,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
-    return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined))
+    return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined), stories)
 
 
 class Moment(NamedTuple):
@@ -339,6 +355,24 @@ def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carr
         "skip": waited,
         "mask": before.action_mask.get(role),
     }
+
+
+def _story(spec: EnvSpec, role: str, number: int, moment: Moment) -> Story:
+    """What transforms know of a decision of the learner's role of this number, `[E, A]`."""
+    after, transition = moment.after, moment.transition
+    acted, waited = transition.acted[role], transition.waited.get(role)
+    concerned = acted if waited is None else acted | waited
+    ended = after.terminated[role] | transition.finished.mask[:, None]
+    score = jnp.broadcast_to(_won(spec, role, transition.finished)[:, None], acted.shape)
+    return Story(jnp.full(acted.shape, number), concerned & ended, score)
+
+
+def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
+    """`[E]`: 1 where a role has won a finished episode, 1/2 for draws, 0 where it has lost."""
+    others = [one.name for one in spec.roles if one.name != role]
+    if score_of(spec, role, finished) is None:
+        return jnp.full(finished.mask.shape, 0.5)
+    return 0.5 + 0.5 * jnp.sign(lead(spec, role, others[0] if len(others) == 1 else None, finished))
 
 
 def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:

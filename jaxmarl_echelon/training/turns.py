@@ -12,10 +12,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Rollout
+from algos.types import Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
-from jaxmarl_echelon.envs.base import EnvSpec, TimeStep
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.selfplay import diversity
+from jaxmarl_echelon.selfplay.credit import Story
+from jaxmarl_echelon.selfplay.diversity import Plays
 from jaxmarl_echelon.training.controllers import Choice, observed
+from jaxmarl_echelon.training.pools.opponents import TAG
 from jaxmarl_echelon.training.rollout import Collected, Collector, flow_of
 from jaxmarl_echelon.training.types import RunState, View
 
@@ -43,11 +48,13 @@ class Ply(NamedTuple):
       reward: `[E, N]` of each phase agent's seat.
       ended: `[E]` bool; the game ended by its rules.
       broken: `[E]` bool; the game was thrown away.
+      score: `[E, N]` points of each phase agent's seat where the game ended; None where nobody asks.
     """
 
     reward: jax.Array
     ended: jax.Array
     broken: jax.Array
+    score: jax.Array | None = None
 
 
 class Spans(NamedTuple):
@@ -57,11 +64,13 @@ class Spans(NamedTuple):
       reward: sums, from the ply itself up to the end of its game.
       ended: bool; its game ended by its rules.
       broken: bool; its game was thrown away.
+      score: points of its seat where its game ended; None where nobody asks.
     """
 
     reward: jax.Array
     ended: jax.Array
     broken: jax.Array
+    score: jax.Array | None = None
 
 
 class Table(NamedTuple):
@@ -92,7 +101,7 @@ def drives(collector: Collector) -> bool:
 def mirror(collector: Collector) -> Table:
     """The learner plays all phase agents, and learns from all: columns `[N * E]`."""
     (role,) = collector.env.spec.roles
-    agent, controller = collector.agents[role.name], collector.controllers[role.name]
+    controller = collector.controllers[role.name]
 
     def act(key, run, now, phase):
         memories = run.memories[role.name]
@@ -101,7 +110,7 @@ def mirror(collector: Collector) -> Table:
         memories = jax.tree.map(
             lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), memories, own
         )
-        return {role.name: memories}, action, decision(agent, role.name, now, choice)
+        return {role.name: memories}, action, decision(collector, role.name, now, choice)
 
     def carry(memories):
         return jax.tree.map(lambda x: by_phase(jnp.moveaxis(x, 1, 0)[None])[0][:, None], memories[role.name])
@@ -127,11 +136,15 @@ def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
     return time.replace(**{name: jax.tree.map(one, getattr(time, name)) for name in fields}, begins={})
 
 
-def decision(agent: Agent, role: str, now: Due, choice: Choice) -> dict:
-    """What a Rollout needs to know of a decision before its consequences, leaves `[E, 1, ...]`."""
+def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
+    """What a Rollout needs to know of a decision before its consequences, leaves `[E, 1, ...]`.
+
+    With reward transforms also `seat`, for them.
+    """
     time = now.view.time
-    return {
-        "obs": observed(agent, time, role),
+    told = {"seat": now.seat[:, None]} if collector.credits else {}
+    return told | {
+        "obs": observed(collector.agents[role], time, role),
         "action": choice.action,
         "extras": choice.extras,
         "reset": now.reset[:, None],
@@ -153,6 +166,7 @@ def collect(
     """
     spec, table = collector.env.spec, mirror(collector) if table is None else table
     (role,), turns = spec.roles, spec.turns
+    broken_off = jnp.ones_like(run.reset) if collector.whole_games else table.cut
 
     def ply(run, inputs):
         phase, last, step_key = inputs
@@ -164,15 +178,17 @@ def collect(
             collector.env, key_env, run.episodes, {role.name: everyone}, draw, cut=cut(last)
         )
         length = run.episodes.running.tree.sums.length
-        told = tell(spec, transition, length, phase)
+        told = tell(spec, transition, length, phase, scored=bool(collector.credits))
         flow = flow_of(run, transition)
         if table.tagged is not None:
             flow = table.tagged(flow, phase, length)
+        if run.plays is not None:
+            run = run.replace(plays=noted(role, run.plays, now, action, flow))
         run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
         return run, (record, told, flow, jnp.sum(transition.quarantined))
 
     def cut(last):
-        return None if table.cut is None else table.cut & last
+        return None if last is None else broken_off & last
 
     def segment(run, inputs):
         carry = table.carry(run.memories)
@@ -182,17 +198,33 @@ def collect(
     plies = collector.horizon * turns
     keys = jax.random.split(key, plies).reshape(collector.segments, -1)
     phases = (jnp.arange(plies) % turns).reshape(collector.segments, -1)
-    last = None if table.cut is None else (jnp.arange(plies) == plies - 1).reshape(collector.segments, -1)
+    last = None if broken_off is None else (jnp.arange(plies) == plies - 1).reshape(collector.segments, -1)
     inputs = (phases, last, keys)
     run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
     record, told, flow, quarantined = jax.tree.map(lambda x: x.reshape((plies,) + x.shape[2:]), played)
     record = jax.tree.map(lambda x: by_phase(x.reshape((-1, turns) + x.shape[1:])), record)
     paid = jax.tree.map(lambda x: table.pick(x)[..., None], spans(told))
+    seat = record.pop("seat", None)
     rollout = finished_rollout(record, paid, carries)
-    return run, Collected({role.name: rollout}, {}, flow, jnp.sum(quarantined))
+    stories = {name: Story(seat, paid.ended, paid.score) for name in collector.credits}
+    return run, Collected({role.name: rollout}, {}, flow, jnp.sum(quarantined), stories)
 
 
-def tell(spec: EnvSpec, transition: episodes_lib.Stepped, length: jax.Array, phase: jax.Array) -> Ply:
+def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:
+    """The record of moves after a ply; `action` is `[E, 1, ...]`."""
+    moves = diversity.as_number(role.action, action[:, 0])
+    moves = jnp.where(now.view.time.alive[role.name][:, 0], moves, diversity.NOTHING)
+    return diversity.noted(plays, moves, flow.finished.mask, flow.tags[TAG], flow.over)
+
+
+def tell(
+    spec: EnvSpec,
+    transition: episodes_lib.Stepped,
+    length: jax.Array,
+    phase: jax.Array,
+    *,
+    scored: bool = False,
+) -> Ply:
     """What a ply tells about all phase agents.
 
     Args:
@@ -200,15 +232,19 @@ def tell(spec: EnvSpec, transition: episodes_lib.Stepped, length: jax.Array, pha
       transition: the ply.
       length: `[E]` plies of each game before it.
       phase: int32, the phase agent whose ply it was.
+      scored: whether the points of ended games are asked for.
     """
     (role,), turns = spec.roles, spec.turns
     # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
     seats = (jnp.arange(turns) - phase + length[:, None]) % turns
+    ended = jnp.all(transition.time.terminated[role.name], axis=1)
+    points = spec.scores(transition.finished.results, role.name) if scored else None
     return Ply(
         reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
-        ended=jnp.all(transition.time.terminated[role.name], axis=1),
+        ended=ended,
         # Broken off for any other reason than its end: a value that is not finite, or a change of opponent.
-        broken=transition.reset_next & ~jnp.all(transition.time.terminated[role.name], axis=1),
+        broken=transition.reset_next & ~ended,
+        score=None if points is None else jnp.take_along_axis(points, seats, axis=1),
     )
 
 
@@ -216,14 +252,16 @@ def spans(told: Ply) -> Spans:
     """Sums up what the plies `[T * N, E]` of T super-steps tell, per phase agent from ply to ply."""
     turns = told.reward.shape[-1]
     everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
-    total = jnp.zeros_like(own_plies(told.reward, 0))
+    total = score = jnp.zeros_like(own_plies(told.reward, 0))
     ended = broken = jnp.zeros(total.shape, bool)
     for ahead in range(turns):
         running = ~(ended | broken)
         now_ended, now_broken = (own_plies(x, ahead) for x in everyone)
         total = total + jnp.where(running, own_plies(told.reward, ahead), 0.0)
+        if told.score is not None:
+            score = jnp.where(running & now_ended, own_plies(told.score, ahead), score)
         ended, broken = ended | (running & now_ended), broken | (running & now_broken)
-    return Spans(total, ended, broken)
+    return Spans(total, ended, broken, None if told.score is None else score)
 
 
 def own_plies(x: jax.Array, ahead: int) -> jax.Array:

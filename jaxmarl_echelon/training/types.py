@@ -62,6 +62,9 @@ class RunState:
         `EnvSpec.late`.
       updates: int32, updates done.
       pool: the pool of past policies (`selfplay.pool.PoolState`); None without one.
+      plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
+        them; else None.
+      credit: learner's name to what its reward transforms remember (`selfplay.credit.CreditState`).
     """
 
     key: jax.Array
@@ -76,3 +79,5 @@ class RunState:
     pending: dict[str, PyTree]
     updates: jax.Array
     pool: PyTree = None
+    plays: PyTree = None
+    credit: PyTree = None

@@ -1,5 +1,7 @@
 """Games as text: what was played, move by move."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -24,16 +26,34 @@ class GameViewer(Viewer):
 
     def text(self, evaluation, episode: int) -> str:
         """One recorded game, move by move; see `Viewer.text`."""
+        states, scored, scores = self._game(evaluation, episode)
+        lines = [f"evaluated: seat {scored}", self.rules.text(states[0].game)]
+        for ply, state in enumerate(states[1:], 1):
+            seat = (ply - 1) % self.rules.seats
+            wrong = ", which is illegal" if state.offender >= 0 else ""
+            lines += [f"{ply}. seat {seat} {self._done(state.move)}{wrong}", self.rules.text(state.game)]
+        scores = ", ".join(f"seat {seat} {score:+g}" for seat, score in enumerate(scores))
+        return "\n".join([*lines, f"scores: {scores}"])
+
+    def row(self, evaluation, episode: int) -> dict[str, str]:
+        """One recorded game in a line; see `Viewer.row`."""
+        states, scored, scores = self._game(evaluation, episode)
+        moves = (self.rules.answer(state.move) for state in states[1:] if not np.all(state.move < 0))
+        return {
+            "seat": scored,
+            "start": " / ".join(self.rules.text(states[0].game).splitlines()),
+            "moves": " ".join(moves),
+            "scores": " ".join(f"{score:+g}" for score in scores),
+        }
+
+    def _done(self, move: np.ndarray) -> str:
+        return "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"
+
+    def _game(self, evaluation, episode: int) -> tuple[list[Any], str, np.ndarray]:
+        """States of a recorded game from its start on, the seats that are evaluated, and final scores."""
         frames = jax.tree.map(lambda x: np.asarray(x)[:, episode], evaluation.frames)
         length = int(evaluation.length[episode])
-        state = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]
+        states = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]
         (present,) = (np.asarray(flag)[episode] for flag in evaluation.present.values())
         scored = ", ".join(str(seat) for seat in np.flatnonzero(present))
-        lines = [f"evaluated: seat {scored}", self.rules.text(state[0].game)]
-        for ply in range(1, length + 1):
-            seat, move = (ply - 1) % self.rules.seats, state[ply].move
-            done = "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"
-            wrong = ", which is illegal" if state[ply].offender >= 0 else ""
-            lines += [f"{ply}. seat {seat} {done}{wrong}", self.rules.text(state[ply].game)]
-        scores = ", ".join(f"seat {seat} {score:+g}" for seat, score in enumerate(frames["scores"][length]))
-        return "\n".join([*lines, f"scores: {scores}"])
+        return states, scored, frames["scores"][length]

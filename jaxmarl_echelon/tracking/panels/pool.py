@@ -13,14 +13,17 @@ from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, panel
 from jaxmarl_echelon.tracking.view import RunView
 
 NARROW = 44
+WIDE = 60
 BAR_WIDTH = 8
+EXPECTED = ("expected", "quality")
 
 
 def pool(view: RunView, width: int, height: int) -> Panel:
     """The learner and its opponents, the highest rated first.
 
-    A line per entry: rating and uncertainty, games with the learner and its score in them, the entry's share
-    among opponents. The learner is always shown; of the others those that fit.
+    A line per entry: rating and uncertainty, games with the learner and its score in them, where there is
+    room the score that ratings expect and the quality of the match, and the entry's share among opponents.
+    The learner is always shown; of the others those that fit.
     """
     rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
     room = max(height - 2, 1)
@@ -29,13 +32,17 @@ def pool(view: RunView, width: int, height: int) -> Panel:
     if learner and learner[0] not in shown:
         shown = [*shown[: room - 1], *learner]
     table = Table.grid(expand=True, padding=(0, 1))
-    wide = width >= NARROW
-    for ratio in (1, None, None, None, *([None] if wide else [])):
-        table.add_column(ratio=ratio, justify="left" if ratio else "right", no_wrap=True, overflow="ellipsis")
-    head = ("entry", "rating", "games", "score", *(["share"] if wide else []))
+    head = ["entry", "rating", "games", "score"]
+    head += [*EXPECTED] if width >= WIDE else []
+    head += ["share"] if width >= NARROW else []
+    for name in head:
+        first = name == "entry"
+        justify = "left" if first else "right"
+        table.add_column(ratio=1 if first else None, justify=justify, no_wrap=True, overflow="ellipsis")
     table.add_row(*(Text(name, style="dim") for name in head))
     for row in shown:
-        table.add_row(*_cells(row, wide))
+        cells = _cells(row)
+        table.add_row(*(cells[name] for name in head))
     size, worst = view.value("pool/size"), view.value("pool/worst_payoff")
     facts = ends(
         Text(f"{size:.0f} opponents" if math.isfinite(size) else "", style="dim"),
@@ -44,20 +51,21 @@ def pool(view: RunView, width: int, height: int) -> Panel:
     return panel("pool", Group(table, facts))
 
 
-def _cells(row: Values, wide: bool) -> list[Text]:
+def _cells(row: Values) -> dict[str, Text]:
     own = row["kind"] == "learner"
     style = f"bold {ACCENT}" if own else "bold" if row["kind"] == "fixed" else ""
     games = sum(int(row[key]) for key in ("wins", "draws", "losses"))
     score = float(row["score"])
-    cells = [
-        Text(str(row["name"]), style=style),
-        Text(f"{float(row['mu']):.1f}±{float(row['sigma']):.1f}", style=style),
-        Text("" if own else count(games)),
-        Text("" if own or not math.isfinite(score) else percent(score), style=_colour(score)),
-    ]
-    share = float(row["share"])
-    meter = Text("" if own else bar(share, BAR_WIDTH), style=f"{ACCENT} on grey15")
-    return [*cells, *([meter] if wide else [])]
+    cells = {
+        "entry": Text(str(row["name"]), style=style),
+        "rating": Text(f"{float(row['mu']):.1f}±{float(row['sigma']):.1f}", style=style),
+        "games": Text("" if own else count(games)),
+        "score": Text("" if own or not math.isfinite(score) else percent(score), style=_colour(score)),
+        "share": Text("" if own else bar(float(row["share"]), BAR_WIDTH), style=f"{ACCENT} on grey15"),
+    }
+    for name in EXPECTED:
+        cells[name] = Text("" if own else percent(float(row[name])), style="dim")
+    return cells
 
 
 def _colour(score: float) -> str:

@@ -259,9 +259,14 @@ def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
         scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
         mine = jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
         return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
-    ours, theirs = (score_of(spec, role, finished) for role in (seat.rival, seat.role))
-    lead = ours - (0.5 if theirs is None else theirs)
-    return jnp.select([lead > 0, lead < 0], [WIN, LOSS], DRAW)
+    ahead = lead(spec, seat.rival, seat.role, finished)
+    return jnp.select([ahead > 0, ahead < 0], [WIN, LOSS], DRAW)
+
+
+def lead(spec: EnvSpec, ours: str, theirs: str | None, finished: Finished) -> jax.Array:
+    """By how much one role's score exceeds another's, or 1/2 where that has none; `[...]`."""
+    other = None if theirs is None else score_of(spec, theirs, finished)
+    return score_of(spec, ours, finished) - (0.5 if other is None else other)
 
 
 def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:

@@ -13,7 +13,7 @@ from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RatingSystem
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
 from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, score_of
+from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, lead
 from jaxmarl_echelon.training.pools.turn_games import put, take
 from jaxmarl_echelon.training.program import Program
 from jaxmarl_echelon.training.types import View
@@ -78,8 +78,8 @@ def counts(
     params = program.curriculum.evaluation(program.curriculum.init())
     params = evaluation.evaluation_params(env, params, number * number * games)
     played = evaluation.play(env, playing | others, {}, key, params)
-    lead = jnp.where(played.quarantined, jnp.nan, _leads(program, sides, played, seats))
-    outcome = jnp.stack([lead > 0, lead == 0, lead < 0], axis=-1)
+    ahead = jnp.where(played.quarantined, jnp.nan, _leads(program, sides, played, seats))
+    outcome = jnp.stack([ahead > 0, ahead == 0, ahead < 0], axis=-1)
     return jnp.sum(outcome.reshape(number, number, games, 3), axis=2, dtype=jnp.int32)
 
 
@@ -89,8 +89,7 @@ def _leads(program: Program, sides: Sides, played: evaluation.Evaluation, seats:
     if seats:
         scores, own = spec.scores(finished.results, sides.ours), jnp.arange(finished.mask.size) % seats
         return jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0] - 0.5
-    ours, theirs = (score_of(spec, role, finished) for role in (sides.ours, sides.theirs))
-    return ours - (0.5 if theirs is None else theirs)
+    return lead(spec, sides.ours, sides.theirs, finished)
 
 
 def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:

@@ -127,7 +127,7 @@ def table(collector: Collector, run: RunState) -> Table:
     def act(key, run, due, phase):
         memories, action, choice = controller.act(key, met, run.memories[role.name], due, phase)
         mine = take(due, jnp.asarray(rows.learner)[phase])
-        return {role.name: memories}, action, turns.decision(agent, role.name, mine, choice)
+        return {role.name: memories}, action, turns.decision(collector, role.name, mine, choice)
 
     def pick(x):
         return turns.by_phase(

@@ -13,6 +13,7 @@ from jaxmarl_echelon.selfplay.settings import PoolSettings
 
 SYSTEM = rating_system("trueskill")
 RATING = jnp.array([(30, 2), (27, 1.5), (24, 3), (31, 2.5), (20, 4), (25, 25 / 3)], float)
+DISTINCT = jnp.array([1.0, 0.3, 0.1, 0.2, 0.0, 1.0])
 WINS, DRAWS, LOSSES = (np.array(x) for x in ((30, 18, 5, 0), (5, 0, 2, 0), (15, 2, 13, 0)))
 
 
@@ -26,9 +27,8 @@ def example(**options) -> matchmaking.Candidates:
     games[1:5], points[1:5] = WINS + DRAWS + LOSSES, WINS + DRAWS / 2
     kinds = jnp.array([0, 1, 1, 1, 1, 0], bool), jnp.array([0, 1, 1, 1, 0, 0], bool)
     lag = jnp.array([9, 1, 2, 8, 9, 9])
-    return matchmaking.candidates(
-        settings(**options), SYSTEM, RATING, jnp.array(points, float), jnp.array(games, float), kinds, lag
-    )
+    known = jnp.array(points, float), jnp.array(games, float), kinds, lag, DISTINCT
+    return matchmaking.candidates(settings(**options), SYSTEM, RATING, *known)
 
 
 def test_what_is_known_of_candidates():
@@ -59,6 +59,15 @@ MODES = [
         np.array([0.813140890, 0.565263495, 0.860046738, 0.299904146]) / 2.538355269,
     ),
     ("ts-dist", {}, (0.3035029, 0.1433646, 0.5003916, 0.0527409)),
+    ("exploration", {}, np.exp([3.0, 1.0, 2.0, 0.0]) / np.sum(np.exp([3.0, 1.0, 2.0, 0.0]))),
+    # Pessimistically 22.5, 15 and 23.5; scripts are no past policies.
+    ("top", {"top": 2}, (0.5, 0.0, 0.5, 0.0)),
+    ("top", {"top": 1}, (0.0, 0.0, 1.0, 0.0)),
+    (
+        "pfsp",
+        {"weight": "gaussian"},
+        np.exp(-(np.array([3, 6, 1, 10]) ** 2) / 32) / np.sum(np.exp(-(np.array([3, 6, 1, 10]) ** 2) / 32)),
+    ),
     ("ts-dist", {"normalise": "plain"}, (0.2833333, 0.2333333, 0.3166667, 0.1666667)),
     ("pfsp", {"weight": "hard"}, (0.2014986, 0.0218065, 0.7652545, 0.0114405)),
     ("pfsp", {"weight": "var"}, (0.3641447, 0.1625689, 0.3513474, 0.1219390)),
@@ -163,7 +172,7 @@ def by_mode(mode: str, **options):
     chosen = settings(mode, **options)
 
     def weights(payoff, there):
-        entries = matchmaking.Candidates(there, there, payoff, payoff, payoff, payoff, payoff, 4.0)
+        entries = matchmaking.Candidates(there, there, *(payoff for _ in range(7)), 4.0)
         return matchmaking.mix(chosen, entries)
 
     return weights

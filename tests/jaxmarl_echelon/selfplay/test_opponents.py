@@ -13,6 +13,7 @@ from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
 from jaxmarl_echelon.training.config import RunConfig
@@ -36,6 +37,7 @@ def configured(pool: PoolSettings = POOL, **changes) -> RunConfig:
         "controllers": {"red": "pool:blue"},
         "pool": pool,
         "stagger": False,
+        "transforms": TransformSettings(final=["RoleAdvantage"], sampling=["Normalize"]),
     }
     return RunConfig(**given | changes)
 

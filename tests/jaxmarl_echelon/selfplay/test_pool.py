@@ -21,6 +21,7 @@ def spaced_ages(capacity: int, snapshots: int) -> list[int]:
             filled=filled >= 0,
             free=filled >= 0,
             lower=jnp.zeros(capacity),
+            tried=jnp.ones(capacity, bool),
             payoff=jnp.zeros((capacity, 1)),
             met=jnp.zeros((capacity, 1), bool),
             now=now,
@@ -49,6 +50,7 @@ def slots(**changes) -> eviction.Slots:
         "filled": jnp.ones(4, bool),
         "free": jnp.array([False, True, True, True]),
         "lower": jnp.array([-5.0, 3.0, 2.0, 9.0]),
+        "tried": jnp.ones(4, bool),
         "payoff": jnp.array([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2], [0.55, 0.4]]),
         "met": jnp.ones((4, 2), bool),
         "now": jnp.int32(10),
@@ -68,6 +70,8 @@ def test_eviction_rules(rule, expected):
 def test_slots_that_must_stay():
     place, found = eviction.choose("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
     assert (int(place), bool(found)) == (2, True)
+    tried = slots(tried=jnp.array([True, True, False, True]))
+    assert int(eviction.choose("weakest", tried)[0]) == 1
     assert not eviction.choose("weakest", slots(free=jnp.zeros(4, bool)))[1]
     place, _ = eviction.choose("similar", slots(met=jnp.zeros((4, 2), bool)))
     assert int(place) == 2

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_echelon.envs.textgames.rules import ranks_to_points
 from jaxmarl_echelon.selfplay import rewards
 from jaxmarl_echelon.selfplay.rewards import Context
 
@@ -51,7 +52,9 @@ SCORES = [
 
 @pytest.mark.parametrize("scores,expected", SCORES)
 def test_win_draw_loss(scores, expected):
-    _, found = rewards.win_draw_loss().apply((), jnp.array(scores), Context(jnp.bool_(True)))
+    """By the points of games' final scores."""
+    points = ranks_to_points(jnp.array(scores))
+    _, found = rewards.win_draw_loss().apply((), jnp.array(scores), Context(points >= 0, score=points))
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

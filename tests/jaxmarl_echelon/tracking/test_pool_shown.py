@@ -9,6 +9,7 @@ from tracking_runs import run_info, write_updates
 
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.panels.pool import pool
 from jaxmarl_echelon.tracking.pool_plot import pool_plot
 from jaxmarl_echelon.tracking.view import RunView
 
@@ -33,6 +34,8 @@ def entries(update: int = 0) -> list[dict]:
                 "draws": games // 4,
                 "losses": games // 4,
                 "score": 0.625 if games else math.nan,
+                "expected": 0.71,
+                "quality": 0.38,
                 "share": 0.25 * entry,
                 "groups": entry,
             }
@@ -65,6 +68,16 @@ def test_panel_on_a_small_terminal(tmp_path):
     assert len(text.splitlines()) == 30 and all(len(line) <= 100 for line in text.splitlines())
     for part in ("pool", "blue now", "30.0±1.2", "#7", "22.0±1.2", "62.5", "3 opponents", "worst score 42"):
         assert part in text, part
+
+
+def test_what_ratings_expect_is_shown_where_there_is_room(tmp_path):
+    view = RunView(run_info(tmp_path), now=0.0)
+    for row in entries():
+        view.write("entries", 0, row, 1.0)
+    console = Console(file=io.StringIO(), width=70, color_system=None)
+    console.print(pool(view, 70, 10))
+    text = console.file.getvalue()
+    assert "expected" in text and "quality" in text and text.count("71") == text.count("38") == 3
 
 
 def test_table_and_picture(tmp_path):

@@ -124,6 +124,18 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
     assert one["[0].updates"] == UPDATES
 
 
+def test_a_pool_does_not_depend_on_the_devices(ran):
+    """Counts, ratings, snapshots, opponents, moves and averages of rewards, of two shards on two devices."""
+    folder = ran("pool")
+    for update in range(UPDATES):
+        one, two = (dict(np.load(folder / f"pool_{devices}_{update}.npz")) for devices in (1, 2))
+        parts = [key for key in one if key.startswith(("[0].pool", "[0].credit", "[0].plays", "[1].entries"))]
+        assert_alike({key: one[key] for key in parts}, {key: two[key] for key in parts}, rtol=1e-5, atol=1e-5)
+    assert one["[0].pool.taken"] == 1 + UPDATES and (one["[0].pool.wins"][0] > 0).any()
+    assert one["[0].plays.written"].shape[0] == 2 and one["[0].plays.written"].any()
+    assert json.loads((folder / "pool_2.json").read_text())["differing"] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", PLACES[EVALUATED][1:])
 def test_an_evaluation_does_not_depend_on_the_devices(ran, devices):

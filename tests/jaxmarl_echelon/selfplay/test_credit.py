@@ -1,0 +1,167 @@
+"""Advantages from reward transforms, in whole runs and by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from duels import Duel
+
+from algos.off_policy.sac import SACConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.types import Rollout
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.selfplay.credit import Story, TransformSettings, make_credit
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.program import make_program
+
+TAU = 0.01
+BASELINE = {"name": "RoleAdvantage", "tau": TAU}
+POOL = PoolSettings(capacity=2, groups=2, snapshot_every=1, hold=1)
+ALGO = PPOConfig(horizon=8, widths=(4,), num_minibatches=1, epochs=1)
+UPDATES = 3
+
+
+def test_a_story_told_by_hand():
+    """Two stories of one agent: the second is broken off; the third has not ended within the rollout."""
+    settings = TransformSettings(
+        final=["WinDrawLoss", BASELINE], step=[{"name": "Discount", "gamma": 0.5}], sampling=["Normalize"]
+    )
+    credit = make_credit(settings, seats=2)
+    ended = jnp.array([0, 0, 1, 0, 0, 0], bool)[:, None, None]
+    over = ended | (jnp.arange(6) == 4)[:, None, None]
+    alive = jnp.array([1, 1, 0, 1, 1, 1], bool)[:, None, None]
+    rollout = experience(jnp.arange(6.0)[:, None, None], ended, over, alive)
+    story = Story(jnp.ones((6, 1, 1), jnp.int32), ended, jnp.where(ended, 1.0, 0.0))
+    state = credit.init(1)
+    state = state.replace(stages=state.stages | {"final": ((), jnp.array([[9.0, 0.25]]))})
+    state, found = credit.apply(state, rollout, story)
+    # The winner's 1, minus the average of its role; its first of two decisions is worth half; then centred.
+    paid = np.array([0.75 * 0.5, 0.75])
+    np.testing.assert_allclose(found.advantage[:, 0, 0], [*(paid - paid.mean()), 0, 0, 0, 0], atol=1e-6)
+    np.testing.assert_array_equal(found.alive[:, 0, 0], [1, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(state.stages["final"][1], [[9.0, 0.25 * (1 - TAU) + TAU]], rtol=1e-6)
+    np.testing.assert_allclose(state.running, [5.0])
+
+
+def experience(reward, ended, over, alive) -> Rollout:
+    return Rollout(
+        obs=None,
+        action=None,
+        extras=None,
+        reward=reward,
+        reset=jnp.concatenate([jnp.ones_like(over[:1]), over[:-1]]),
+        discount=jnp.where(ended, 0.0, 1.0),
+        boundary=over,
+        bootstrap=None,
+        alive=alive,
+        mask=None,
+        carry=(),
+        last_value=None,
+        skip=~alive,
+    )
+
+
+RUNS = {
+    "turns": (tictactoe.make(), {"player": "pool:player"}),
+    "teams": (Duel(), {"red": "pool:blue"}),
+}
+
+
+def configured(name: str, **changes) -> RunConfig:
+    env, controllers = RUNS[name]
+    given = {"total_env_steps": 10_000, "num_envs": 8, "pool": POOL, "stagger": False}
+    chosen = TransformSettings(final=[BASELINE], **changes)
+    return RunConfig(env, ALGO, fixed, controllers=controllers, transforms=chosen, **given)
+
+
+def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
+    """Per update what the learner was given, and the run's transforms afterwards."""
+    learner, agent = next(iter(agents_lib.make_agents(config).items()))
+    agent = agent._replace(update=lambda state, key, rollout: (state, {"given": rollout}))
+    program = make_program(config, {learner: agent})
+    update, run, found = jax.jit(program.update), jax.jit(program.init)(jax.random.key(0)), []
+    for _ in range(UPDATES):
+        run, report = update(run)
+        found.append(jax.device_get((report.metrics["losses/given"], run.credit[learner])))
+    return found
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_run_learns_from_final_rewards_minus_those_of_its_role(name):
+    """Every decision has its story's whole reward minus the average of its seat, told apart by NumPy."""
+    config = configured(name)
+    baseline, running, learnt = np.zeros(2), None, 0
+    for given, state in learnt_from(config):
+        columns = given.reward.shape[1:]
+        running = np.zeros(columns) if running is None else running
+        finals, expected = [], np.full(given.reward.shape, np.nan)
+        for column in np.ndindex(columns):
+            rows = []
+            for t in range(len(given.reward)):
+                at = (t, *column)
+                if given.reset[at]:
+                    running[column] = 0.0
+                rows.append(t)
+                running[column] += given.reward[at]
+                if given.discount[at] == 0:
+                    seat = role_of(name, column, rows, given)
+                    finals.append((seat, running[column]))
+                    for row in rows:
+                        expected[(row, *column)] = running[column] - baseline[seat]
+                if given.boundary[at]:
+                    rows = []
+        np.testing.assert_allclose(given.advantage[given.alive], expected[given.alive], atol=1e-5)
+        known = np.isfinite(expected)
+        assert not given.alive[~known].any() and given.alive[known].mean() > 0.5
+        learnt += given.alive.sum()
+        for seat in range(2):
+            mine = [reward for role, reward in finals if role == seat]
+            kept = (1 - TAU) ** len(mine)
+            baseline[seat] = kept * baseline[seat] + (1 - kept) * np.mean(mine) if mine else baseline[seat]
+        np.testing.assert_allclose(state.stages["final"][0][0], baseline, atol=1e-5)
+        assert np.abs(baseline).max() > 0
+    assert learnt > 50
+
+
+def role_of(name, column, rows, given) -> int:
+    """Of teams: the mirror's columns `[E, A]` follow the learner's own. Of games: told by the first stone."""
+    if name == "teams":
+        return int(column[0] >= 2 * 8)
+    own, other = given.obs[(rows[0], *column)][:9], given.obs[(rows[0], *column)][9:18]
+    return int(given.obs[(rows[0], *column)][19] > 0 or own.sum() != other.sum())
+
+
+def test_whole_games_begin_with_the_rollout():
+    given = [given for given, _ in learnt_from(configured("turns", whole_games=True))]
+    phases = given[0].reset.shape[1] // 2
+    for one in given:
+        assert one.reset[0].all() and one.alive[:3].all()
+        assert phases and not one.alive[-1].all()
+
+
+WRONG = [
+    ({"final": ["WinDraw"]}, "transforms.final=WinDraw: no such transform; allowed: WinDrawLoss, Role"),
+    ({"step": "Discount"}, "transforms.step=Discount: must be a list"),
+    ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: no such"),
+    ({"sampling": [{"name": "Normalize", "z": 2}]}, "transforms.sampling.Normalize.z=2: must be true or fal"),
+    ({"whole_games": "yes"}, "transforms.whole_games=yes: must be true or false"),
+]
+
+
+@pytest.mark.parametrize("given,message", WRONG)
+def test_wrong_transforms(given, message):
+    with pytest.raises(ValueError) as error:
+        TransformSettings(**given)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_transforms_that_do_not_fit_the_run():
+    run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
+    with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay, which has no place"):
+        RunConfig(Duel(), SACConfig(), fixed, **run)
+    whole = run | {"transforms": TransformSettings(whole_games=True)}
+    with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is no game in which seats"):
+        RunConfig(Duel(), ALGO, fixed, **whole)

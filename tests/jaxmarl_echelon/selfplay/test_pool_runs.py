@@ -1,0 +1,116 @@
+"""Runs with a pool from the command line: what they leave behind, who exploits them, what is refused."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from sharded_runs import told
+
+from jaxmarl_echelon import exploit
+
+GAME = (
+    "tuning=none",
+    "algo=ppo",
+    "algo.horizon=4",
+    "algo.widths=[4]",
+    "algo.num_minibatches=1",
+    "algo.epochs=1",
+    "num_envs=8",
+    "eval_episodes=16",
+    "tracking=quiet",
+    "controllers.player=pool:player",
+    "pool.groups=2",
+    "pool.capacity=2",
+    "pool.snapshot_every=1",
+)
+KUHN = ("env=textgames/kuhn", *GAME)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run of three updates against a pool, with reward transforms and both kinds of names."""
+    folder = tmp_path_factory.mktemp("pool")
+    more = ("total_env_steps=192", "pool.fixed=[random]", "pool.hold=1", "transforms=original")
+    said = told(
+        [*KUHN, *more, "tracking.names=doc", "run_name=run", f"output_dir={folder / 'out'}"], folder / "told"
+    )
+    assert said["status"] == 0, said["errors"]
+    return next((folder / "out").rglob("run"))
+
+
+def test_tables(run):
+    entries, games = rows(run / "pool.csv"), rows(run / "games.csv")
+    last = {row["entry"]: row for row in entries if row["step"] == entries[-1]["step"]}
+    assert {row["kind"] for row in last.values()} == {"learner", "snapshot", "fixed"}
+    assert all(row["parent"] == ("player" if row["kind"] == "snapshot" else "") for row in entries)
+    assert all(0 < float(row["expected"]) < 1 and 0 < float(row["quality"]) <= 1 for row in entries)
+    assert len(games) == 8 * len({row["step"] for row in games})
+    for row in games:
+        moves, scores = row["moves"].split(), [float(x) for x in row["scores"].split()]
+        assert 2 <= len(moves) <= 3 and set(moves) <= {"[k]", "[b]", "[c]", "[f]"}
+        assert sum(scores) == 0 and row["seat"] in ("0", "1") and row["start"]
+        folds = moves[-1] == "[f]"
+        assert abs(scores[0]) == (2 if "[c]" in moves else 1) and folds == ("[f]" in moves)
+
+
+def test_names_of_the_original_beside_our_own(run):
+    columns = rows(run / "metrics.csv")[-1]
+    for theirs, ours in (
+        ("collection-kuhn/Game Length", "train/episode_length"),
+        ("collection-kuhn/Win Rate", "train/win_rate"),
+        ("collection-kuhn/Reward (pid=1)", "train/score/1"),
+        ("evaluation-kuhn (random)/Reward", "eval_agg/avg_reward"),
+        ("learner/entropy", "losses/entropy"),
+    ):
+        found = columns.get(theirs)
+        table = columns if ours in columns else rows(run / "eval.csv")[-1]
+        assert found and found == table[ours.removeprefix("eval_agg/") if table is not columns else ours]
+    assert (run / "pool.png").exists()
+
+
+def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
+    """It meets that run's policy alone, and is scored against it from both seats."""
+    monkeypatch.setattr("sys.argv", ["exploit", str(run), "--games", "64", "--output", str(tmp_path)])
+    exploit.main()
+    (folder,) = (path.parent for path in tmp_path.rglob("exploit.json"))
+    found = json.loads((folder / "exploit.json").read_text())
+    assert 0 <= found["low"] <= found["score"] <= found["high"] <= 1 and found["role"] == "player"
+    names = {row["name"] for row in rows(folder / "pool.csv") if float(row["share"]) > 0}
+    assert names == {f"frozen:{(run / 'checkpoints' / 'latest').resolve()}"}
+    met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
+    assert sum(int(met[key]) for key in ("wins", "draws", "losses")) > 20
+    assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}
+
+
+REFUSED = [
+    ((*KUHN, "pool.mode=best"), "pool.mode=best: must be one of mirror, fixed, lagged"),
+    ((*KUHN, "pool.capacity=0"), "pool.capacity=0: must be a whole number of at least 1"),
+    ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),
+    ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: no script of player; allowed: frozen:PATH, random"),
+    ((*KUHN, "controllers.player=pool:other"), "controllers.player=pool:other: no such learner"),
+    ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: no such transform; allowed: WinDrawLoss"),
+    ((*KUHN, "tracking.names=theirs"), "tracking.names=theirs: must be ours or doc"),
+    (
+        ("env=textgames/kuhn", "algo=sac", "tuning=none", "tracking=quiet"),
+        "algo=sac: needs continuous actions; these are discrete",
+    ),
+    (
+        ("env=textgames/tictactoe", *GAME, "pool.fixed=[frozen:{run}]"),
+        "pool.fixed=frozen:{run}: its observations ",
+    ),
+]
+
+
+@pytest.mark.parametrize("given,message", REFUSED)
+def test_refused(given, message, run, tmp_path):
+    """One line, status 2, and nothing written."""
+    said = told([one.format(run=run) for one in given], tmp_path / "empty")
+    assert said["status"] == 2 and said["left"] == []
+    (line,) = said["errors"].splitlines()
+    assert message.format(run=run) in line
