@@ -25,10 +25,12 @@ from jaxmarl_echelon.training.agents import (
     make_credits,
     make_seat,
 )
+from jaxmarl_echelon.training.collector import Collected, Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.shards import Shards
+from jaxmarl_echelon.training.transitions import no_pending
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
@@ -176,7 +178,7 @@ def make_program(
         here = placed(world)
         acting = seats(here, False)
         whole = config.transforms.whole_games
-        return rollout.Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
+        return Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
 
     def init(key, course=None, world=None):
         def one(key, course, world):
@@ -349,7 +351,7 @@ def initial_state(
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
         recent=statistics.recent_init(collector.env.spec, config.window),
-        pending=rollout.no_pending(collector, episodes.time),
+        pending=no_pending(collector, episodes.time),
         updates=jnp.int32(0),
         pool=pool,
         plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
@@ -407,7 +409,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     return run, Report(metrics, rows, entries)
 
 
-def credited(collector, run: RunState, collected: rollout.Collected) -> tuple[PyTree, dict[str, Rollout]]:
+def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, dict[str, Rollout]]:
     """The rollouts with the advantages of reward transforms, and what these remember; without any, as is."""
     credit, rollouts = {}, dict(collected.rollouts)
     for role, transforms in collector.credits.items():

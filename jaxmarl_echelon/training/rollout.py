@@ -1,152 +1,27 @@
 """Rollouts: T decisions in E environments, interleaved with the updates of replay learners."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Rollout, Transition
+from algos.types import Agent, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished, Flow
-from jaxmarl_echelon.selfplay.credit import Credit, Story
-from jaxmarl_echelon.training.controllers import Controller, action_spec, observed
+from jaxmarl_echelon.selfplay.credit import Story
+from jaxmarl_echelon.training.collector import Collected, Collector, Moment, joined, moment_of
+from jaxmarl_echelon.training.controllers import observed
 from jaxmarl_echelon.training.play import decide
 from jaxmarl_echelon.training.pools.meetings import meetings
-from jaxmarl_echelon.training.pools.opponents import Seat, lead, score_of, split
+from jaxmarl_echelon.training.pools.opponents import lead, score_of
+from jaxmarl_echelon.training.transitions import settle, transition_of
 from jaxmarl_echelon.training.types import RunState, View
 from physics.sparse_batch import compute_rows
 
 PyTree = Any
 
 BOOTSTRAP_CHUNK = 64
-# Scores from here on count as success, for replays that keep only successful episodes.
-GOOD = 0.5
-
-
-class Collector(NamedTuple):
-    """Static inputs of a rollout.
-
-    Attributes:
-      env: the environment.
-      agents: role name to its learner.
-      controllers: role name to its controller.
-      horizon: decisions T per rollout.
-      segments: equal parts of a rollout; the recurrent state is stored at the start of each.
-      seat: the role that a pool plays; None without one.
-      credits: learner's name to its reward transforms; empty without any.
-      whole_games: whether turn games that are under way at the end of a rollout are broken off.
-    """
-
-    env: Environment
-    agents: dict[str, Agent]
-    controllers: dict[str, Controller]
-    horizon: int
-    segments: int = 1
-    seat: Seat | None = None
-    credits: Mapping[str, Credit] = MappingProxyType({})
-    whole_games: bool = False
-
-    def learning(self, when: str) -> dict[str, Agent]:
-        """The agents that learn per `when`: "rollout" or "step"."""
-        return {role: agent for role, agent in self.agents.items() if agent.learns == when}
-
-    def seats(self, learner: str) -> tuple[str, ...]:
-        """The roles that a learner controls and learns from, its own first."""
-        others = (r for r, c in self.controllers.items() if c.policy == learner and r != learner)
-        pooled = self.seat is not None and self.seat.owner == learner and self.seat.role != learner
-        mirrors = pooled and self.seat.pool.settings.mirrored > 0
-        return (learner, *others, *([self.seat.role] if mirrors else []))
-
-    def part(self, role: str, tree: PyTree) -> PyTree:
-        """Of arrays `[E, ...]` the environments in which a role's learner plays it, and learns."""
-        if self.seat is None or self.seat.role != role:
-            return tree
-        return split(tree, self.seat.mirrored(jax.tree.leaves(tree)[0].shape[0]))[0]
-
-    def memory(self, role: str, memories: dict[str, PyTree]) -> PyTree:
-        """The memory of a role's learner, in the environments of `part`."""
-        pooled = self.seat is not None and self.seat.role == role
-        return memories[role].mirror if pooled else memories[role]
-
-
-class Collected(NamedTuple):
-    """One rollout.
-
-    Attributes:
-      rollouts: role name to Rollout, axes `[T, E, A]`, for agents that learn from rollouts.
-      metrics: role name to metrics of the agents that learn in each step, averaged over their gradient
-        steps; NaN without any.
-      flow: starts and ends of episodes, `[T, E]`.
-      quarantined: int32, number of resets because of a non-finite value.
-      stories: role name to what its learner's reward transforms know of its rollout.
-    """
-
-    rollouts: dict[str, Rollout]
-    metrics: dict[str, dict[str, jax.Array]]
-    flow: Flow
-    quarantined: jax.Array
-    stories: Mapping[str, Story] = MappingProxyType({})
-
-
-class Pending(NamedTuple):
-    """One incomplete transition per agent: further rewards may still be credited to it.
-
-    Attributes:
-      obs: `[E, A, ...]` observation acted on.
-      action: `[E, A, D]` in the learner's own units.
-      reward: `[E, A]` accumulated so far.
-      waits: `[E, A]` bool; a transition is pending.
-    """
-
-    obs: PyTree
-    action: jax.Array
-    reward: jax.Array
-    waits: jax.Array
-
-
-def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
-    """Empty `Pending` per role of the step learners; no entries unless `EnvSpec.late`."""
-    if not collector.env.spec.late:
-        return {}
-    return {
-        role: Pending(
-            obs=jax.tree.map(jnp.zeros_like, now.obs[role]),
-            action=jnp.zeros((*alive.shape, action_spec(collector.env.spec.role(role).action).dimensions)),
-            reward=jnp.zeros(alive.shape, jnp.float32),
-            waits=jnp.zeros(alive.shape, bool),
-        )
-        for learner in collector.learning("step")
-        for role in collector.seats(learner)
-        for now, alive in [collector.part(role, (time, time.alive[role]))]
-    }
-
-
-def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tuple[Pending, Transition]:
-    """Accumulates delayed rewards into pending transitions and completes those whose agents act or end.
-
-    Args:
-      pending: pending transitions.
-      transition: of this step; `alive` where an agent acted, `reward` whatever it received.
-      goes_on: `[E, A]` bool; the agent's story is not over and it does not act next.
-
-    Returns:
-      the new pending transitions, and the complete ones of this step, at most one per agent.
-    """
-    acted, waited = transition.alive, pending.waits & ~transition.alive
-
-    def older(old, new):
-        return jax.tree.map(
-            lambda a, b: jnp.where(waited.reshape(waited.shape + (1,) * (b.ndim - 2)), a, b), old, new
-        )
-
-    reward = transition.reward + jnp.where(waited, pending.reward, 0.0)
-    obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
-    begun = acted | waited
-    complete = transition.replace(obs=obs, action=action, reward=reward, alive=begun & ~goes_on)
-    return Pending(obs, action, reward, begun & goes_on), complete
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
@@ -176,7 +51,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run.stagger == 1, last)
         )
         records = {
-            role: _joined(
+            role: joined(
                 _record(
                     agent,
                     run.policies[role],
@@ -190,7 +65,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             for role, agent in recorded.items()
         }
         stories = {
-            role: _joined(
+            role: joined(
                 _story(collector.env.spec, seat, number, collector.part(seat, moment_of(run, transition)))
                 for number, seat in enumerate(collector.seats(role))
             )
@@ -201,7 +76,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
             decided = {
-                seat: _transition(
+                seat: transition_of(
                     collector.env,
                     seat,
                     collector.part(seat, moment_of(run, transition)),
@@ -215,7 +90,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 pending[seat], complete = settle(pending[seat], decided[seat], goes_on)
                 sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
-            policies[role], metrics[role] = agent.update(run.policies[role], k, _joined(decided.values()))
+            policies[role], metrics[role] = agent.update(run.policies[role], k, joined(decided.values()))
         flow = met.tagged(flow_of(run, transition))
         run = run.replace(
             policies=policies,
@@ -229,7 +104,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
     def segment(run, inputs):
         carries = {
-            role: _joined(collector.memory(seat, run.memories) for seat in collector.seats(role))
+            role: joined(collector.memory(seat, run.memories) for seat in collector.seats(role))
             for role in recorded
         }
         run, played = jax.lax.scan(step, run, inputs)
@@ -254,26 +129,6 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined), stories)
 
 
-class Moment(NamedTuple):
-    """One decision of E environments: time steps before and after it, and what became of it.
-
-    Attributes:
-      before, after: time steps.
-      reset: `[E]` bool; the episode begins with it.
-      transition: see `episodes.Stepped`.
-    """
-
-    before: TimeStep
-    after: TimeStep
-    reset: jax.Array
-    transition: episodes_lib.Stepped
-
-
-def moment_of(run: RunState, transition: episodes_lib.Stepped) -> Moment:
-    """The decision that led from a run's state to a transition."""
-    return Moment(run.episodes.time, transition.time, run.reset, transition)
-
-
 def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """Starts and ends of episodes at one decision, `[E]`.
 
@@ -290,22 +145,6 @@ def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     )
 
 
-def _joined(parts) -> PyTree:
-    """Concatenates arrays `[E, A, ...]` of several roles along the agent axis.
-
-    Of different numbers of environments as columns `[C, 1, ...]`.
-    """
-
-    def join(*x):
-        if len(x) == 1:
-            return x[0]
-        if len({one.shape[0] for one in x}) == 1:
-            return jnp.concatenate(x, axis=1)
-        return jnp.concatenate([one.reshape(-1, 1, *one.shape[2:]) for one in x])
-
-    return jax.tree.map(join, *parts)
-
-
 def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Means of metrics `[T]`, weighted by gradient steps; NaN without any."""
     weight = metrics["gradient_steps"]
@@ -316,24 +155,6 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return jnp.where(total > 0, summed / jnp.maximum(total, 1.0), jnp.nan)
 
     return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
-
-
-def _transition(env, role: str, moment: Moment, action: jax.Array) -> Transition:
-    before, after, transition = moment.before, moment.after, moment.transition
-    alive = transition.acted[role]
-    score = env.spec.scores(transition.finished.results, role)
-    success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
-    return Transition(
-        obs=before.obs[role],
-        action=action,
-        reward=after.reward[role],
-        discount=jnp.where(after.terminated[role], 0.0, 1.0),
-        next_obs=after.obs[role],
-        boundary=after.terminated[role] | after.truncated[role] | transition.reset_next[:, None],
-        success=jnp.broadcast_to(success if success.ndim == 2 else success[:, None], alive.shape)
-        & transition.finished.mask[:, None],
-        alive=alive,
-    )
 
 
 def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry) -> dict:
@@ -399,7 +220,7 @@ def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | N
     """`[E, A]` bool; agents of a learner that wait at the end of the rollout; None unless `EnvSpec.late`."""
     waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
     seats = collector.seats(learner)
-    return _joined(collector.part(role, waits[role]) for role in seats) if waits else None
+    return joined(collector.part(role, waits[role]) for role in seats) if waits else None
 
 
 def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
@@ -417,4 +238,4 @@ def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | No
         carry = collector.memory(role, run.memories)
         return agent.value(state, obs, carry, reset, now.action_mask.get(role))
 
-    return _joined(value(role) for role in collector.seats(learner))
+    return joined(value(role) for role in collector.seats(learner))

@@ -19,9 +19,10 @@ from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay.credit import Story
 from jaxmarl_echelon.selfplay.diversity import Plays
+from jaxmarl_echelon.training.collector import Collected, Collector
 from jaxmarl_echelon.training.controllers import Choice, observed
 from jaxmarl_echelon.training.pools.opponents import TAG
-from jaxmarl_echelon.training.rollout import Collected, Collector, flow_of
+from jaxmarl_echelon.training.rollout import flow_of
 from jaxmarl_echelon.training.types import RunState, View
 
 PyTree = Any

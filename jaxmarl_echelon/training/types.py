@@ -58,7 +58,7 @@ class RunState:
       curriculum: the curriculum's state.
       tickets: the curriculum's record of running episodes, on all shards.
       recent: ring buffer of finished episodes.
-      pending: role name to incomplete transitions (`rollout.Pending`), for replay learners where
+      pending: role name to incomplete transitions (`transitions.Pending`), for replay learners where
         `EnvSpec.late`.
       updates: int32, updates done.
       pool: the pool of past policies (`selfplay.pool.PoolState`); None without one.

@@ -16,10 +16,10 @@ from algos.types import Agent
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import turns
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.pools import opponents
 from jaxmarl_echelon.training.pools.opponents import Seat, Seated
-from jaxmarl_echelon.training.rollout import Collector
 from jaxmarl_echelon.training.turns import Due, Table
 from jaxmarl_echelon.training.types import RunState, View
 

@@ -12,10 +12,10 @@ from jaxmarl_echelon.envs.textgames import exploitability
 from jaxmarl_echelon.envs.textgames.games import kuhn, tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import turn_games
 from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.rollout import Collector
 
 NUM_ENVS = 16
 POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("random",), hold=2)

@@ -18,6 +18,7 @@ from algos.on_policy.ppo import PPOConfig
 from algos.types import Agent, Asymmetric
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.memory import replay_bytes
 from jaxmarl_echelon.training.program import make_controllers, make_program
@@ -289,7 +290,7 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     program = make_program(config)
     run = jax.jit(program.init)(jax.random.key(0))
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = rollout.Collector(program.env, program.agents, acting, config.horizon, config.segments)
+    collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
     recorded = jax.eval_shape(
         lambda s: rollout.collect(collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum))[1],
         run,

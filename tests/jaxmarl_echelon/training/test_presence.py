@@ -18,8 +18,9 @@ from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.training import loop, rollout
+from jaxmarl_echelon.training import loop, rollout, transitions
 from jaxmarl_echelon.training.agents import make_controllers
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
 
@@ -105,9 +106,7 @@ def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
     config = run_of(probes.Comings(), ppo_segments(horizon=8))
     program = make_program(config)
     run = jax.jit(program.init)(jax.random.key(0))
-    collector = rollout.Collector(
-        program.env, program.agents, program.controllers(program.env), config.horizon, 1
-    )
+    collector = Collector(program.env, program.agents, program.controllers(program.env), config.horizon, 1)
     time = run.episodes.time
     assert not time.restarts(ROLE, jnp.zeros(4, bool)).any()
     played, collected = jax.jit(lambda s: played_by(program, config, s))(run)
@@ -121,7 +120,7 @@ def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
 def played_by(program, config, run):
     """One rollout of the program's own collector, with sampled actions."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = rollout.Collector(program.env, program.agents, acting, config.horizon, config.segments)
+    collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
     return rollout.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))
 
 
@@ -190,8 +189,8 @@ def test_settling_keeps_one_decision_per_agent():
         )
 
     no = jnp.zeros((1, 1), bool)
-    pending = rollout.Pending(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), no)
-    settle = rollout.settle
+    pending = transitions.Pending(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), no)
+    settle = transitions.settle
     pending, first = settle(pending, one(1.0, True, 5.0), ~no)
     assert not first.alive.any() and pending.waits.all()
     pending, second = settle(pending, one(2.0, False, 6.0), ~no)

@@ -19,6 +19,7 @@ from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import rollout
 from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_controllers
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
 from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.types import View
@@ -166,7 +167,7 @@ def test_the_defender_succeeds_where_its_reward_pays_and_it_is_whole():
 
 def collector(program, run):
     acting = make_controllers(run, program.env, program.agents, {}, greedy=False)
-    return rollout.Collector(program.env, program.agents, acting, run.horizon, run.segments)
+    return Collector(program.env, program.agents, acting, run.horizon, run.segments)
 
 
 def draw(program):

@@ -21,9 +21,9 @@ from sharded_runs import ALGOS, DEVICES, EVALUATED, LENGTH, PLACES, SHARDS, UPDA
 from algos import axis
 from jaxmarl_echelon.training import program as program_lib
 from jaxmarl_echelon.training.agents import make_controllers
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.keys import run_key
 from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.rollout import Collector
 
 PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
 PAIRS = [(name, devices) for name in ALGOS for devices in PLACES[name][1:]]

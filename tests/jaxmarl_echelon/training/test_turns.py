@@ -18,6 +18,7 @@ from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
 from jaxmarl_echelon.training import controllers, rollout, turns
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
 
@@ -99,7 +100,7 @@ def both():
     def draw(key):
         return Drawn(env.default_params())
 
-    plain = rollout.Collector(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
+    plain = Collector(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
     driven = plain._replace(horizon=SUPER_STEPS)
     play = jax.jit(
         lambda run, key: (rollout.collect(plain, run, key, draw), turns.collect(driven, run, key, draw))
