@@ -31,8 +31,8 @@ from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 from jaxmarl_echelon.training import rollout as rollout_lib
 from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.run_config import RunConfig
 from physics.lidar import Lidar, scan
 from physics.mapbank import distance_at
 

@@ -19,8 +19,8 @@ import jax
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.command_line import PACKAGED
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import Program, make_program
+from jaxmarl_echelon.training.run_config import RunConfig
 
 USUAL = (
     "env=textgames/tictactoe",

@@ -12,7 +12,7 @@ from jaxmarl_echelon.config_path import Sources
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import program, variants
-from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.run_config import RunConfig
 
 
 def make(

@@ -12,8 +12,8 @@ from algos.types import Agent
 from jaxmarl_echelon import evaluate
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.agents import make_actors
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.controllers import to_space
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.seating import POOL, SHARED
 from jaxmarl_echelon.training.types import RunState
 

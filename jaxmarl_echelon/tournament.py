@@ -14,9 +14,9 @@ from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.pools.tournament import Sides
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.seating import POOL, SHARED
 
 

@@ -14,9 +14,9 @@ from jaxmarl_echelon.selfplay.credit import Credit, make_credit
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import turn_games
 from jaxmarl_echelon.training.pools.opponents import Seat, pooled
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.seating import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 
 

@@ -15,7 +15,6 @@ from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training import references, resuming
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.loop import Runner, StopSignal
@@ -29,6 +28,7 @@ from jaxmarl_echelon.training.record import (
     rate_values,
     versions,
 )
+from jaxmarl_echelon.training.run_config import RunConfig
 
 
 class Member(NamedTuple):

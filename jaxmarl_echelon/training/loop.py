@@ -13,11 +13,11 @@ from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import memory, references, resuming
 from jaxmarl_echelon.training.compiling import compile_program
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, scored_assessment
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
+from jaxmarl_echelon.training.run_config import RunConfig
 
 __all__ = ["DivergedError", "StopSignal", "train"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from jaxmarl_echelon import processes
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.devices import ALONE, Layout
+from jaxmarl_echelon.training.run_config import RunConfig
 
 PyTree = Any
 

@@ -26,9 +26,9 @@ from jaxmarl_echelon.training.agents import (
     make_seat,
 )
 from jaxmarl_echelon.training.collector import Collected, Collector
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.pools import opponents, turn_games
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.transitions import no_pending
 from jaxmarl_echelon.training.types import RunState

@@ -18,9 +18,9 @@ from jaxmarl_echelon.selfplay.pool import EMPTY, SNAPSHOT
 from jaxmarl_echelon.selfplay.report import KINDS
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import student, wilson
-from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.seating import POOL
 from jaxmarl_echelon.training.statistics import shown
 

@@ -15,9 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.config import TASK, RunConfig
+from jaxmarl_echelon.training.config import TASK
 from jaxmarl_echelon.training.program import Program, adjustable
 from jaxmarl_echelon.training.record import Progress, environment
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.types import RunState
 
 PyTree = Any
