@@ -33,8 +33,8 @@ class PoolState:
       wins: `[n, n]` int32; games that the row's entry won against the column's, since both are there.
       draws: `[n, n]` int32, symmetric.
       points, games: `[n, n]` float32 scores and games, decayed from update to update.
-      distinct: `[n]` float32 share of distinct 2-grams of moves in the games against each; 1 where nobody
-        counts.
+      distinct: `[n]` float32 share of distinct 2-grams of moves in the games against each; None where nobody
+        asks.
       slots: `[G]` int32 entries that the groups play; only of those that do not mirror.
       taken: int32, snapshots so far.
       waited: int32, updates since the last snapshot.
@@ -51,7 +51,7 @@ class PoolState:
     draws: jax.Array
     points: jax.Array
     games: jax.Array
-    distinct: jax.Array
+    distinct: jax.Array | None
     slots: jax.Array
     taken: jax.Array
     waited: jax.Array
@@ -115,7 +115,7 @@ def init(pool: Pool, key: jax.Array, policy: PyTree) -> PoolState:
         draws=jnp.zeros((n, n), jnp.int32),
         points=jnp.zeros((n, n), jnp.float32),
         games=jnp.zeros((n, n), jnp.float32),
-        distinct=jnp.ones(n),
+        distinct=jnp.ones(n) if settings.explores else None,
         slots=jnp.ones(pool.rivals, jnp.int32),
         taken=jnp.int32(1),
         waited=jnp.int32(0),
@@ -229,7 +229,7 @@ def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> 
         draws=clear(state.draws),
         points=clear(state.points),
         games=clear(state.games),
-        distinct=state.distinct.at[entry].set(1.0),
+        distinct=None if state.distinct is None else state.distinct.at[entry].set(1.0),
         taken=state.taken + 1,
         waited=jnp.int32(0),
         played=jnp.int32(0),
@@ -253,7 +253,7 @@ def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
         state.games[0],
         (past | (state.kind == FIXED), past),
         state.taken - state.iteration,
-        state.distinct,
+        jnp.ones(state.kind.shape) if state.distinct is None else state.distinct,
     )
 
 
