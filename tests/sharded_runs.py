@@ -292,8 +292,8 @@ def told(arguments: Sequence[str], folder: Path) -> dict:
     """What a command line ends with, says, and leaves, begun in an empty folder."""
     folder.mkdir(parents=True)
     out, errors, status = StringIO(), StringIO(), 0
-    sys.argv = ["train", *arguments]
-    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+    typed = mock.patch.object(sys, "argv", ["train", *arguments])
+    with typed, chdir(folder), redirect_stdout(out), redirect_stderr(errors):
         try:
             command_line.guarded(train.main)
         except SystemExit as end:
