@@ -12,6 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 LEARNER, SNAPSHOT, FIXED = "#c0392b", "#7a9cc6", "#2e7d32"
 Rows = list[dict[str, str]]
+LONGEST_NAME = 24
 
 
 def pool_plot(path: Path, pool_csv: Path) -> None:
@@ -42,7 +43,7 @@ def ratings(axes: Axes, rows: Rows) -> None:
             axes.fill_between(steps, mu - sigma, mu + sigma, color=LEARNER, alpha=0.2, linewidth=0)
             axes.plot(steps, mu, color=LEARNER, linewidth=1.8, label=name)
         elif kind == "fixed":
-            axes.plot(steps, mu, linewidth=1.4, label=name)
+            axes.plot(steps, mu, linewidth=1.4, label=short(name))
         else:
             axes.plot(steps, mu, color=SNAPSHOT, linewidth=0.8, alpha=0.7)
     axes.set_title("rating", loc="left", fontsize=11)
@@ -69,11 +70,16 @@ def payoffs(axes: Axes, rows: Rows):
     extent = (steps[0], steps[-1] + 1, len(order) - 0.5, -0.5)
     image = axes.imshow(score, aspect="auto", vmin=0.0, vmax=1.0, cmap="RdYlGn", extent=extent)
     shown = np.unique(np.linspace(0, len(order) - 1, min(len(order), 20)).astype(int))
-    axes.set_yticks(shown, [order[line] for line in shown], fontsize=7)
+    axes.set_yticks(shown, [short(order[line]) for line in shown], fontsize=7)
     axes.set_title("score against each opponent", loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return image
+
+
+def short(name: str) -> str:
+    """A name for labels, of which long ones, such as those of frozen runs, keep their end."""
+    return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
 
 
 def by_name(rows: Rows) -> dict[str, Rows]:
