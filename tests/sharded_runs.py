@@ -180,7 +180,7 @@ def spread(config: RunConfig, devices: int, *, evaluated: bool = False) -> Shard
         return program.init(key, world=world)
 
     # They run a few times: on one device, with what compiles soonest, but for the program of `write_moves`.
-    options = {} if name == EVALUATED else compiler.quick(devices)
+    options = {} if evaluated else compiler.quick(devices)
     key = (run_key(config.seed),)
     compiled = compile_program(
         init, program.update, assess, key, program.world, 1, options, layout, program.local
