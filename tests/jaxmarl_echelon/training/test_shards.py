@@ -124,6 +124,7 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
     assert one["[0].updates"] == UPDATES
 
 
+@pytest.mark.slow
 def test_a_pool_does_not_depend_on_the_devices(ran):
     """Counts, ratings, snapshots, opponents, moves and averages of rewards, of two shards on two devices."""
     folder = ran("pool")
