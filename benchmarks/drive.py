@@ -145,6 +145,14 @@ def driving(env, num_envs: int, steps: int, devices: int):
     return jax.jit(everywhere), (running, *jax.device_put((jax.random.key(1), env.world), apart))
 
 
+def cpu_seconds(fn, *arguments, calls: int = 5) -> float:
+    """Seconds of processors that a compiled call takes, whatever else they do."""
+    begin = time.process_time()
+    for _ in range(calls):
+        jax.block_until_ready(fn(*arguments))
+    return (time.process_time() - begin) / calls
+
+
 def measure_speed(console, cases, sizes, overrides, rates) -> None:
     """Prints learner-steps per second by number of environments, devices, bodies and layout."""
     table = Table(title="random actions", title_justify="left")
@@ -154,6 +162,7 @@ def measure_speed(console, cases, sizes, overrides, rates) -> None:
         "devices",
         "compile s",
         "learner-steps/s",
+        "per CPU s",
         "with empty slots",
         "of gathers",
         "bytes/env",
@@ -170,13 +179,14 @@ def measure_speed(console, cases, sizes, overrides, rates) -> None:
                 compile_seconds = time.perf_counter() - begin
                 seconds = seconds_per_call(compiled, *arguments, budget=3.0)
                 alive = int(np.sum(compiled(*arguments)[1]))
+                busy = cpu_seconds(compiled, *arguments)
                 slots = num_envs * steps * env.simulation.agents
                 size = bytes_per_environment(arguments[0].running, num_envs)
                 one = counted(jax.make_jaxpr(run)(*arguments).jaxpr)
                 share, _ = of_machine(1 / seconds, one, *rates)
                 table.add_row(
                     label, f"{num_envs:,}", str(devices), f"{compile_seconds:.1f}", f"{alive / seconds:,.0f}",
-                    f"{slots / seconds:,.0f}", share, f"{size:,.0f}",
+                    f"{alive / busy:,.0f}", f"{slots / seconds:,.0f}", share, f"{size:,.0f}",
                 )  # fmt: skip
     console.print(table)
 
