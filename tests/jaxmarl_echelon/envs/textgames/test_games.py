@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.textgames.boards import in_line
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import (
     connect4,
@@ -118,6 +119,15 @@ def test_perfect_play_never_loses_tictactoe_and_wins_nim():
     # Whoever begins wins 3, 4, 5 by perfect play.
     _, result = score_of("nim", "perfect", "perfect")
     np.testing.assert_array_equal(result.results["outcome"], 0)
+
+
+def test_lines_are_found_across_down_and_in_both_diagonals():
+    """Shifted boards against a list of the 69 lines, which alone and on random boards are found."""
+    alone, some = connect4.LINES.T > 0, np.random.default_rng(0).random((2000, 42)) < 0.4
+    boards = np.concatenate([alone, some])
+    found = jax.vmap(lambda own: in_line(own.reshape(6, 7), 4))(boards)
+    assert len(alone) == 69 and not found.all()
+    np.testing.assert_array_equal(found, (boards @ connect4.LINES == 4).any(1))
 
 
 def test_looking_further_ahead_is_stronger_in_connect_four():
