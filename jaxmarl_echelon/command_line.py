@@ -263,6 +263,9 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
         key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
             chosen = [o for o in overrides if o.partition("=")[0] in groups()]
+            # The key may stand within the value: pool.shares={magic: 1}.
+            within = re.search(rf"full_key: ({re.escape(key)}\.\S+)", str(error.__cause__))
+            key = within[1] if within else key
             with _composing(sources):
                 return unknown(override, key, compose(sources.name, overrides=[*chosen, *sources.searched()]))
     return message.splitlines()[0]

@@ -29,6 +29,7 @@ def run(monkeypatch, main, *arguments):
     [
         ("algo.gama=0.9", ["algo.gama=0.9", "did you mean algo.gamma?"]),
         ("lerning_rate=1", ["lerning_rate=1", "unknown key"]),
+        ("pool.shares={magic: 1}", ["pool.shares={magic: 1}", "unknown key", "mirror, pfsp, fixed"]),
         ("+lerning_rate=1", ["lerning_rate=1", "unknown key"]),
         ("+algo.lerning_rate=1", ["algo", "lerning_rate"]),
         ("algo=ddpg", ["algo=ddpg", "unknown algo", "ppo"]),
