@@ -4,7 +4,9 @@ Every process runs the same program and decides alike, because reports are the s
 alone writes and draws. With one process all functions are trivial and start no backend.
 """
 
+import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -23,6 +25,11 @@ NEEDED = ("coordinator_address", "num_processes", "process_id")
 TIMEOUTS = {"initialization_timeout": 120, "heartbeat_timeout_seconds": 100}
 SLACK = 30
 USAGE = 2
+GONE = "another process is gone"
+# How a lost connection shows in what gloo, NCCL and the coordination service raise.
+LOST = ("Gloo", "NCCL", "coordination", "UNAVAILABLE")
+_ending = threading.Lock()
+_handlers: list[Any] = []
 
 
 def start(setting: Any) -> None:
@@ -53,6 +60,8 @@ def start(setting: Any) -> None:
         raise ValueError(f"{failed} ({' '.join(str(error).split())[:160]})") from error
     finally:
         watch.cancel()
+    if several():
+        on_abort(f"{GONE}; continue with resume=auto")
 
 
 def read(setting: Any) -> dict[str, Any] | None:
@@ -135,8 +144,32 @@ def meet(where: str) -> None:
         multihost_utils.sync_global_devices(where)
 
 
+def lost(error: Exception) -> bool:
+    """Whether the error says that another process cannot be reached any more."""
+    kinds = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
+    return several() and kinds and any(word in str(error) for word in LOST)
+
+
+def on_abort(line: str) -> None:
+    """Ends with this line and status 1 where JAX would end the process by force.
+
+    JAX does so in a thread of its own, wherever this process is: after the heartbeat where another is gone,
+    at once where process 0 is. Its callback for this case cannot be written in Python (the status that it
+    passes has no Python type), so the signal is caught; a handler of the module `signal` would wait for a
+    main thread that may be in a collective for good. What JAX logs before stays on stderr.
+    """
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end(line))
+    _handlers.append(handler)  # C holds no reference
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal.restype = ctypes.c_void_p
+    library.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+
+
 def end(line: str, status: int = 1) -> NoReturn:
     """Prints one line and ends this process at once; an orderly end would wait for those that are gone."""
+    if not _ending.acquire(blocking=False):
+        threading.Event().wait()  # another thread is ending this process
     print(f"error: {line}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(status)

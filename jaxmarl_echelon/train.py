@@ -192,6 +192,9 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
     first = processes.is_first()
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     require_shared(folder)
+    gone = f"{processes.GONE}; continue with resume={folder}"
+    if processes.several():
+        processes.on_abort(gone)
     if first:
         announce(job, folder)
     processes.meet("run begins")
@@ -205,18 +208,17 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
         if processes.several():
             processes.end(str(error))
         raise
-    except ValueError as error:
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        if processes.lost(error):
+            processes.end(f"{gone} ({' '.join(str(error).split())[:160]})")
+        if not isinstance(error, ValueError):
+            raise
         # The configuration is valid at this point, so this is not a user error.
         raise RuntimeError(f"the run failed: {error}") from error
     except loop.DivergedError as error:
         if first:
             print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    except jax.errors.JaxRuntimeError as error:
-        if not processes.several():
-            raise
-        reason = " ".join(str(error).split())[:160]
-        processes.end(f"another process is gone; continue with resume={folder} ({reason})")
     if first:
         conclude(job, folder, summary)
     return summary

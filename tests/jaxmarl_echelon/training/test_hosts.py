@@ -117,7 +117,7 @@ def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path
 
 
 def test_signals_and_a_kill(repository, tmp_path):
-    """SIGTERM to either: both save and end well. A kill: the other ends, and `latest` can be read."""
+    """SIGTERM to either: both save and end well. Process 0 killed: the other ends, `latest` can be read."""
     where, run = placed(tmp_path, "long")
     arguments = (*TINY, *where, "total_env_steps=1000000000", "resume=auto")
     steps = [0]
@@ -131,13 +131,58 @@ def test_signals_and_a_kill(repository, tmp_path):
         steps.append(latest(run))
     hosts = pair(repository, tmp_path, *arguments)
     wait_for_a_later_checkpoint(run, steps[-1], hosts)
-    hosts[1].kill()
-    hosts[1].communicate()
-    status, _, errors = ended(hosts[0], HEARTBEAT + 20)
-    said = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert status == 1 and len(said) == 1 and "another process is gone" in said[0], errors
+    hosts[0].kill()
+    hosts[0].communicate()
+    assert_says_that_another_is_gone(hosts[1])
     steps.append(latest(run))
     assert steps == sorted(set(steps))
+
+
+PROCESS = """
+import sys
+from jaxmarl_echelon import processes
+number, port, waits = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
+processes.start({
+    "coordinator_address": f"127.0.0.1:{port}", "num_processes": 2, "process_id": number,
+    "heartbeat_timeout_seconds": 3,
+})
+print("up", flush=True)
+while True:
+    if waits:
+        try:
+            processes.any_of(False)
+        except Exception as error:
+            assert processes.lost(error), error
+"""
+
+
+@pytest.mark.parametrize("state", ["waits", "computes"])
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_kill_ends_the_other_wherever_it_is(repository, target, state):
+    """In a collective, or in the middle of something that never asks for the others."""
+    port = str(free_port())
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(number), port, state],
+            env=os.environ | {"PYTHONPATH": str(repository)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    for host in hosts:
+        assert host.stdout.readline() == "up\n"
+    hosts[target].kill()
+    hosts[target].communicate()
+    assert_says_that_another_is_gone(hosts[1 - target])
+
+
+def assert_says_that_another_is_gone(process: subprocess.Popen) -> None:
+    status, _, errors = ended(process, HEARTBEAT + 20)
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert status == 1 and len(said) == 1 and "another process is gone" in said[0], errors
+    assert "Traceback" not in errors
 
 
 def latest(run: Path) -> int:
