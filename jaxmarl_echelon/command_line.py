@@ -25,6 +25,8 @@ from jaxmarl_echelon.config_path import Sources, config_directory
 
 # Keys whose values are comma-separated lists, not sweeps.
 LISTS = ("ablate", "seeds")
+# Keys that may be typed without the group that they belong to.
+SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 PACKAGED = Sources()
 
@@ -76,14 +78,20 @@ def groups() -> list[str]:
 def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     """Normalises arguments for Hydra.
 
-    The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of mappings that accept new
-    keys (`Sources.open_keys`) get `++`.
+    The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of `SHORT` get their group.
+    Keys of mappings that accept new keys (`Sources.open_keys`) get `++`.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
-    arguments = [as_list(argument) for argument in arguments]
+    arguments = [as_list(in_full(argument)) for argument in arguments]
     keys = sources.open_keys()
     return [f"++{argument}" if is_open(argument, keys) else argument for argument in arguments]
+
+
+def in_full(argument: str) -> str:
+    """`KEY=VALUE` with the whole of a key of `SHORT`."""
+    key, equals, value = argument.partition("=")
+    return f"{SHORT.get(key, key)}{equals}{value}"
 
 
 def is_open(argument: str, keys: Sequence[str]) -> bool:

@@ -69,7 +69,7 @@ def load(path: str, name: str, overrides=()):
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
     config = config_lib.saved(facts)
-    for override in overrides:
+    for override in map(command_line.in_full, overrides):
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
     extras.require(config, facts["config"]["choices"], ("env",))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.command_line import compose_config
+from jaxmarl_echelon.command_line import compose_config, parsed, plain
 from jaxmarl_echelon.config_path import Sources
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 from jaxmarl_echelon.training import config as config_lib
@@ -30,7 +30,7 @@ def chosen(tmp_path_factory):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("env.mission=charge", ("env.mission='charge'", "assault", "platoon_recon")),
+        ("mission=charge", ("env.mission='charge'", "assault", "platoon_recon")),
         ("env.risk=1.5", ("env.risk=1.5", "[0, 1]")),
         ("env.mission=hold env.enemy_count=0", ("env.enemy_count=0", "hold needs at least one enemy")),
         ("wall", ("env.objective=", "inside a wall of terrain")),
@@ -50,6 +50,20 @@ def test_wrong_missions_are_one_line_and_write_nothing(monkeypatch, capsys, tmp_
     assert ended.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
     assert all(word in said for word in words), said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mission", ["scout", "mixed", "[assault,hold]", "{scout: 2, hold: 1}"])
+def test_the_mission_is_typed_without_its_group(mission):
+    short, full = (
+        compose_config(plain(["env=echelon_missions", f"{key}={mission}"]))[0]
+        for key in ("mission", "env.mission")
+    )
+    assert short == full and short.env.mission == parsed(f"mission={mission}")
+
+
+def test_other_environments_have_no_missions():
+    with pytest.raises(command_line.UsageError, match=r"^env\.mission=scout: unknown key"):
+        compose_config(plain(["env=echelon", "mission=scout"]))
 
 
 def test_a_verb_of_an_author_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository, chosen):
