@@ -48,11 +48,12 @@ def entrants(path: str, checkpoint: str, snapshots: int):
     if config.pooled is not None and config.controllers[config.pooled] == POOL + owner:
         like = jax.eval_shape(program.init, jax.random.key(0)).pool
         pool = checkpoints.restore(folder, like, ".pool")
-        filled = np.flatnonzero(np.asarray(pool.kind) == SNAPSHOT)
+        first = config.pool.learners
+        filled = np.flatnonzero(np.asarray(pool.kind)[: first + config.pool.capacity] == SNAPSHOT)
         filled = filled[np.argsort(np.asarray(pool.iteration)[filled])]
         chosen = np.unique(np.linspace(0, len(filled) - 1, min(snapshots, len(filled))).astype(int))
         for entry in filled[chosen]:
-            past = jax.tree.map(lambda x, y, entry=entry: x[entry - 1].astype(y.dtype), pool.bank, policy)
+            past = jax.tree.map(lambda x, y, entry=entry: x[entry - first].astype(y.dtype), pool.bank, policy)
             found[f"{label} #{int(pool.iteration[entry])}"] = past
     return found, program, sides
 

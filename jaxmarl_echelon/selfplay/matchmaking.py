@@ -96,10 +96,28 @@ def mix(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 def probabilities(settings: PoolSettings, mode: str, entries: Candidates) -> jax.Array:
     """Probabilities `[n]` of one mode; uniform over all candidates where its weights vanish."""
-    weights = jnp.where(entries.open, WEIGHTS[mode](settings, entries), 0.0)
+    return normalised(WEIGHTS[mode](settings, entries), entries.open)
+
+
+def normalised(weights: jax.Array, among: jax.Array) -> jax.Array:
+    """Probabilities `[n]` by weights `[n]` among some entries `[n]`; uniform where all weights vanish.
+
+    0 for all without any entries.
+    """
+    weights = jnp.where(among, weights, 0.0)
     total = jnp.sum(weights)
-    even = entries.open / jnp.maximum(jnp.sum(entries.open), 1)
+    even = among / jnp.maximum(jnp.sum(among), 1)
     return jnp.where(total < NOTHING, even, weights / jnp.maximum(total, NOTHING))
+
+
+def prioritised(payoff: jax.Array, weight: str, power: float) -> jax.Array:
+    """Weights `[n]` of prioritised fictitious self-play by payoff; see `PoolSettings.weight`."""
+    return {
+        "hard": lambda: (1.0 - payoff) ** power,
+        "var": lambda: payoff * (1.0 - payoff),
+        "linear": lambda: 1.0 - payoff,
+        "capped": lambda: jnp.minimum(0.5, 1.0 - payoff),
+    }[weight]()
 
 
 def _fixed(settings: PoolSettings, entries: Candidates) -> jax.Array:
@@ -133,14 +151,9 @@ def _distance(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 
 def _pfsp(settings: PoolSettings, entries: Candidates) -> jax.Array:
-    x = entries.payoff
-    return {
-        "hard": lambda: (1.0 - x) ** settings.power,
-        "var": lambda: x * (1.0 - x),
-        "linear": lambda: 1.0 - x,
-        "capped": lambda: jnp.minimum(0.5, 1.0 - x),
-        "gaussian": lambda: jnp.exp(-0.5 * (entries.distance / entries.scale) ** 2),
-    }[settings.weight]()
+    if settings.weight == "gaussian":
+        return jnp.exp(-0.5 * (entries.distance / entries.scale) ** 2)
+    return prioritised(entries.payoff, settings.weight, settings.power)
 
 
 def urgency(entries: Candidates) -> jax.Array:

@@ -1,7 +1,9 @@
 """A rated pool of past policies as arrays: snapshots, counts, ratings, and whom each group plays.
 
 Entry 0 is the learner, entries 1 to K are the bank's slots, the rest are fixed opponents without parameters
-here. Everything is a pure function of `PoolState`, which is part of the run's state. Source: spec section 1.
+here. In a league of M learners each has a pool with a bank of its own and knows all others' entries: 0 to
+M - 1 are the learners, itself first, then come the slots of all banks. Everything is a pure function of
+`PoolState`, which is part of the run's state. Source: spec section 1.
 """
 
 from typing import Any, NamedTuple
@@ -10,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.selfplay import eviction, matchmaking
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RatingSystem, rating_system
+from jaxmarl_echelon.selfplay import eviction, league, matchmaking
+from jaxmarl_echelon.selfplay.league import Membership
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Games, RatingSystem, rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 
 PyTree = Any
@@ -40,6 +43,7 @@ class PoolState:
       waited: int32, updates since the last snapshot.
       played: int32, rated games since the last snapshot.
       updates: int32, updates so far.
+      league: what a learner knows of its league; None without one.
     """
 
     bank: PyTree
@@ -57,6 +61,7 @@ class PoolState:
     waited: jax.Array
     played: jax.Array
     updates: jax.Array
+    league: Membership | None = None
 
 
 class Pool(NamedTuple):
@@ -89,38 +94,41 @@ def make_pool(settings: PoolSettings, episode_limit: int, horizon: int, *, own: 
     return Pool(settings, system, settings.held(episode_limit, horizon), own)
 
 
-def init(pool: Pool, key: jax.Array, policy: PyTree) -> PoolState:
+def init(pool: Pool, key: jax.Array, policy: PyTree, membership: Membership | None = None) -> PoolState:
     """A pool with the initial policy in its first slot, and opponents for all groups.
 
     Args:
       pool: the pool.
       key: for the first draw.
       policy: state of the learner's policy, what acting needs of it.
+      membership: in a league, whose pool it is.
     """
     settings, n = pool.settings, pool.settings.entries
-    capacity = settings.capacity
+    capacity, learners = settings.capacity, settings.learners
     entry = jnp.arange(n)
-    fixed = entry > capacity
-    kind = jnp.select([entry == 0, entry == 1, fixed], [LEARNER, SNAPSHOT, FIXED], EMPTY)
+    fixed = entry >= settings.first_fixed
+    first = ~fixed & (entry >= learners) & ((entry - learners) % capacity == 0)
+    kind = jnp.select([entry < learners, first, fixed], [LEARNER, SNAPSHOT, FIXED], EMPTY)
     bank = jax.tree.map(
         lambda x: jnp.zeros((capacity, *x.shape), x.dtype).at[0].set(x), stored(settings, policy)
     )
     state = PoolState(
         bank=bank,
         kind=kind.astype(jnp.int32),
-        pinned=fixed | ((entry == 1) & (settings.anchor == "initial")),
-        iteration=jnp.where(entry == 1, 0, NONE),
+        pinned=fixed | (first & (settings.anchor == "initial")),
+        iteration=jnp.where(first, 0, NONE),
         rating=jnp.tile(jnp.array(pool.system.prior, jnp.float32), (n, 1)),
         wins=jnp.zeros((n, n), jnp.int32),
         draws=jnp.zeros((n, n), jnp.int32),
         points=jnp.zeros((n, n), jnp.float32),
         games=jnp.zeros((n, n), jnp.float32),
         distinct=jnp.ones(n) if settings.explores else None,
-        slots=jnp.ones(pool.rivals, jnp.int32),
+        slots=jnp.full(pool.rivals, learners, jnp.int32),
         taken=jnp.int32(1),
         waited=jnp.int32(0),
         played=jnp.int32(0),
         updates=jnp.int32(0),
+        league=membership,
     )
     return redraw(pool, state, key, jnp.ones(pool.rivals, bool))
 
@@ -132,10 +140,25 @@ def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, policy)
 
 
-def policies(state: PoolState, like: PyTree) -> PyTree:
-    """The policies `[G, ...]` that the groups play; of groups with a fixed opponent, those of any slot."""
-    slot = jnp.clip(state.slots - 1, 0, jax.tree.leaves(state.bank)[0].shape[0] - 1)
-    return jax.tree.map(lambda x, y: x[slot].astype(y.dtype), state.bank, like)
+def roster(state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
+    """Policies `[P, ...]` that may act, in the bank's precision, and which of them the groups play, `[G]`.
+
+    Any where the group plays a fixed opponent. In a league the present policies of all learners are among
+    them, and the banks of all.
+
+    Args:
+      state: the pool.
+      slots: `[G]` int32 entries that the groups play.
+      policy: state of the learner's present policy, what acting needs of it.
+    """
+    bank, place = state.bank, slots - 1
+    if state.league is not None:
+        present, past = league.gathered((policy, state.bank))
+        bank = jax.tree.map(
+            lambda x, y: jnp.concatenate([x, y.astype(x.dtype).reshape(-1, *y.shape[2:])]), present, past
+        )
+        place = league.order(state.kind.shape[0], state.league.member)[slots]
+    return bank, jnp.clip(place, 0, jax.tree.leaves(bank)[0].shape[0] - 1)
 
 
 def due(pool: Pool, updates: jax.Array) -> jax.Array:
@@ -144,7 +167,12 @@ def due(pool: Pool, updates: jax.Array) -> jax.Array:
 
 
 def after_update(
-    pool: Pool, state: PoolState, key: jax.Array, counts: jax.Array, policy: PyTree
+    pool: Pool,
+    state: PoolState,
+    key: jax.Array,
+    counts: jax.Array,
+    policy: PyTree,
+    games: Games | None = None,
 ) -> PoolState:
     """Everything that happens after learning: counts, ratings, decay, snapshot, opponents of groups.
 
@@ -154,15 +182,25 @@ def after_update(
       key: for the draw of opponents.
       counts: `[n, 3]` int32 games of the learner that ended, as its wins, draws and losses.
       policy: state of the policy that may become a snapshot, after learning.
+      games: of more than two seats, which are rated by their ranks instead; None for others.
     """
     changes = due(pool, state.updates)
-    state = counted(state, counts)
     entries = jnp.arange(1, pool.settings.entries)
-    rating = pool.system.update(
-        state.rating, jnp.zeros_like(entries), entries, counts[1:], state.kind == LEARNER
+    pairs = (jnp.zeros_like(entries), entries, counts[1:])
+    rating = pool.system.after(state.rating, pairs, state.kind == LEARNER, games)
+    state = rated(pool, state, counts, rating)
+    place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, held(state, changes), 1))
+    takes = found & wanted(pool, state)
+    state = jax.lax.cond(
+        takes, lambda state: snapshot(pool, state, place, policy), lambda state: state, state
     )
-    decay = pool.settings.decay
-    state = state.replace(
+    return redraw(pool, state, key, changes)
+
+
+def rated(pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array) -> PoolState:
+    """The state after an update's games, `counts [n, 3]`, with the ratings `[n, D]` that follow from them."""
+    state, decay = counted(state, counts), pool.settings.decay
+    return state.replace(
         rating=rating,
         points=state.points * decay,
         games=state.games * decay,
@@ -170,12 +208,6 @@ def after_update(
         played=state.played + jnp.sum(counts[1:]),
         updates=state.updates + 1,
     )
-    place, found = eviction.choose(pool.settings.evict, _bank(pool, state, changes))
-    takes = found & wanted(pool, state)
-    state = jax.lax.cond(
-        takes, lambda state: snapshot(pool, state, place, policy), lambda state: state, state
-    )
-    return redraw(pool, state, key, changes)
 
 
 def counted(state: PoolState, counts: jax.Array) -> PoolState:
@@ -259,6 +291,9 @@ def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
 
 def chances(pool: Pool, state: PoolState) -> jax.Array:
     """Probabilities `[n]` of the opponents."""
+    if state.league is not None:
+        settings = pool.settings
+        return league.chances(standing(pool, state), settings.roles, state.league.member, settings.power)
     return matchmaking.mix(pool.settings, candidates(pool, state))
 
 
@@ -270,17 +305,41 @@ def redraw(pool: Pool, state: PoolState, key: jax.Array, changes: jax.Array) -> 
     return state.replace(slots=jnp.where(changes, drawn, state.slots))
 
 
-def _bank(pool: Pool, state: PoolState, changes: jax.Array) -> eviction.Slots:
-    slots = slice(1, 1 + pool.settings.capacity)
-    held = jnp.zeros(state.kind.shape, bool).at[jnp.where(changes, 0, state.slots)].set(True)
-    filled = state.kind[slots] == SNAPSHOT
+def standing(pool: Pool, state: PoolState) -> league.Standing:
+    """What a league's learner knows of the entries."""
+    settings, n = pool.settings, pool.settings.entries
+    common = league.order(n, state.league.member)
+    entry = jnp.arange(n)
+    owner = jnp.where(entry < settings.learners, common, (entry - settings.learners) // settings.capacity)
+    known = (state.kind == LEARNER) | (state.kind == SNAPSHOT)
+    return league.Standing(
+        payoff=payoff(pool, state)[0],
+        past=(state.kind == SNAPSHOT) | (state.kind == FIXED),
+        kin=jnp.where(known, owner, league.NOBODY),
+        iteration=state.iteration,
+    )
+
+
+def held(state: PoolState, changes: jax.Array) -> jax.Array:
+    """`[n]` bool; entries that groups go on playing, those that do not change."""
+    return jnp.zeros(state.kind.shape, bool).at[jnp.where(changes, 0, state.slots)].set(True)
+
+
+def bank_slots(pool: Pool, state: PoolState, held: jax.Array, first: jax.Array | int) -> eviction.Slots:
+    """What eviction knows of the bank whose slots are the entries from `first` on."""
+
+    def own(x):
+        return jax.lax.dynamic_slice_in_dim(x, first, pool.settings.capacity)
+
+    filled = own(state.kind) == SNAPSHOT
+    met = jnp.sum(state.wins + state.wins.T + state.draws, axis=1)
     return eviction.Slots(
-        iteration=state.iteration[slots],
+        iteration=own(state.iteration),
         filled=filled,
-        free=filled & ~state.pinned[slots] & ~held[slots],
-        lower=pool.system.lower(state.rating)[slots],
-        tried=jnp.sum(state.wins + state.wins.T + state.draws, axis=1)[slots] >= pool.settings.evict_games,
-        payoff=payoff(pool, state)[slots],
-        met=state.games[slots] > 0,
+        free=filled & ~own(state.pinned) & ~own(held),
+        lower=own(pool.system.lower(state.rating)),
+        tried=own(met) >= pool.settings.evict_games,
+        payoff=own(payoff(pool, state)),
+        met=own(state.games) > 0,
         now=state.taken,
     )

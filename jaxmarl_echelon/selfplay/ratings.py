@@ -19,6 +19,20 @@ WIN, DRAW, LOSS = range(3)
 NO_GAME = -1
 
 
+class Games(NamedTuple):
+    """Finished games of more than two seats, of which some may be played by one entry.
+
+    Attributes:
+      entries: `[G, N]` int32 entry at each seat.
+      ranks: `[G, N]` int32 of the seats' final scores, lower is better; equal scores draw.
+      mask: `[G]` bool; there is a game, in which two entries or more have met.
+    """
+
+    entries: jax.Array
+    ranks: jax.Array
+    mask: jax.Array
+
+
 class RatingSystem(NamedTuple):
     """A rating system; `rating` is `[n, D]`, of which the first column is the estimate.
 
@@ -32,6 +46,8 @@ class RatingSystem(NamedTuple):
       lower: `(rating) -> [n]`, the pessimistic estimate that is shown.
       scale: the difference of estimates that makes a class of strength.
       deviation: `(rating) -> [n]`, uncertainty of the estimates; 0 where there is none.
+      rank: `(rating, Games, moves) -> rating`, from ranks in games of more than two seats; None where a
+        system rates pairs only.
     """
 
     prior: tuple[float, ...]
@@ -42,6 +58,22 @@ class RatingSystem(NamedTuple):
     lower: Callable
     scale: float
     deviation: Callable
+    rank: Callable | None = None
+
+    def after(
+        self,
+        rating: jax.Array,
+        pairs: tuple[jax.Array, jax.Array, jax.Array],
+        moves: jax.Array,
+        games: Games | None,
+    ) -> jax.Array:
+        """Ratings `[n, D]` after one update's results: of pairs, or of games with more seats, where given.
+
+        `pairs` is `(first, second, counts)` as for `update`.
+        """
+        if games is None or self.rank is None:
+            return self.update(rating, *pairs, moves)
+        return self.rank(rating, games, moves)
 
 
 def capped(counts: jax.Array, most: int) -> jax.Array:
@@ -112,9 +144,22 @@ def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> Rati
 
         return jax.lax.fori_loop(0, jnp.sum(outcomes != NO_GAME), rate, rating)
 
+    def rank(rating, games, moves):
+        drift = jnp.where(moves, tau, tau_frozen)
+        places = jnp.argsort(~games.mask, stable=True)
+
+        def rate(number, rating):
+            entries, ranks = games.entries[places[number]], games.ranks[places[number]]
+            same = entries[:, None] == entries
+            rated = trueskill.rate_seats(rules, rating[entries], ranks, drift[entries], same)
+            return rating.at[entries].set(rated)
+
+        return jax.lax.fori_loop(0, jnp.sum(games.mask), rate, rating)
+
     return RatingSystem(
         prior=(rules.mu, rules.sigma),
         update=update,
+        rank=rank,
         expected=lambda ours, theirs: trueskill.expected(rules, ours, theirs),
         quality=lambda ours, theirs: trueskill.quality(rules, ours, theirs),
         heir=lambda row: row.at[1].set(jnp.minimum(rules.sigma, 2.0 * row[1])),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from algos import axis
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
-from jaxmarl_echelon.selfplay import diversity
+from jaxmarl_echelon.selfplay import diversity, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.diversity import Plays
 from jaxmarl_echelon.selfplay.pool import EMPTY, FIXED, LEARNER, SNAPSHOT, Pool, PoolState
@@ -17,6 +17,8 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """Scalars `pool/...`; entropies in nats, ages in snapshots.
 
     `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met, NaN without any.
+    In a league also, by the learner's name: its rating, the score that decides on its next snapshot, updates
+    since the last one, and how often it has begun anew.
     """
     chances = pool_lib.chances(pool, state)
     entries = pool_lib.candidates(pool, state)
@@ -28,7 +30,8 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
         jnp.sum(jnp.where(entries.snapshot, chances, 0.0)), 1e-10
     )
     anchors = jnp.argmax(state.pinned)
-    return {
+    found = {} if state.league is None else _league(pool, state)
+    return found | {
         "pool/rating_mu": state.rating[0, 0],
         "pool/rating_sigma": pool.system.deviation(state.rating)[0],
         "pool/rating_minus_anchor": state.rating[0, 0] - state.rating[anchors, 0],
@@ -37,6 +40,21 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
         "pool/opponent_age": age,
         "pool/opponent_entropy": -jnp.sum(jnp.where(chances > 0, chances * jnp.log(chances), 0.0)),
         "pool/worst_payoff": jnp.where(jnp.isfinite(worst), worst, jnp.nan),
+    }
+
+
+def _league(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
+    settings, member = pool.settings, state.league.member
+    told = {
+        "rating_mu": state.rating[0, 0],
+        "worst_payoff": league.worst(pool_lib.standing(pool, state), settings.roles, member),
+        "waited": state.waited,
+        "resets": state.league.resets,
+    }
+    return {
+        f"pool/{settings.learner_name(number)}/{name}": values[number]
+        for name, values in league.gathered(told).items()
+        for number in range(settings.learners)
     }
 
 

@@ -25,6 +25,7 @@ EVICTIONS = ("oldest", "spaced", "weakest", "similar")
 ANCHORS = ("initial", "none")
 ACTING = ("groups", "sorted", "dense")
 STORES = ("float32", "bf16")
+LEAGUE_ROLES = ("main", "main_exploiter", "league_exploiter")
 COUNTS = ("capacity", "groups", "snapshot_every", "gate_games", "gate_timeout", "games_per_pair", "top")
 
 
@@ -63,6 +64,8 @@ class PoolSettings:
       greedy: whether opponents act deterministically.
       acting: how groups act, one of `ACTING`; alternatives to compare with.
       store: precision of the bank.
+      league: number of learners in each of `LEAGUE_ROLES`, each with a bank of its own; they replace `mode`,
+        `gate` and resets follow (see `selfplay.league`). None: one learner.
     """
 
     capacity: int = 16
@@ -95,6 +98,7 @@ class PoolSettings:
     greedy: bool = False
     acting: str = "groups"
     store: str = "float32"
+    league: Mapping[str, int] | None = None
 
     def __post_init__(self):
         for key in COUNTS:
@@ -119,8 +123,9 @@ class PoolSettings:
         self._require_positive()
         object.__setattr__(self, "fixed", tuple(self.fixed))
         self._require_lags()
+        self._require_league()
         self._require_mix()
-        if "fixed" in self.mixture and not self.fixed:
+        if "fixed" in self.mixture and not self.fixed and not self.league:
             raise ValueError("pool.fixed=[]: must name opponents where the mode fixed draws from them")
 
     @property
@@ -133,18 +138,40 @@ class PoolSettings:
 
     @property
     def mirrored(self) -> int:
-        """Groups in which the learner plays itself."""
-        return round(self.groups * self.mixture.get(MIRROR, 0.0))
+        """Groups in which the learner plays itself, and learns from both sides; none in a league."""
+        return 0 if self.league else round(self.groups * self.mixture.get(MIRROR, 0.0))
 
     @property
     def explores(self) -> bool:
         """Whether opponents are drawn by how different the games against them are."""
-        return EXPLORATION in self.mixture
+        return EXPLORATION in self.mixture and not self.league
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        """Roles of the learners, as indices of `LEAGUE_ROLES`; one main agent without a league."""
+        given = self.league or {LEAGUE_ROLES[0]: 1}
+        return tuple(role for role, name in enumerate(LEAGUE_ROLES) for _ in range(given.get(name, 0)))
+
+    @property
+    def learners(self) -> int:
+        """Learners M, the first entries; 1 without a league."""
+        return len(self.roles)
+
+    @property
+    def first_fixed(self) -> int:
+        """The first fixed opponent's entry; before it are the learners and the slots of all their banks."""
+        return self.learners * (1 + self.capacity)
 
     @property
     def entries(self) -> int:
-        """Entries n: the learner, the bank's slots, the fixed opponents."""
-        return 1 + self.capacity + len(self.fixed)
+        """Entries n: the learners, the slots of their banks, the fixed opponents."""
+        return self.first_fixed + len(self.fixed)
+
+    def learner_name(self, number: int) -> str:
+        """Name of a league's learner: that of its role, with a number where several have the role."""
+        role = self.roles[number]
+        name = LEAGUE_ROLES[role]
+        return name if self.roles.count(role) == 1 else f"{name}_{number - self.roles.index(role)}"
 
     def held(self, episode_limit: int, horizon: int) -> int:
         """Updates for which a group keeps its opponent."""
@@ -177,8 +204,23 @@ class PoolSettings:
             raise ValueError(f"pool.lag_range={list(lags)}: must be two whole numbers, 1 <= first <= last")
         object.__setattr__(self, "lag_range", lags)
 
+    def _require_league(self) -> None:
+        if self.league is None:
+            return
+        if not isinstance(self.league, Mapping):
+            raise ValueError(f"pool.league={self.league}: must map {', '.join(LEAGUE_ROLES)} to numbers")
+        for name, number in self.league.items():
+            if name not in LEAGUE_ROLES:
+                raise ValueError(
+                    f"pool.league.{name}={number}: no such role; allowed: {', '.join(LEAGUE_ROLES)}"
+                )
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ValueError(f"pool.league.{name}={number}: must be a whole number of at least 0")
+        if not self.league.get(LEAGUE_ROLES[0]) or sum(self.league.values()) < 2:
+            raise ValueError(f"pool.league={dict(self.league)}: must have a main agent and another learner")
+
     def _require_mix(self) -> None:
-        if self.mode != MIX:
+        if self.mode != MIX or self.league:
             return
         for name, share in self.shares.items():
             if name not in MODES:

@@ -137,6 +137,60 @@ def rate_ranked(
     centre = jnp.mean(rating[:, 0])
     mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
     prior = 1.0 / (s + rules.beta**2)
+    cov, weighted = _performances(rules, jnp.diag(1.0 / prior), mu * prior, ranks, member)
+    played = jnp.diag(cov)
+    told = jnp.maximum(1.0 / played - prior, 0.0)
+    shift = (cov @ weighted) / played - mu * prior
+    passed = 1.0 + rules.beta**2 * told
+    precision = 1.0 / s + told / passed
+    mean = (mu / s + shift / passed) / precision
+    return jnp.stack([mean + centre, 1.0 / jnp.sqrt(precision)], axis=-1)
+
+
+def rate_seats(
+    rules: TrueSkill, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, same: jax.Array
+) -> jax.Array:
+    """As `rate_ranked`, each seat for itself, where several seats may be played by one player.
+
+    Seats of one player share its skill, and differ in their performances.
+
+    Args:
+      rules: the numbers.
+      rating: `[n, 2]` mu and sigma of every seat's player.
+      ranks: `[n]` of the seats, lower is better, equal ones have drawn.
+      tau: deviation of the skills' drift before the game, a number or `[n]`.
+      same: `[n, n]` bool; two seats are played by one player.
+
+    Returns:
+      `[n, 2]` ratings of every seat's player; those of all seats of one player are equal.
+    """
+    centre = jnp.mean(rating[:, 0])
+    mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
+    seats = jnp.eye(mu.shape[0])
+    skills = jnp.where(same, s[:, None], 0.0)
+    prior = skills + rules.beta**2 * seats
+    cov, weighted = _performances(rules, prior, jnp.linalg.solve(prior, mu), ranks, seats)
+    # Skills given performances: a linear regression, as all is Gaussian.
+    gain = jnp.linalg.solve(prior, skills).T
+    mean = mu + gain @ (cov @ weighted - mu)
+    variance = s - jnp.sum((gain @ (prior - cov)) * gain, axis=1)
+    return jnp.stack([mean + centre, jnp.sqrt(variance)], axis=-1)
+
+
+def _performances(
+    rules: TrueSkill, cov: jax.Array, weighted: jax.Array, ranks: jax.Array, member: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Performances `[m]` given the ranks of teams, by expectation propagation.
+
+    Args:
+      rules: the numbers.
+      cov: `[m, m]` covariance before the game.
+      weighted: `[m]` its inverse times the mean.
+      ranks, member: as for `rate_ranked`.
+
+    Returns:
+      both after the game.
+    """
     order = jnp.argsort(ranks, stable=True)
     above, below = member[order[:-1]], member[order[1:]]
     rows, margins = above - below, rules.margin(jnp.sum(above + below, axis=1))
@@ -163,15 +217,9 @@ def rate_ranked(
         return cov, weighted, precision.at[number].set(new), shift.at[number].set(new_shift)
 
     nothing = jnp.zeros(games)
-    start = (jnp.diag(1.0 / prior), mu * prior, nothing, nothing)
+    start = (cov, weighted, nothing, nothing)
     cov, weighted, _, _ = jax.lax.fori_loop(0, SWEEPS * games, site, start)
-    played = jnp.diag(cov)
-    told = jnp.maximum(1.0 / played - prior, 0.0)
-    shift = (cov @ weighted) / played - mu * prior
-    passed = 1.0 + rules.beta**2 * told
-    precision = 1.0 / s + told / passed
-    mean = (mu / s + shift / passed) / precision
-    return jnp.stack([mean + centre, 1.0 / jnp.sqrt(precision)], axis=-1)
+    return cov, weighted
 
 
 def expected(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:

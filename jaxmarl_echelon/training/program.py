@@ -13,9 +13,10 @@ from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.episodes import Finished
-from jaxmarl_echelon.selfplay import diversity
+from jaxmarl_echelon.selfplay import diversity, league_pool
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
+from jaxmarl_echelon.selfplay.league import Membership
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
 from jaxmarl_echelon.training.agents import (
@@ -27,7 +28,7 @@ from jaxmarl_echelon.training.agents import (
 )
 from jaxmarl_echelon.training.collector import Collected, Collector
 from jaxmarl_echelon.training.keys import Stream, stream_key
-from jaxmarl_echelon.training.pools import opponents, turn_games
+from jaxmarl_echelon.training.pools import leagues, opponents, turn_games
 from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.transitions import no_pending
@@ -180,16 +181,25 @@ def make_program(
         whole = config.transforms.whole_games
         return Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
 
+    in_league = config.pooled is not None and config.pool.league is not None
+
     def init(key, course=None, world=None):
         def one(key, course, world):
             return initial_state(config, collector(world), curriculum, world or own, key, course)
 
+        def member(key, number, course, world):
+            return initial_state(config, collector(world), curriculum, world or own, key, course, number)
+
+        if in_league:
+            return leagues.begin(member, config.pool)(key, course, world)
         return spread.begin(one, local)(key, course, world)
 
     def update(run, world=None):
         def one(run, world):
             return update_once(config, collector(world), curriculum, run)
 
+        if in_league:
+            return leagues.advance(one, config.pool)(run, world)
         where = local(run)
         return spread.each(one, (where, False), (where, False))(run, world)
 
@@ -289,6 +299,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         pool=None,
         plays=None,
         credit=None,
+        league=None,
     )
 
 
@@ -312,7 +323,12 @@ def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, cou
         for name, state in run.policies.items()
     }
     fresh = curriculum.init() if course is None else course
-    return run.replace(policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh))
+    others = run.league
+    if others is not None:
+        others = jax.vmap(lambda one: renewed(agents, curriculum, one, fresh))(others)
+    return run.replace(
+        policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
+    )
 
 
 def adjustable(agents: dict[str, Agent], name: str) -> bool:
@@ -321,9 +337,18 @@ def adjustable(agents: dict[str, Agent], name: str) -> bool:
 
 
 def initial_state(
-    config, collector, curriculum: Curriculum, world: World, key: jax.Array, course: PyTree
+    config,
+    collector,
+    curriculum: Curriculum,
+    world: World,
+    key: jax.Array,
+    course: PyTree,
+    member: jax.Array | None = None,
 ) -> RunState:
-    """One shard's state before the first update; `course` is the curriculum's state, None for its own."""
+    """One shard's state before the first update.
+
+    `course` is the curriculum's state, None for its own; `member` the number of a league's learner.
+    """
     key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
     learner_keys = jax.random.split(key_learners, len(collector.agents))
     learners = {
@@ -333,7 +358,9 @@ def initial_state(
     pool, seat = None, collector.seat
     if seat is not None:
         policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
-        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy)
+        joins = member is not None
+        membership = Membership(member, learners[seat.owner], jnp.int32(0)) if joins else None
+        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
@@ -377,7 +404,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         if role in rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
-    pool, plays = advanced_pool(collector, run, policies, flow.finished)
+    pool, plays, policies = advanced_pool(collector, run, policies, flow.finished)
     course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
     newest = statistics.ended(flow.finished, config.window, newest=True).finished
     run = run.replace(
@@ -420,19 +447,31 @@ def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, di
 
 def advanced_pool(
     collector, run: RunState, policies: dict[str, PyTree], finished: Finished
-) -> tuple[PyTree, PyTree]:
-    """The pool after a rollout's games and the learners' updates, and the moves; None without one."""
+) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
+    """The pool after a rollout's games and the learners' updates, and the moves; None without one.
+
+    Beside them the policies, of which a league's learner may begin anew.
+    """
     seat, plays = collector.seat, run.plays
     if seat is None:
-        return None, None
+        return None, None, policies
     before = run.pool
     if plays is not None:
         moves = diversity.number_of(collector.env.spec.roles[0].action)
         before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
     counts = opponents.count(collector.env.spec, seat, finished)
-    policy = collector.agents[seat.owner].policy_state(policies[seat.owner])
+    agent, learner = collector.agents[seat.owner], policies[seat.owner]
     key = jax.random.fold_in(run.key, run.updates)
-    after = pool_lib.after_update(seat.pool, before, key, counts, policy)
+    games = opponents.ranked(collector.env.spec, seat, finished)
+    given = seat.pool, before, key, counts, agent.policy_state(learner), games
+    if before.league is not None:
+        after, anew = league_pool.after_update(*given)
+        origin = before.league.origin
+        if agent.hyper is not None:
+            origin = origin.replace(hyper=learner.hyper)
+        learner = jax.tree.map(lambda x, y: jnp.where(anew, x, y), origin, learner)
+        return after, plays, policies | {seat.owner: learner}
+    after = pool_lib.after_update(*given)
     if plays is not None:
         plays = diversity.forgotten(plays, after.iteration != before.iteration)
-    return after, plays
+    return after, plays, policies

@@ -165,7 +165,7 @@ class Record:
                 continue
             names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
             if kind == KINDS[SNAPSHOT]:
-                names["parent"] = self.config.controllers[self.config.pooled].removeprefix(POOL)
+                names["parent"] = self._parent(entry)
             self.tracker.log("entries", self.step, names | values | names)
         now = table["iteration"]
         before, self.snapshots = self.snapshots, now
@@ -175,9 +175,18 @@ class Record:
 
     def _entry_name(self, entry: int, iteration: int) -> str:
         pool = self.config.pool
-        if entry > pool.capacity:
-            return pool.fixed[entry - pool.capacity - 1]
-        return f"#{iteration}" if entry else f"{self.config.rival} now"
+        if entry >= pool.first_fixed:
+            return pool.fixed[entry - pool.first_fixed]
+        if entry >= pool.learners:
+            return f"#{iteration}" if pool.league is None else f"{self._parent(entry)} #{iteration}"
+        return f"{self.config.rival if pool.league is None else pool.learner_name(entry)} now"
+
+    def _parent(self, entry: int) -> str:
+        """The learner whose past is in a slot."""
+        pool = self.config.pool
+        if pool.league is not None:
+            return pool.learner_name((entry - pool.learners) // pool.capacity)
+        return self.config.controllers[self.config.pooled].removeprefix(POOL)
 
     def _names(self, values: dict[str, float]) -> dict[str, str]:
         """The labels of an episode's codes and tags."""

@@ -96,6 +96,7 @@ class RunConfig:
             if self.env.spec.turns and self.algos[self.pooled].replays:
                 where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
                 raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
+        self._require_league()
         self._require_credit()
 
     @property
@@ -127,6 +128,21 @@ class RunConfig:
             found = ", ".join(f"{role} {number}" for role, number in numbers.items())
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
+
+    def _require_league(self) -> None:
+        """Demands learners that can form a league."""
+        if self.pool.league is None:
+            return
+        where = f"pool.league={dict(self.pool.league)}"
+        if self.pooled is None:
+            raise ValueError(f"{where}: needs a role that a pool plays, by controllers.ROLE=pool:LEARNER")
+        if self.shards > 1:
+            raise ValueError(f"{where}: needs shards=1, not {self.shards}")
+        if self.curriculum(self.env).stages:
+            raise ValueError(f"{where}: needs a curriculum without stages, as only one learner is evaluated")
+        for role, algo in self.algos.items():
+            if algo.replays:
+                raise ValueError(f"{where}: {role} learns from a replay, which a league has no place for")
 
     def _require_credit(self) -> None:
         """Demands learners and an environment that reward transforms can serve."""
@@ -190,10 +206,14 @@ class RunConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps per update; in turn games, where a row is a seat's own decision, one per seat."""
+        """Environment steps per update, of all learners of a league together.
+
+        In turn games, where a row is a seat's own decision, one per seat.
+        """
         replays = any(algo.replays for algo in self.algos.values())
         plies = 1 if replays else max(self.env.spec.turns, 1)
-        return self.num_envs * self.horizon * plies
+        learners = 1 if self.pooled is None else self.pool.learners
+        return self.num_envs * self.horizon * plies * learners
 
     @property
     def updates(self) -> int:

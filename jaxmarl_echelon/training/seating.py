@@ -114,6 +114,8 @@ def require_pool(
     if turns == 1 and learns(role, name):
         if against == role:
             raise ValueError(f"{where}: needs another role that is a learner, to play against it")
+        if pool.league:
+            raise ValueError(f"{where}: a league needs the past of {against}, pool:{against}")
         if not pool.mirrored:
             raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
     if pool.explores and turns == 1:

@@ -65,6 +65,8 @@ class RunState:
       plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
         them; else None.
       credit: learner's name to what its reward transforms remember (`selfplay.credit.CreditState`).
+      league: in a league the same of all learners but the first main agent, whose run this is, with leaves
+        `[M - 1, ...]`; else None.
     """
 
     key: jax.Array
@@ -81,3 +83,4 @@ class RunState:
     pool: PyTree = None
     plays: PyTree = None
     credit: PyTree = None
+    league: PyTree = None

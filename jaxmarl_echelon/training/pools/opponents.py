@@ -17,14 +17,17 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.pool import Pool, PoolState
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Games
 from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training import statistics
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
 
 TAG, SEAT = "opponent", "seat"
+# Games of one update that are rated by ranks, the first ones.
+RANKED = 64
 # Rows of one slot side by side in the alternative that sorts them.
 CHUNK = 8
 
@@ -79,15 +82,17 @@ class Opponents(NamedTuple):
 
     Attributes:
       owner: state of the learner of the bank.
-      bank: policy states, leaves `[G, ...]` by group, or the whole bank `[K, ...]`.
+      bank: policy states, leaves `[G, ...]` by group, or the whole bank `[P, ...]`, see `pool.roster`.
       slots: `[G]` int32 entries that the groups of this shard play.
       fixed: states of the fixed opponents, None for scripts.
+      places: `[G]` int32 index of each group's policy in the whole bank, any where it plays a fixed opponent.
     """
 
     owner: PyTree
     bank: PyTree
     slots: jax.Array
     fixed: tuple[PyTree, ...]
+    places: jax.Array | None = None
 
 
 class Seated(NamedTuple):
@@ -106,14 +111,13 @@ class Seated(NamedTuple):
 
 def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
     """The policies of a seat for one rollout, taken from the bank once; the owner's may change in it."""
-    slots = axis.own(state.slots)
-    like = jax.eval_shape(agent.policy_state, policies[seat.owner])
+    slots, present = axis.own(state.slots), agent.policy_state(policies[seat.owner])
+    bank, places = pool_lib.roster(state, slots, present)
     if seat.pool.settings.acting == "groups":
-        bank = pool_lib.policies(state.replace(slots=slots), like)
-    else:
-        bank = jax.tree.map(lambda x, y: x.astype(y.dtype), state.bank, like)
+        bank = jax.tree.map(lambda x: x[places], bank)
+    bank = jax.tree.map(lambda x, y: x.astype(y.dtype), bank, present)
     fixed = tuple(None if name is None else policies[name] for name in seat.fixed)
-    return Opponents(policies[seat.owner], bank, slots, fixed)
+    return Opponents(policies[seat.owner], bank, slots, fixed, places)
 
 
 def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) -> Controller:
@@ -130,7 +134,7 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) 
     # What its critic sees is not for others.
     past = controllers_lib.learner(agent._replace(asymmetric=False), role, seat.owner, greedy=settings.greedy)
     play_bank = ACTING[settings.acting]
-    first_fixed = 1 + settings.capacity
+    first_fixed = settings.first_fixed
 
     def init(num_envs):
         mirrored = seat.mirrored(num_envs)
@@ -200,7 +204,7 @@ def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[P
     acted = jax.vmap(act, in_axes=(0, 0, None, None, None))(
         jax.random.split(key, number), state.bank, carry, view, reset
     )
-    slot = _slots_of_rows(state, reset.shape[0], number)
+    slot = _places_of_rows(state, reset.shape[0])
     rows = jnp.arange(reset.shape[0])
     carry, action = jax.tree.map(lambda x: x[slot, rows], acted[:2])
     return carry, action
@@ -209,7 +213,7 @@ def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[P
 def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
     """Rows sorted by policy, in chunks of one policy each, by a scan: exact for any distribution of rows."""
     number, rows = jax.tree.leaves(state.bank)[0].shape[0], reset.shape[0]
-    slot = _slots_of_rows(state, rows, number)
+    slot = _places_of_rows(state, rows)
     chunks = -(-rows // CHUNK) + number
     counts = jnp.sum(slot[:, None] == jnp.arange(number), axis=0)
     needed = -(-counts // CHUNK)
@@ -233,9 +237,9 @@ def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> 
     return jax.tree.map(lambda x: x[place], _joined(acted))
 
 
-def _slots_of_rows(state: Opponents, rows: int, number: int) -> jax.Array:
-    """`[rows]` index into the bank; any where the group plays a fixed opponent."""
-    return jnp.repeat(jnp.clip(state.slots - 1, 0, number - 1), rows // state.slots.shape[0])
+def _places_of_rows(state: Opponents, rows: int) -> jax.Array:
+    """`[rows]` index into the bank."""
+    return jnp.repeat(state.places, rows // state.places.shape[0])
 
 
 ACTING = {"groups": in_groups, "dense": densely, "sorted": sorted_by_slot}
@@ -273,6 +277,26 @@ def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     """A role's own score `[...]` of episodes, the mean over its agents; None where it has none."""
     score = spec.scores(finished.results, role)
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
+
+
+def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
+    """The first `RANKED` games of an update by the ranks of all seats, of all shards; None for two seats.
+
+    Entry 0 has the rival's seat, the entry that played it all others. Source: spec 2.3.
+    """
+    if spec.turns <= 2:
+        return None
+    met = finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
+    ended = statistics.ended(met, RANKED, newest=False)
+    index = jnp.nonzero(ended.finished.mask, size=min(RANKED, ended.place.size))[0]
+    games = jax.tree.map(lambda x: x[index], ended.finished)
+    scores = spec.scores(games.results, seat.role)
+    own = games.tags[SEAT][:, None] == jnp.arange(spec.turns)
+    return Games(
+        entries=jnp.where(own, 0, games.tags[TAG][:, None]),
+        ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
+        mask=jnp.arange(index.size) < ended.number,
+    )
 
 
 def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:

@@ -92,7 +92,7 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
     view, reset = _shown(due, theirs)
     remembered = []
     for number, one in enumerate(fixed):
-        mine = slots == 1 + seat.pool.settings.capacity + number
+        mine = slots == seat.pool.settings.first_fixed + number
         memory = take(_slice_own(memories[number], phase), theirs)
         kept, reply, _ = one.act(keys[number], state.fixed[number], memory, view, reset)
         # Scripts decide for all seats.

@@ -88,7 +88,27 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}
 
 
+def test_a_league(tmp_path):
+    """The table has all learners, and who left which snapshot."""
+    given = [*KUHN, "pool=league", "total_env_steps=384", "run_name=run", f"output_dir={tmp_path / 'out'}"]
+    said = told(given, tmp_path / "told")
+    assert said["status"] == 0, said["errors"]
+    (table,) = (tmp_path / "out").rglob("pool.csv")
+    entries = rows(table)
+    last = [row for row in entries if row["step"] == entries[-1]["step"] == "384"]
+    assert [row["name"] for row in last[:3]] == ["main now", "main_exploiter now", "league_exploiter now"]
+    parents = {(row["entry"], row["parent"]) for row in last if row["kind"] == "snapshot"}
+    assert {("3", "main"), ("5", "main_exploiter"), ("7", "league_exploiter")} <= parents
+
+
+LEAGUE = "pool.league={{'main': 1, 'main_exploiter': 1, 'league_exploiter': 1}}"
 REFUSED = [
+    (
+        (*KUHN, "pool=league", "controllers.player=learner"),
+        f"{LEAGUE}: needs a role that a pool plays, by controllers.ROLE=pool:LEARNER",
+    ),
+    ((*KUHN, "pool=league", "shards=2"), f"{LEAGUE}: needs shards=1, not 2"),
+    ((*KUHN, "pool=league", "pool.league.main=0"), "must have a main agent and another learner"),
     ((*KUHN, "pool.mode=best"), "pool.mode=best: must be one of mirror, fixed, lagged"),
     ((*KUHN, "pool.capacity=0"), "pool.capacity=0: must be a whole number of at least 1"),
     ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),

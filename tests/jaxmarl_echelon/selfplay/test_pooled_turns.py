@@ -3,18 +3,23 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.textgames import exploitability
-from jaxmarl_echelon.envs.textgames.games import kuhn, tictactoe
+from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
+from jaxmarl_echelon.selfplay import ratings
+from jaxmarl_echelon.selfplay.pool import LEARNER
+from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import turn_games
+from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.program import make_program
 
 NUM_ENVS = 16
@@ -122,6 +127,53 @@ def test_kuhn_is_learnt_against_a_pool():
     assert int(run.pool.taken) == 101
     policy = exploitability.legal_probabilities(tree, chances)
     assert exploitability.nash_conv(tree, policy) < 0.3
+
+
+def test_games_of_three_seats_are_rated_by_ranks():
+    """The learner has its own seat, its opponent both others; games that mirror are left out."""
+    config = configured(env=liarsdice.make(seats=3), num_envs=24)
+    seat, spec = agents_lib.make_seat(config), config.env.spec
+    points = np.array(
+        [[[1, 0.5, 0], [0.25, 0.25, 1], [0, 0, 0]], [[0, 1, 0.5], [1, 0, 0.5], [0.5, 0.5, 0.5]]]
+    )
+    finished = Finished(
+        mask=jnp.array([[True, True, False], [True, True, True]]),
+        present={},
+        episode_return={},
+        length=jnp.zeros((2, 3), int),
+        results={"points": jnp.array(points)},
+        tags={"opponent": jnp.array([[3, 2, 1], [0, 4, 2]]), "seat": jnp.array([[0, 2, 1], [1, 1, 0]])},
+    )
+    games = opponents.ranked(spec, seat, finished)
+    assert games.mask.tolist() == [True] * 4 + [False] * 2
+    assert games.entries[:4].tolist() == [[0, 3, 3], [2, 2, 0], [4, 0, 4], [0, 2, 2]]
+    assert games.ranks[:4].tolist() == [[0, 1, 2], [1, 1, 0], [0, 2, 1], [0, 0, 0]]
+    many = jax.tree.map(lambda x: jnp.tile(x, (20, 1) + (1,) * (x.ndim - 2)), finished)
+    first = opponents.ranked(spec, seat, many)
+    assert first.mask.sum() == 64 and first.entries[60:].tolist() == games.entries[:4].tolist()
+    assert opponents.ranked(configured().env.spec, seat, finished) is None
+
+
+def test_a_learner_with_three_seats_is_rated():
+    """Against a random player and its own past; who wins more of the rated games is rated higher."""
+    pool = replace(POOL, shares={"pfsp": 0.5, "fixed": 0.5}, groups=2, capacity=2)
+    program = make_program(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool))
+    state = jax.jit(program.init)(jax.random.key(0))
+    after, report = jax.jit(program.update)(state)
+    number = int(report.episodes["number"])
+    table = {
+        name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"
+    }
+    games = ratings.Games(
+        entries=np.where(np.arange(3) == table["seat"][:, None], 0, table["opponent"][:, None]),
+        ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
+        mask=np.arange(number) < 64,
+    )
+    system, moves = rating_system("trueskill"), state.pool.kind == LEARNER
+    expected = system.rank(state.pool.rating, jax.tree.map(jnp.asarray, games), moves)
+    old = np.asarray(after.pool.iteration == state.pool.iteration)
+    assert number > 10 and float(jnp.max(jnp.abs(expected - state.pool.rating))) > 1.0
+    np.testing.assert_allclose(after.pool.rating[old], expected[old], atol=1e-3)
 
 
 def test_wrong_pools_of_turn_games():

@@ -112,6 +112,44 @@ def test_free_for_all(ranks, expected):
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
+@pytest.mark.parametrize("ranks,expected", RANKED)
+def test_seats_of_different_players(ranks, expected):
+    """The same as without anybody who has two seats, and one game of a batch of which one place is empty."""
+    found = trueskill.rate_seats(
+        RULES, jnp.array(THREE, float), jnp.array(ranks), TAU, jnp.eye(3, dtype=bool)
+    )
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    system = ratings.rating_system("trueskill", tau=TAU)
+    nobody = jnp.zeros(3, int)
+    games = ratings.Games(
+        jnp.stack([nobody, jnp.arange(3)]), jnp.stack([nobody, jnp.array(ranks)]), jnp.array([False, True])
+    )
+    batch = system.rank(jnp.array(THREE, float), games, jnp.ones(3, bool))
+    np.testing.assert_allclose(batch, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (1, 0, 2), (2, 0, 0)])
+def test_a_player_with_two_seats(ranks):
+    """Against two million games of drawn skills and performances, of those that end so."""
+    (mu, sigma), (other, spread) = (27.0, 4.0), (24.0, 3.0)
+    rng, number = np.random.default_rng(0), 2_000_000
+    skills = np.stack([rng.normal(mu, sigma, number), rng.normal(other, spread, number)])
+    played = skills[[0, 1, 1]] + rng.normal(0.0, RULES.beta, (3, number))
+    margin = float(RULES.margin(2.0))
+    order = np.argsort(ranks, kind="stable")
+    so = np.ones(number, bool)
+    for better, worse in zip(order, order[1:], strict=False):
+        ahead = played[better] - played[worse]
+        so &= (np.abs(ahead) <= margin) if ranks[better] == ranks[worse] else (ahead > margin)
+    same = jnp.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]], bool)
+    rating = jnp.array([(mu, sigma), (other, spread), (other, spread)])
+    found = np.asarray(trueskill.rate_seats(RULES, rating, jnp.array(ranks), 0.0, same))
+    np.testing.assert_allclose(found[2], found[1], atol=1e-5)
+    exact = [(skill[so].mean(), skill[so].std()) for skill in skills]
+    assert so.sum() > 50_000
+    np.testing.assert_allclose(found[:2], exact, atol=0.05)
+
+
 def test_free_for_all_of_five():
     found = rate_ranked(RULES, jnp.array([NEW] * 5), jnp.arange(5), TAU, jnp.eye(5))
     upper = [(34.414396819, 6.097259715), (29.078469026, 5.481323106), (25.0, 5.362246377)]

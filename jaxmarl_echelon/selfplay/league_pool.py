@@ -1,0 +1,111 @@
+"""The pools of a league's learners after an update: common ratings, snapshots, who begins anew.
+
+All functions are of one learner and traced under the axis `league.AXIS` of all.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.selfplay import eviction, league
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.league import gathered
+from jaxmarl_echelon.selfplay.pool import SNAPSHOT, Pool, PoolState, PyTree
+from jaxmarl_echelon.selfplay.ratings import Games
+
+
+def after_update(
+    pool: Pool,
+    state: PoolState,
+    key: jax.Array,
+    counts: jax.Array,
+    policy: PyTree,
+    games: Games | None = None,
+) -> tuple[PoolState, jax.Array]:
+    """As `pool.after_update`, for a learner of a league.
+
+    Returns:
+      the pool, and whether the learner returns to its initial weights.
+    """
+    settings = pool.settings
+    key_draw, key_reset = jax.random.split(key)
+    changes = pool_lib.due(pool, state.updates)
+    member, first = state.league.member, settings.learners
+    common = league.order(settings.entries, member)
+    if games is not None:
+        games = games._replace(entries=common[games.entries])
+    rating = ratings(pool, state.rating[common], counts[common], games)
+    state = pool_lib.rated(pool, state, counts, rating[common])
+
+    # Slots have the same numbers for everybody; a slot is held by whoever plays it.
+    held = jnp.any(gathered(pool_lib.held(state, changes)), axis=0)
+    own_first = first + member * settings.capacity
+    place, found = eviction.choose(settings.evict, pool_lib.bank_slots(pool, state, held, own_first))
+    score = league.worst(pool_lib.standing(pool, state), settings.roles, member)
+    takes = found & league.ready(score, state.waited, settings.snapshot_every)
+    resets = takes & league.begins_anew(key_reset, jnp.array(settings.roles)[member])
+    state = noted(pool, state, rating, takes, own_first + place, resets)
+    bank = jax.tree.map(
+        lambda x, y: jnp.where(takes, x.at[place].set(y), x), state.bank, pool_lib.stored(settings, policy)
+    )
+    membership = state.league.replace(resets=state.league.resets + resets)
+    state = state.replace(bank=bank, league=membership)
+    return pool_lib.redraw(pool, state, key_draw, changes), resets
+
+
+def ratings(pool: Pool, rating: jax.Array, counts: jax.Array, games: Games | None = None) -> jax.Array:
+    """Ratings `[n, D]` after the games of all learners, in common numbers.
+
+    Args:
+      pool: the pool.
+      rating: `[n, D]` before them, the same for all.
+      counts: `[n, 3]` int32 wins, draws and losses of this learner against each.
+      games: of this learner, of more than two seats; None for others.
+    """
+    entries, learners = pool.settings.entries, pool.settings.learners
+    everybody = gathered((rating, counts, games))
+    first, second = jnp.divmod(jnp.arange(learners * entries), entries)
+    moves = jnp.arange(entries) < learners
+    pairs = (first, second, everybody[1].reshape(-1, 3))
+    joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), everybody[2])
+    return pool.system.after(everybody[0][0], pairs, moves, joined)
+
+
+def noted(
+    pool: Pool, state: PoolState, rating: jax.Array, takes: jax.Array, entry: jax.Array, resets: jax.Array
+) -> PoolState:
+    """The state after the snapshots and resets of all learners, but for the bank.
+
+    Args:
+      pool: the pool.
+      state: its state.
+      rating: `[n, D]` in common numbers.
+      takes: bool; whether this learner leaves a snapshot.
+      entry: int32, where.
+      resets: bool; whether it begins anew.
+    """
+    learners, n = pool.settings.learners, pool.settings.entries
+    common = league.order(n, state.league.member)
+    all_take, entries, anew = gathered((takes, entry, resets))
+    number = state.taken + jnp.cumsum(all_take) - all_take
+
+    def filled(x, values):
+        chosen = all_take.reshape((-1,) + (1,) * (x.ndim - 1))
+        return x.at[entries].set(jnp.where(chosen, values, x[entries]))
+
+    rating = filled(rating, jax.vmap(pool.system.heir)(rating[:learners]))
+    anew = jnp.zeros(n, bool).at[:learners].set(anew)
+    rating = jnp.where(anew[:, None], jnp.array(pool.system.prior, jnp.float32), rating)
+    fresh = filled(anew, True)[common]
+    stale = fresh[:, None] | fresh[None]
+    tables = {
+        name: jnp.where(stale, 0, getattr(state, name)) for name in ("wins", "draws", "points", "games")
+    }
+    return state.replace(
+        **tables,
+        kind=filled(state.kind, SNAPSHOT),
+        iteration=filled(state.iteration, number),
+        rating=rating[common],
+        taken=state.taken + jnp.sum(all_take),
+        waited=jnp.where(takes, 0, state.waited),
+        played=jnp.where(takes, 0, state.played),
+    )
