@@ -62,11 +62,15 @@ def program(module: str, script: str) -> str:
 
 
 def use_compilation_cache() -> None:
-    """Enables the persistent compilation cache, in JAX_COMPILATION_CACHE_DIR or the user's cache folder."""
+    """Enables the persistent compilation cache, in JAX_COMPILATION_CACHE_DIR or the user's cache folder.
+
+    It keeps what took a second to compile, or as long as JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS says.
+    """
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "jaxmarl_echelon" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    if not os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def groups() -> list[str]:

@@ -65,8 +65,8 @@ def check_env(
     params = env.default_params() if params is None else params
     _check_spec(env.spec)
     _check_params(params)
-    _check_layout(env, key, params)
     compiled = _Compiled(env)
+    _check_layout(env.spec, compiled, key, params)
     _check_purity(env, compiled, key, params, plain)
     _check_play(env.spec, compiled, key, params, steps)
 
@@ -165,12 +165,11 @@ def _check_params(params: PyTree) -> None:
         )
 
 
-def _check_layout(env: Environment, key: jax.Array, params: PyTree) -> None:
-    spec = env.spec
-    state, time = jax.eval_shape(env.reset, key, params)
+def _check_layout(spec: EnvSpec, compiled: "_Compiled", key: jax.Array, params: PyTree) -> None:
+    state, time = jax.eval_shape(compiled.reset, key, params)
     _check_time_layout(spec, time, "reset")
-    actions = jax.eval_shape(partial(random_actions, spec), key, time)
-    next_state, next_time = jax.eval_shape(env.step, key, state, actions, params)
+    actions = jax.eval_shape(compiled.act, key, time)
+    next_state, next_time = jax.eval_shape(compiled.step, key, state, actions, params)
     _check_time_layout(spec, next_time, "step")
     for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
         difference = layout_difference(expected, got)
@@ -251,7 +250,7 @@ def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: 
 
 
 class _Compiled:
-    """The environment's jitted functions, with a count of traces of `step`."""
+    """The environment's jitted functions, traced once for all checks, with a count of traces of `step`."""
 
     def __init__(self, env: Environment):
         self.traces = 0
@@ -286,7 +285,8 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
     # As one program: one per shape and dtype takes seconds to compile.
     stack = jax.jit(lambda *all_: jax.tree.map(lambda *rows: jnp.stack(rows), *all_))
     starts, actions, onces = stack(*singles)
-    batched_reset, batched_step = jax.vmap(env.reset, (0, None)), jax.vmap(env.step, (0, 0, 0, None))
+    batched_reset = jax.vmap(compiled.reset, (0, None))
+    batched_step = jax.vmap(compiled.step, (0, 0, 0, None))
     _require_equal("jax.vmap of reset", starts, jax.jit(batched_reset)(keys, params), TOLERANCE)
     batched = jax.jit(batched_step)(keys, starts[0], actions, params)
     _require_equal("jax.vmap of step", onces, batched, TOLERANCE)

@@ -1,5 +1,7 @@
 """States side by side: learners per agent are what each would be alone, groups what each state does alone."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,19 +99,20 @@ def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
     agent = per_agent(alone, A)
     play = transition_of if agent.learns == "step" else rollout_of
-    state = agent.init(jax.random.key(0))
+    state = numbers(jax.jit(agent.init)(jax.random.key(0)))
     apart = [jax.tree.map(lambda x, i=i: x[i], state) for i in range(A)]
     update, update_alone = jax.jit(agent.update), jax.jit(alone.update)
+    batch_of = jax.jit(lambda state, key: play(agent, state, key, (E, A)))
     start = state
     for key in jax.random.split(jax.random.key(1), 6):
-        batch = play(agent, state, key, (E, A))
+        batch = numbers(batch_of(state, key))
         state, metrics = update(state, key, batch)
         keys = jax.random.split(key, A)
         learnt = [update_alone(apart[i], keys[i], of_agent(batch, i)) for i in range(A)]
         apart = [each for each, _ in learnt]
         means = jax.tree.map(lambda *x: np.mean(x), *(each for _, each in learnt))
         assert_close(metrics, means, atol=1e-5)
-    assert_close(state, jax.tree.map(lambda *x: jnp.stack(x), *apart), rtol=1e-3, atol=1e-5)
+    assert_close(state, jax.tree.map(lambda *x: np.stack(x), *apart), rtol=1e-3, atol=1e-5)
     moved = jax.tree.map(lambda a, b: np.abs(a - b).reshape(A, -1).max(-1), state.params, start.params)
     assert (np.max(jax.tree.leaves(moved), 0) > 1e-4).all()
 
@@ -118,28 +121,41 @@ def test_learners_per_agent_become_what_each_would_become_alone(make):
 def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     alone = make()
     agent = per_agent(alone, A)
-    state = different(agent.init(jax.random.key(0)))
+    state = different(jax.jit(agent.init)(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 3)
     obs, carry = jax.random.normal(keys[0], (E, A, F)), noise(agent.initial_carry((E, A)))
     reset = jax.random.bernoulli(keys[1], 0.5, (E, A))
-    mask = jnp.ones((E, A, 5), bool).at[:, 1, 0].set(False)
-    seen = obs, carry, reset, mask
-    action, after, extras = agent.act(state, keys[2], *seen)
-    greedy, value = agent.greedy(state, *seen), agent.value(state, *seen)
-    policy = agent.policy_state(state)
-    lessons = agent.teach(policy, *rows(obs, carry, reset, mask))
+    mask = np.ones((E, A, 5), bool)
+    mask[:, 1, 0] = False
+    seen = numbers((obs, carry, reset, mask))
+    taught = jax.jit(lambda state, key, *seen: answers(agent, agent.policy_state(state), state, key, *seen))
+    taught_alone = jax.jit(lambda state, key, *seen: answers(alone, state, state, key, *seen))
+    answer, (chances, values) = numbers(taught(state, keys[2], *seen))
     for i, key in enumerate(jax.random.split(keys[2], A)):
         own = jax.tree.map(lambda x, i=i: x[i], state)
         mine = jax.tree.map(lambda x, i=i: x[:, i : i + 1], seen)
-        expected = alone.act(own, key, *mine)
-        assert_close(jax.tree.map(lambda x, i=i: x[:, i : i + 1], (action, after, extras)), expected)
-        assert_close(jax.tree.map(lambda x, i=i: x[:, i : i + 1], greedy), alone.greedy(own, *mine))
-        assert_close(value[:, i : i + 1], alone.value(own, *mine))
-        lesson = alone.teach(own, *rows(*mine))
-        assert_close(lessons[0].probabilities()[:, i::A], lesson[0].probabilities())
-        assert_close(lessons[1][:, i::A], lesson[1])
+        expected, lesson = taught_alone(own, key, *mine)
+        assert_close(jax.tree.map(lambda x, i=i: x[:, i : i + 1], answer), expected)
+        assert_close((chances[:, i::A], values[:, i::A]), lesson)
+    _, greedy, value = answer
     assert (np.ptp(value, axis=1) > 1e-3).any()
     assert not (greedy[0][:, 1, 0] == 0).any()
+
+
+def numbers(tree):
+    """The same arrays in numpy, of which parts are taken without a program for each shape."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def looks(agent, state, key, *seen):
+    """What an agent does, does when greedy, and thinks of observations."""
+    return agent.act(state, key, *seen), agent.greedy(state, *seen), agent.value(state, *seen)
+
+
+def answers(agent, policy, state, key, *seen):
+    """`looks`, and what the agent teaches: chances of its choices, and values."""
+    choices, values = agent.teach(policy, *rows(*seen))
+    return looks(agent, state, key, *seen), (choices.probabilities(), values)
 
 
 def rows(obs, carry, reset, mask):
@@ -151,13 +167,14 @@ def rows(obs, carry, reset, mask):
 def different(state):
     """The same states with parameters far from where they begin."""
     noise = np.random.default_rng(0)
-    moved = jax.tree.map(lambda x: x + jnp.float32(0.3 * noise.standard_normal(x.shape)), state.params)
+    state = numbers(state)
+    moved = jax.tree.map(lambda x: x + np.float32(0.3 * noise.standard_normal(x.shape)), state.params)
     return state.replace(params=moved)
 
 
 def noise(carry):
     draws = np.random.default_rng(1)
-    return jax.tree.map(lambda x: jnp.float32(draws.standard_normal(x.shape)), carry)
+    return jax.tree.map(lambda x: np.float32(draws.standard_normal(x.shape)), carry)
 
 
 @pytest.mark.parametrize("make", [ppo_rnn])
@@ -169,17 +186,18 @@ def test_groups_of_environments_act_as_each_state_alone(make):
     keys = jax.random.split(jax.random.key(1), 4)
     obs, carry = jax.random.normal(keys[0], (E, A, F)), noise(bank.initial_carry((E, A)))
     reset = jax.random.bernoulli(keys[1], 0.5, (E, A))
-    mask = jax.random.bernoulli(keys[2], 0.7, (E, A, 5)).at[..., [0, 3]].set(True)
-    seen = obs, carry, reset, mask
-    found = bank.act(state, keys[3], *seen), bank.greedy(state, *seen), bank.value(state, *seen)
+    mask = np.array(jax.random.bernoulli(keys[2], 0.7, (E, A, 5)))
+    mask[..., [0, 3]] = True
+    seen = numbers((obs, carry, reset, mask))
+    look, look_alone = (jax.jit(functools.partial(looks, one)) for one in (bank, alone))
+    found = numbers(look(state, keys[3], *seen))
     for g, key in enumerate(jax.random.split(keys[3], groups)):
         own = jax.tree.map(lambda x, g=g: x[g], state)
         mine, ours = (
             jax.tree.map(lambda x, g=g: x[g * part : (g + 1) * part], tree) for tree in (seen, found)
         )
-        expected = alone.act(own, key, *mine), alone.greedy(own, *mine), alone.value(own, *mine)
-        assert_close(ours, expected, rtol=1e-6, atol=1e-6)
-    swapped = bank.value(jax.tree.map(lambda x: x[::-1], state), *seen)
+        assert_close(ours, look_alone(own, key, *mine), rtol=1e-6, atol=1e-6)
+    *_, swapped = look(jax.tree.map(lambda x: x[::-1], state), keys[3], *seen)
     assert np.abs(swapped - found[2])[:part].min() > 1e-4
 
 

@@ -1,5 +1,6 @@
 """What a user types: the main commands, and one clear line for what is wrong."""
 
+import os
 import sys
 
 import jax
@@ -259,6 +260,18 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     assert {"num_envs", "algo.gamma", "env.pose_jitter"} <= untold
     algo = [key for key in told if key.startswith("algo.")]
     assert [OmegaConf.select(plain, key) for key in algo] == [own[key.removeprefix("algo.")] for key in algo]
+
+
+def test_the_cache_keeps_what_the_environment_asks_it_to_keep(monkeypatch):
+    """As it does in tests, in their own process too: most of what they compile takes less than a second."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    command_line.use_compilation_cache()
+    assert getattr(jax.config, name) == float(os.environ[name.upper()])
+    monkeypatch.delenv(name.upper())
+    told = []
+    monkeypatch.setattr(jax.config, "update", lambda *setting: told.append(setting))
+    command_line.use_compilation_cache()
+    assert told == [(name, 1.0)]
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -257,10 +257,14 @@ def test_every_draw_and_every_reset_has_a_key_of_its_own():
     def draw(key):
         return Drawn(env.default_params() | {"key": key})
 
-    before = start(env, jax.random.key(0), draw, 3)
-    after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
-    used = [x["key"] for episodes in (before, after) for x in (episodes.env, episodes.params)]
-    assert np.unique(jax.random.key_data(jnp.concatenate(used)), axis=0).shape[0] == 12
+    @jax.jit
+    def used():
+        before = start(env, jax.random.key(0), draw, 3)
+        after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
+        keys = [x["key"] for episodes in (before, after) for x in (episodes.env, episodes.params)]
+        return jax.random.key_data(jnp.concatenate(keys))
+
+    assert np.unique(used(), axis=0).shape[0] == 12
 
 
 def test_an_info_key_that_only_steps_have_is_refused():
@@ -293,14 +297,19 @@ def test_layout_difference_names_the_leaf():
 
 def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
     env = probes.TimeLimit(horizon=5)
-    running = start(env, jax.random.key(0), fixed(env), 4)
-    actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
-    cut = jnp.array([True, False, True, False])
-    after, transition = step(env, jax.random.key(1), running, actions, fixed(env), cut=cut)
+    cut = np.array([True, False, True, False])
+
+    @jax.jit
+    def broken_off():
+        running = start(env, jax.random.key(0), fixed(env), 4)
+        actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
+        return step(env, jax.random.key(1), running, actions, fixed(env), cut=jnp.asarray(cut))
+
+    after, transition = broken_off()
     np.testing.assert_array_equal(transition.time.truncated[probes.ROLE][:, 0], cut)
     assert not transition.time.terminated[probes.ROLE].any()
     np.testing.assert_array_equal(transition.reset_next, cut)
-    assert not transition.finished.mask.any() and not transition.quarantined.any()
-    assert transition.acted[probes.ROLE].all()
-    np.testing.assert_array_equal(after.running.tree.sums.length, jnp.where(cut, 0, 1))
-    np.testing.assert_array_equal(after.env.clock, jnp.where(cut, 0, 1))
+    assert not np.any(transition.finished.mask) and not np.any(transition.quarantined)
+    assert np.all(transition.acted[probes.ROLE])
+    np.testing.assert_array_equal(after.running.tree.sums.length, np.where(cut, 0, 1))
+    np.testing.assert_array_equal(after.env.clock, np.where(cut, 0, 1))

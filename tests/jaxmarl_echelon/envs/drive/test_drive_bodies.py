@@ -61,6 +61,7 @@ def everywhere(count: int, seed: int) -> Motion:
 
 
 MIDDLE = scene().middle
+offroad = jax.jit(roads.offroad, static_argnames="signed")
 
 
 def test_tables_answer_like_a_search_of_all_segments():
@@ -70,14 +71,14 @@ def test_tables_answer_like_a_search_of_all_segments():
     kind = bank.segment_kind[0]
     cos, sin = np.cos(motion.heading), np.sin(motion.heading)
     spread = jax.tree.map(lambda x: x[:, None], (motion.x, motion.y, jnp.array(cos), jnp.array(sin)))
-    hit = meets_box(segments, *spread, size[:, None]) & (kind == EDGE)
-    found = roads.offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
+    hit = jax.jit(meets_box)(segments, *spread, size[:, None]) & (kind == EDGE)
+    found = offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
     np.testing.assert_array_equal(found, hit.any(-1))
     assert 50 < int(found.sum()) < 1950
     everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
     wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
-    brute = match_lane(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
-    lane = roads.lane_of(bank, jnp.int32(0), motion, None)
+    brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
+    lane = jax.jit(roads.lane_of)(bank, jnp.int32(0), motion, None)
     np.testing.assert_array_equal(lane.found, brute.found)
     for name in ("distance", "offset", "angle"):
         there = np.asarray(lane.found)
@@ -91,11 +92,11 @@ def test_corners_beyond_an_edge_count_where_asked_for():
     x, y = np.array([100.0, 100.0, 100.0]) - MIDDLE[0], np.array([-1.75, -9.0, 9.0]) - MIDDLE[1]
     motion = Motion(jnp.array(x, jnp.float32), jnp.array(y, jnp.float32), jnp.zeros(3), jnp.zeros(3))
     size, kind = jnp.broadcast_to(jnp.array([4.5, 2.0]), (3, 2)), jnp.zeros(3, jnp.int8)
-    plain = roads.offroad(bank, jnp.int32(0), motion, size, kind, signed=False)
+    plain = offroad(bank, jnp.int32(0), motion, size, kind, signed=False)
     assert not np.asarray(plain).any()
-    assert not bool(roads.offroad(bank, jnp.int32(0), motion, size, kind, signed=True)[0])
+    assert not bool(offroad(bank, jnp.int32(0), motion, size, kind, signed=True)[0])
     walker = jnp.full(3, 1, jnp.int8)
-    assert not np.asarray(roads.offroad(bank, jnp.int32(0), motion, size, walker, signed=True)).any()
+    assert not np.asarray(offroad(bank, jnp.int32(0), motion, size, walker, signed=True)).any()
 
 
 def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
@@ -104,9 +105,9 @@ def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
     edges, there = between(points[:-1], points[1:]), jnp.ones(3, bool)
     inside = jnp.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
     outside = jnp.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
-    assert (roads.edge_distance(edges, there, inside) < 0).all()
-    assert (roads.edge_distance(edges, there, outside) > 0).all()
-    np.testing.assert_allclose(roads.edge_distance(edges, there, outside)[0], 1.0, rtol=1e-6)
+    within, beyond = (np.asarray(jax.jit(roads.edge_distance)(edges, there, x)) for x in (inside, outside))
+    assert (within < 0).all() and (beyond > 0).all()
+    np.testing.assert_allclose(beyond[0], 1.0, rtol=1e-6)
 
 
 def shown(state, time) -> dict[str, np.ndarray]:

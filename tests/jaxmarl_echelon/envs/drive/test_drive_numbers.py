@@ -147,19 +147,20 @@ def test_lights_concern_who_drives_towards_their_line():
     lit = replace(scene(FOLLOWING), lights=(Light(1, states, np.array([60.0, -1.75])),))
     bank, zero = bank_of(lit), jnp.int32(0)
     line, level = np.asarray(bank.light_point[0, 0])
-    x = jnp.array([line - 20, line - 20, line - 20, line + 5, line - 60, line - 2.0])
-    y = jnp.array([level, level, level + 3.5, level, level, level])
-    heading = jnp.array([0.2, np.pi, 0, 0, 0, 0])
-    found = signals.ahead(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
+    x = np.float32([line - 20, line - 20, line - 20, line + 5, line - 60, line - 2.0])
+    y = np.float32([level, level, level + 3.5, level, level, level])
+    heading = np.float32([0.2, np.pi, 0, 0, 0, 0])
+    found = jax.jit(signals.ahead)(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
     np.testing.assert_array_equal(found.found, [True, False, False, False, False, True])
     close(found.gap, [17.75, 0, 0, 0, 0, -0.25], atol=1e-4)
     np.testing.assert_array_equal(found.red, found.found)
     before, after = (
         Motion(x[:1] * 0 + place, y[:1], heading[2:3], x[:1]) for place in (line - 2.5, line - 2.0)
     )
+    ran = jax.jit(signals.ran)
     for sample, moves, expected in ((0, (before, after), True), (until, (before, after), False)):
-        assert bool(signals.ran(bank, zero, jnp.int32(sample), *moves, jnp.full(1, 4.5))[0]) is expected
-    assert not bool(signals.ran(bank, zero, zero, after, before, jnp.full(1, 4.5))[0])
+        assert bool(ran(bank, zero, np.int32(sample), *moves, np.full(1, 4.5, np.float32))[0]) is expected
+    assert not bool(ran(bank, zero, np.int32(0), after, before, np.full(1, 4.5, np.float32))[0])
 
 
 def test_comfort():
@@ -229,15 +230,16 @@ def test_a_new_goal_lies_down_the_road():
     bank = small_bank()
     # Lanes 0 and 1 of the straight road follow each other: 60 m and 140 m; lane 2 turns off at 60 m.
     arc, lane = jnp.array([20.0, 50.0]), jnp.array([0, 1])
-    found = goals.walk(jax.random.key(0), bank, jnp.int32(0), lane, arc, jnp.array([30.0, 300.0]))
+    walk = jax.jit(goals.walk)
+    found = walk(jax.random.key(0), bank, jnp.int32(0), lane, arc, jnp.array([30.0, 300.0]))
     middle = np.asarray(bank.segment[0, 0, :2])
     close(found[0], middle + [50.0, 0.0], atol=1e-4)
     close(found[1], middle + [200.0, 0.0], atol=1e-3)
     beyond = jnp.full(64, 10.0), jnp.full(64, 70.0)
-    many = goals.walk(jax.random.key(1), bank, jnp.int32(0), jnp.zeros(64, int), *beyond)
-    turned = np.asarray(many[:, 1]) > middle[1] + 5
+    many = np.asarray(walk(jax.random.key(1), bank, jnp.int32(0), jnp.zeros(64, int), *beyond))
+    turned = many[:, 1] > middle[1] + 5
     assert 10 < turned.sum() < 54, "successors are drawn"
-    close(np.asarray(many)[~turned], np.broadcast_to(middle + [80.0, 0.0], many.shape)[~turned], atol=1e-3)
+    close(many[~turned], np.broadcast_to(middle + [80.0, 0.0], many.shape)[~turned], atol=1e-3)
 
 
 def test_a_new_goal_lies_beyond_two_lanes():
@@ -245,7 +247,7 @@ def test_a_new_goal_lies_beyond_two_lanes():
     lanes = [Road("lane", 2, nth, np.array([[ends[nth], 0.0], [ends[nth + 1], 0.0]])) for nth in range(3)]
     bank = bank_of(replace(scene(FOLLOWING), roads=tuple(lanes)))
     start, ahead = jnp.array([20.0]), jnp.array([40.0])
-    found = goals.walk(jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead)
+    found = jax.jit(goals.walk)(jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead)
     first_of_third = np.asarray(bank.segment[0][int(bank.lane_first[0][2])])[:2]
     close(found[0], first_of_third + [5.0, 0.0], atol=1e-4)
 
