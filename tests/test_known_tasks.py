@@ -21,5 +21,7 @@ def test_ppo_balances_the_pole():
         state, _ = train(key)
         return program.evaluate(state, jax.random.fold_in(key, 1)).episode_return[program.role].mean()
 
-    returns = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), SEEDS)))
+    # Unlike most of what tests compile, it runs for longer than it compiles.
+    trained = jax.jit(jax.vmap(one), compiler_options={"xla_backend_optimization_level": 2})
+    returns = np.asarray(trained(jax.random.split(jax.random.key(0), SEEDS)))
     assert returns.mean() >= 475.0, returns
