@@ -1,15 +1,17 @@
 """A rated pool of past policies as arrays: snapshots, counts, ratings, and whom each group plays.
 
-Entry 0 is the learner, entries 1 to K are the bank's slots, the rest are fixed opponents without parameters
-here. In a league of M learners each has a pool with a bank of its own and knows all others' entries: 0 to
-M - 1 are the learners, itself first, then come the slots of all banks. Everything is a pure function of
-`PoolState`, which is part of the run's state. Source: spec section 1.
+Entry 0 is the learner, entries 1 to K are the bank's slots, the rest are fixed opponents, whose policies lie
+behind the slots or elsewhere. In a league of M learners each has a pool with a bank of its own and knows all
+others' entries: 0 to M - 1 are the learners, itself first, then come the slots of all banks. Everything is a
+pure function of `PoolState`, which is part of the run's state. Source: spec section 1.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.selfplay import eviction, league, matchmaking
@@ -28,7 +30,7 @@ class PoolState:
     """A pool of n entries with a bank of K slots, met by G groups.
 
     Attributes:
-      bank: policy states, leaves `[K, ...]`.
+      bank: policy states, leaves `[K, ...]`, behind them those of `Pool.pinned`.
       kind: `[n]` int32: `EMPTY`, `LEARNER`, `SNAPSHOT` or `FIXED`.
       pinned: `[n]` bool; never evicted.
       iteration: `[n]` int32 number of the snapshot; -1 for others.
@@ -73,12 +75,25 @@ class Pool(NamedTuple):
       hold: updates for which a group keeps its opponent.
       own: whether the learner that plays against the bank is the one whose past is in it; otherwise a
         snapshot inherits the rating of the last one.
+      pinned: numbers of the fixed opponents whose policies lie in the bank, behind its slots.
     """
 
     settings: PoolSettings
     system: RatingSystem
     hold: int
     own: bool = True
+    pinned: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> np.ndarray:
+        """`[n]` index of each entry's policy in `roster`; any for those whose policies are elsewhere."""
+        settings, size = self.settings, self.settings.capacity + len(self.pinned)
+        first = settings.learners if settings.league else 0
+        bank, slot = np.divmod(np.arange(settings.learners * settings.capacity), settings.capacity)
+        behind = np.zeros(len(settings.fixed), int)
+        behind[list(self.pinned)] = first + settings.capacity + np.arange(len(self.pinned))
+        present = np.arange(settings.learners)
+        return np.concatenate([present, first + bank * size + slot, behind])
 
     @property
     def rivals(self) -> int:
@@ -86,15 +101,28 @@ class Pool(NamedTuple):
         return self.settings.groups - self.settings.mirrored
 
 
-def make_pool(settings: PoolSettings, episode_limit: int, horizon: int, *, own: bool = True) -> Pool:
-    """The pool of a run with rollouts of `horizon` decisions; `own` as in `Pool`."""
+def make_pool(
+    settings: PoolSettings,
+    episode_limit: int,
+    horizon: int,
+    *,
+    own: bool = True,
+    pinned: tuple[int, ...] = (),
+) -> Pool:
+    """The pool of a run with rollouts of `horizon` decisions; `own` and `pinned` as in `Pool`."""
     system = rating_system(
         settings.rating, games_per_pair=settings.games_per_pair, tau_frozen=settings.tau_frozen
     )
-    return Pool(settings, system, settings.held(episode_limit, horizon), own)
+    return Pool(settings, system, settings.held(episode_limit, horizon), own, pinned)
 
 
-def init(pool: Pool, key: jax.Array, policy: PyTree, membership: Membership | None = None) -> PoolState:
+def init(
+    pool: Pool,
+    key: jax.Array,
+    policy: PyTree,
+    membership: Membership | None = None,
+    pinned: Sequence[PyTree] = (),
+) -> PoolState:
     """A pool with the initial policy in its first slot, and opponents for all groups.
 
     Args:
@@ -102,6 +130,7 @@ def init(pool: Pool, key: jax.Array, policy: PyTree, membership: Membership | No
       key: for the first draw.
       policy: state of the learner's policy, what acting needs of it.
       membership: in a league, whose pool it is.
+      pinned: states of the policies of `Pool.pinned`.
     """
     settings, n = pool.settings, pool.settings.entries
     capacity, learners = settings.capacity, settings.learners
@@ -112,6 +141,8 @@ def init(pool: Pool, key: jax.Array, policy: PyTree, membership: Membership | No
     bank = jax.tree.map(
         lambda x: jnp.zeros((capacity, *x.shape), x.dtype).at[0].set(x), stored(settings, policy)
     )
+    for one in pinned:
+        bank = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), bank, stored(settings, one))
     state = PoolState(
         bank=bank,
         kind=kind.astype(jnp.int32),
@@ -140,25 +171,26 @@ def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, policy)
 
 
-def roster(state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
+def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
     """Policies `[P, ...]` that may act, in the bank's precision, and which of them the groups play, `[G]`.
 
-    Any where the group plays a fixed opponent. In a league the present policies of all learners are among
-    them, and the banks of all.
+    Any where the group plays a fixed opponent whose policy is not in the bank. In a league the present
+    policies of all learners are among them, and the banks of all.
 
     Args:
+      pool: the pool.
       state: the pool.
       slots: `[G]` int32 entries that the groups play.
       policy: state of the learner's present policy, what acting needs of it.
     """
-    bank, place = state.bank, slots - 1
+    bank, entries = state.bank, slots
     if state.league is not None:
         present, past = league.gathered((policy, state.bank))
         bank = jax.tree.map(
             lambda x, y: jnp.concatenate([x, y.astype(x.dtype).reshape(-1, *y.shape[2:])]), present, past
         )
-        place = league.order(state.kind.shape[0], state.league.member)[slots]
-    return bank, jnp.clip(place, 0, jax.tree.leaves(bank)[0].shape[0] - 1)
+        entries = league.order(state.kind.shape[0], state.league.member)[slots]
+    return bank, jnp.asarray(pool.places, jnp.int32)[entries]
 
 
 def due(pool: Pool, updates: jax.Array) -> jax.Array:

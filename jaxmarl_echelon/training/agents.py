@@ -1,15 +1,19 @@
 """Learners, frozen policies, teachers and controllers of a run."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from algos.on_policy.teacher import Teacher
 from algos.types import Agent, PyTree
 from algos.vectorized import per_agent
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Environment, Role
 from jaxmarl_echelon.selfplay.credit import Credit, make_credit
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
@@ -93,18 +97,47 @@ def fixed_name(number: int) -> str:
     return f"pool/{number}"
 
 
-def make_seat(config: RunConfig) -> Seat | None:
-    """The role that a pool plays; None without one."""
+def make_seat(
+    config: RunConfig, agents: Mapping[str, Agent], frozen: Mapping[str, FrozenPolicy]
+) -> Seat | None:
+    """The role that a pool plays; None without one.
+
+    Frozen policies that act as the learner of the bank does, but for their parameters, lie in the bank.
+    """
     if (role := config.pooled) is None:
         return None
     owner = config.controllers[role].removeprefix(POOL)
     decisions = config.horizon * max(config.env.spec.turns, 1)
-    pool = make_pool(config.pool, config.env.spec.episode_limit, decisions, own=config.rival == owner)
-    fixed = tuple(
-        fixed_name(number) if name.startswith(FROZEN) else None
-        for number, name in enumerate(config.pool.fixed)
+    names = {number: fixed_name(number) for number in range(len(config.pool.fixed))}
+    names = {number: name for number, name in names.items() if name in frozen}
+    pinned = tuple(
+        number
+        for number, name in names.items()
+        if alike(agents[owner], frozen[name], config.env.spec.role(role))
     )
+    pool = make_pool(
+        config.pool, config.env.spec.episode_limit, decisions, own=config.rival == owner, pinned=pinned
+    )
+    fixed = tuple(None if number in pinned else names.get(number) for number in range(len(config.pool.fixed)))
     return Seat(role, owner, config.rival, pool, fixed)
+
+
+def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
+    """Whether a frozen policy acts by the same program as an agent, on arrays of the same shapes."""
+    state = jax.eval_shape(lambda key: ours.policy_state(ours.init(key)), jax.random.key(0))
+    if not config_lib.same_shapes(state, theirs.state):
+        return False
+    obs = jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
+
+    def program(agent: Agent) -> tuple[str, list]:
+        agent = agent._replace(asymmetric=False)
+        inputs = obs, agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool), None
+        traced = jax.make_jaxpr(agent.act)(state, jax.random.key(0), *inputs)
+        # Functions are printed with their addresses.
+        return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
+
+    (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
+    return ours == other and all(map(np.array_equal, our_consts, their_consts))
 
 
 def make_credits(config: RunConfig) -> dict[str, Credit]:
@@ -118,19 +151,19 @@ def make_pooled(
     config: RunConfig, env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]
 ) -> controllers_lib.Controller:
     """The controller of the role that a pool plays in training."""
-    seat = make_seat(config)
+    seat = make_seat(config, agents, frozen)
     role, greedy = env.spec.role(seat.role), config.pool.greedy
-    fixed = []
-    for name, state in zip(config.pool.fixed, seat.fixed, strict=True):
-        if state is None:
-            policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
-            fixed.append(controllers_lib.script(policy))
-        else:
+    fixed = {}
+    for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
+        if state is not None:
             # In turn games it is asked for one seat at a time.
             acting = replace(role, size=1) if env.spec.turns else role
-            fixed.append(controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy))
+            fixed[number] = controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy)
+        elif number not in seat.pool.pinned:
+            policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
+            fixed[number] = controllers_lib.script(policy)
     make = turn_games.pooled if env.spec.turns else pooled
-    return make(seat, agents[seat.owner], role, tuple(fixed))
+    return make(seat, agents[seat.owner], role, fixed)
 
 
 def assessed_by(config: RunConfig, role: str) -> str:

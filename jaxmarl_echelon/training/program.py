@@ -20,6 +20,7 @@ from jaxmarl_echelon.selfplay.league import Membership
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation, rollout, statistics, turns
 from jaxmarl_echelon.training.agents import (
+    fixed_name,
     frozen_policies,
     make_agents,
     make_controllers,
@@ -170,7 +171,8 @@ def make_program(
 
     if config.pooled is not None:
         seats(env, False)
-    spread, seat, credits = Shards(config.shards), make_seat(config), make_credits(config)
+    spread, credits = Shards(config.shards), make_credits(config)
+    seat = make_seat(config, agents, frozen)
 
     def local(run):
         return local_of_run(agents, run)
@@ -355,12 +357,13 @@ def initial_state(
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
-    pool, seat = None, collector.seat
+    pool, seat, others = None, collector.seat, dict(world.policies)
     if seat is not None:
         policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
         joins = member is not None
         membership = Membership(member, learners[seat.owner], jnp.int32(0)) if joins else None
-        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership)
+        pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
+        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
@@ -369,7 +372,7 @@ def initial_state(
     stagger = axis.own(jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
         key=key_run,
-        policies=learners | jax.tree.map(jnp.asarray, world.policies),
+        policies=learners | jax.tree.map(jnp.asarray, others),
         memories={role: c.init(number) for role, c in collector.controllers.items()},
         reset=jnp.ones(number, bool),
         episodes=episodes,

@@ -5,7 +5,7 @@ The others are cut into groups, each of which plays one entry of the pool at a t
 are arrays. Source: spec/selfplay.md 1.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +40,8 @@ class Seat(NamedTuple):
       owner: the learner whose past policies are in the bank, and which plays the role where it mirrors.
       rival: the learner that plays against it, the pool's entry 0.
       pool: the pool.
-      fixed: state names of the fixed opponents' policies, None for scripts; in the pool's order.
+      fixed: state names of the fixed opponents' policies, None for scripts and those in the bank; in the
+        pool's order.
     """
 
     role: str
@@ -84,7 +85,7 @@ class Opponents(NamedTuple):
       owner: state of the learner of the bank.
       bank: policy states, leaves `[G, ...]` by group, or the whole bank `[P, ...]`, see `pool.roster`.
       slots: `[G]` int32 entries that the groups of this shard play.
-      fixed: states of the fixed opponents, None for scripts.
+      fixed: states of the fixed opponents, None for scripts and those in the bank.
       places: `[G]` int32 index of each group's policy in the whole bank, any where it plays a fixed opponent.
     """
 
@@ -101,7 +102,7 @@ class Seated(NamedTuple):
     Attributes:
       mirror: of the learner, in the environments that mirror.
       bank: of the bank's policies, in all others.
-      fixed: of every fixed opponent, in all others.
+      fixed: of every fixed opponent that is not in the bank, in all others.
     """
 
     mirror: PyTree
@@ -112,7 +113,7 @@ class Seated(NamedTuple):
 def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
     """The policies of a seat for one rollout, taken from the bank once; the owner's may change in it."""
     slots, present = axis.own(state.slots), agent.policy_state(policies[seat.owner])
-    bank, places = pool_lib.roster(state, slots, present)
+    bank, places = pool_lib.roster(seat.pool, state, slots, present)
     if seat.pool.settings.acting == "groups":
         bank = jax.tree.map(lambda x: x[places], bank)
     bank = jax.tree.map(lambda x, y: x.astype(y.dtype), bank, present)
@@ -120,14 +121,14 @@ def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, Py
     return Opponents(policies[seat.owner], bank, slots, fixed, places)
 
 
-def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) -> Controller:
+def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]) -> Controller:
     """The controller of a role that a pool plays; its choices are those of the environments that mirror.
 
     Args:
       seat: the seat.
       agent: the learner of the bank.
       role: the seat's role.
-      fixed: controllers of the fixed opponents, in order.
+      fixed: controllers of the fixed opponents that are not in the bank, by their numbers.
     """
     settings = seat.pool.settings
     mirror = controllers_lib.learner(agent, role, seat.owner, greedy=False)
@@ -139,11 +140,13 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) 
     def init(num_envs):
         mirrored = seat.mirrored(num_envs)
         rest = num_envs - mirrored
-        return Seated(mirror.init(mirrored), past.init(rest), tuple(one.init(rest) for one in fixed))
+        return Seated(
+            mirror.init(mirrored), past.init(rest), memories_of(fixed, seat, lambda one: one.init(rest))
+        )
 
     def act(key, state, memory, view, reset):
         mirrored = seat.mirrored(reset.shape[0])
-        key_mirror, key_bank, *keys = jax.random.split(key, 2 + len(fixed))
+        key_mirror, key_bank, *keys = jax.random.split(key, 2 + len(seat.fixed))
         (own, own_reset), (theirs, their_reset) = split((view, reset), mirrored)
         parts, choice, carry = [], None, memory.mirror
         if mirrored:
@@ -154,17 +157,21 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) 
         seen = View(None, None, theirs.time)
         bank, action = play_bank(past.act, key_bank, state, memory.bank, seen, their_reset)
         entries = jnp.repeat(state.slots, their_reset.shape[0] // state.slots.shape[0])
-        remembered = []
-        for number, one in enumerate(fixed):
+        remembered = list(memory.fixed)
+        for number, one in fixed.items():
             mine = entries == first_fixed + number
             given = (keys[number], state.fixed[number], memory.fixed[number], theirs, their_reset)
-            kept, reply = _where_met(one, mine, given, action)
-            remembered.append(kept)
+            remembered[number], reply = _where_met(one, mine, given, action)
             action = jnp.where(mine.reshape(mine.shape + (1,) * (action.ndim - 1)), reply, action)
         parts.append(action)
         return Seated(carry, bank, tuple(remembered)), jnp.concatenate(parts), choice
 
     return Controller(init, act, seat.policy)
+
+
+def memories_of(fixed: Mapping[int, Controller], seat: Seat, begin: Callable) -> tuple[PyTree, ...]:
+    """Memories of the fixed opponents, nothing for those in the bank."""
+    return tuple(begin(fixed[number]) if number in fixed else () for number in range(len(seat.fixed)))
 
 
 def split(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:

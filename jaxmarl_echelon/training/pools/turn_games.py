@@ -6,6 +6,7 @@ of the others, and seats mix evenly. Where a shard mirrors the learner plays all
 Source: spec/selfplay.md 1.2.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +51,7 @@ def rows_of(mirrored: int, environments: int, groups: int, phases: int) -> Rows:
     return Rows(np.stack(learner), np.stack(others), np.concatenate([np.full(mirrored, -1), classes]))
 
 
-def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) -> Controller:
+def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]) -> Controller:
     """As `opponents.pooled` for turn games, in which `act` is for one ply.
 
     `act` is `(key, Opponents, Seated, due, phase) -> (Seated, action [E, 1, ...], choice)`, with choices of
@@ -62,12 +63,15 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: tuple[Controller, ...]) 
     play_bank = opponents.ACTING[settings.acting]
 
     def init(num_envs):
-        return Seated(own.init(num_envs), (), tuple(_of_phases(one.init(num_envs), phases) for one in fixed))
+        def begin(one):
+            return _of_phases(one.init(num_envs), phases)
+
+        return Seated(own.init(num_envs), (), opponents.memories_of(fixed, seat, begin))
 
     def act(key, state, memory, due, phase):
         rows = jax.tree.map(jnp.asarray, seat_rows(seat, due.reset.shape[0], phases))
         mine, theirs = rows.learner[phase], rows.others[phase]
-        key_own, key_bank, *keys = jax.random.split(key, 2 + len(fixed))
+        key_own, key_bank, *keys = jax.random.split(key, 2 + len(seat.fixed))
         carry = _slice(memory.mirror, phase)
         kept, reply, choice = own.act(key_own, state.owner, take(carry, mine), *_shown(due, mine))
         carry, action = (
@@ -90,8 +94,8 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
     """Actions with those of the fixed opponents where they are met, and their memories."""
     slots = jnp.repeat(state.slots, theirs.shape[0] // state.slots.shape[0])
     view, reset = _shown(due, theirs)
-    remembered = []
-    for number, one in enumerate(fixed):
+    remembered = list(memories)
+    for number, one in fixed.items():
         mine = slots == seat.pool.settings.first_fixed + number
         memory = take(_slice_own(memories[number], phase), theirs)
         kept, reply, _ = one.act(keys[number], state.fixed[number], memory, view, reset)
@@ -105,7 +109,7 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
             mine.reshape(mine.shape + (1,) * (reply.ndim - 1)), reply.astype(before.dtype), before
         )
         action = put(action, theirs, chosen)
-        remembered.append(_write_own(memories[number], theirs, kept, phase))
+        remembered[number] = _write_own(memories[number], theirs, kept, phase)
     return action, tuple(remembered)
 
 

@@ -62,7 +62,7 @@ def params(state, member: int):
 def test_groups_play_present_learners_and_all_pasts(run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
     config, program, _, states, _ = run
-    seat, agent = agents_lib.make_seat(config), program.agents["player"]
+    seat, agent = agents_lib.make_seat(config, {}, {}), program.agents["player"]
     runs = leagues.stacked(states[-1])
     slots = jnp.array([0, 1, 2, 4, 5, 8])
 

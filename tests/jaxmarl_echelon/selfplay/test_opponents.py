@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from duels import LIMIT, Duel
 
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -74,7 +77,7 @@ def rows_of(slots) -> np.ndarray:
 
 def test_games_belong_to_one_opponent(history):
     """Every finished game is counted for the entry of its group, and none is under way when it changes."""
-    counted, seat = 0, agents_lib.make_seat(configured())
+    counted, seat = 0, agents_lib.make_seat(configured(), {}, {})
     for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
         entries, number = rows_of(before.pool.slots), int(report.episodes["number"])
         table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
@@ -101,10 +104,14 @@ def test_a_full_pool_changes_no_program(history):
 
 
 def test_the_bank_is_frozen(history):
+    require_frozen(history, "blue")
+
+
+def require_frozen(history: History, role: str) -> None:
     """A slot holds the learner's state of the update in which it was taken, bit for bit, until it goes."""
-    agent = history.program.agents["blue"]
+    agent = history.program.agents[role]
     for before, after in zip(history.states, history.states[1:], strict=False):
-        policy = agent.policy_state(after.policies["blue"])
+        policy = agent.policy_state(after.policies[role])
         for slot in range(3):
             entry = slot + 1
             source = before.pool.bank if after.pool.iteration[entry] == before.pool.iteration[entry] else None
@@ -189,7 +196,7 @@ def test_ways_to_act_agree():
     actions = {}
     for acting in ("groups", "dense", "sorted"):
         config = replace(config, pool=replace(config.pool, acting=acting))
-        seat = agents_lib.make_seat(config)
+        seat = agents_lib.make_seat(config, {}, {})
         controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
 
         @jax.jit
@@ -222,7 +229,7 @@ def test_fixed_opponents_act_where_they_are_met():
     """A script's memory counts its decisions in the rows that play it; others play the bank."""
     config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
     agent = agents_lib.make_agents(config)["blue"]
-    seat = agents_lib.make_seat(config)
+    seat = agents_lib.make_seat(config, {}, {})
     controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
     params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
 
@@ -274,4 +281,37 @@ def test_wrong_pools(changes, message):
 
 
 def test_an_episode_may_be_longer_than_a_rollout():
-    assert agents_lib.make_seat(configured(replace(POOL, hold="auto"))).pool.hold == -(-4 * LIMIT // 4)
+    seat = agents_lib.make_seat(configured(replace(POOL, hold="auto")), {}, {})
+    assert seat.pool.hold == -(-4 * LIMIT // 4)
+
+
+class Pushes(Duel):
+    """The duel with choices by the sign of a number, for learners with continuous actions."""
+
+    @property
+    def spec(self):
+        spec = super().spec
+        roles = tuple(replace(role, action=Box((1,), -1.0, 1.0)) for role in spec.roles)
+        return replace(spec, roles=roles)
+
+    def step(self, key, state, actions, params):
+        choices = {team: (action[:, 0] > 0).astype(jnp.int32) for team, action in actions.items()}
+        return super().step(key, state, choices, params)
+
+
+@pytest.mark.parametrize("algo", [SACConfig, TD3Config])
+def test_a_learner_with_a_replay_meets_its_past(algo):
+    """It remembers its own decisions, its mirrored ones included, and no opponent's; the past is frozen."""
+    learner = algo(widths=(4,), horizon=4, batch_size=16, learning_starts=32, replay={"capacity": 4800})
+    pool = replace(POOL, fixed=())
+    config = configured(pool, env=Pushes(), algo=learner, transforms=TransformSettings())
+    assert config.columns("blue") == NUM_ENVS * 2 + MIRRORED * 2
+    found = played(config, 5)
+    require_frozen(found, "blue")
+    agent = found.program.agents["blue"]
+    for number, run in enumerate(found.states):
+        ring = run.policies["blue"].replay.ring
+        np.testing.assert_array_equal(ring.count, np.full(config.columns("blue"), 4 * number))
+    first, last = (jax.tree.leaves(agent.policy_state(run.policies["blue"])) for run in found.states[::5])
+    assert any(bool(jnp.any(x != y)) for x, y in zip(first, last, strict=True))
+    assert int(found.states[-1].pool.taken) == 6 and int(found.states[-1].pool.wins.sum()) > 10

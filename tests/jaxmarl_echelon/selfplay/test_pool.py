@@ -185,5 +185,5 @@ def test_groups_that_take_turns():
 def test_half_precision_bank():
     pool, state = started(PoolSettings(capacity=4, groups=4, store="bf16"))
     assert state.bank["w"].dtype == jnp.bfloat16
-    bank, places = pool_lib.roster(state, state.slots, {"w": jnp.zeros(3)})
+    bank, places = pool_lib.roster(pool, state, state.slots, {"w": jnp.zeros(3)})
     assert bank["w"].dtype == jnp.bfloat16 and places.tolist() == [0, 0]

@@ -4,10 +4,16 @@ import csv
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from sharded_runs import told
 
-from jaxmarl_echelon import exploit
+from jaxmarl_echelon import checkpoints, exploit, read_config
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.training.agents import frozen_policies, make_seat
+from jaxmarl_echelon.training.program import make_program
 
 GAME = (
     "tuning=none",
@@ -86,6 +92,29 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
     assert sum(int(met[key]) for key in ("wins", "draws", "losses")) > 20
     assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}
+
+
+def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
+    """Behind the slots, where no snapshot takes its place; others act for themselves."""
+    folder = checkpoints.find(run, "best_eval")
+    given = [*KUHN, f"pool.fixed=[random,frozen:{folder}]"]
+    for more, pinned in (((), (1,)), (("algo.activation=relu",), ()), (("algo.widths=[5]",), ())):
+        config = read_config(*given, *more)
+        program = make_program(config)
+        frozen = frozen_policies(config)
+        seat = make_seat(config, program.agents, frozen)
+        assert seat.pool.pinned == pinned
+        assert seat.fixed == (None, None if pinned else "pool/1")
+        if not pinned:
+            continue
+        state = program.init(jax.random.key(0))
+        assert set(state.policies) == {"player"} and state.pool.pinned.tolist() == [0, 1, 0, 1, 1]
+        slots = jnp.array([1, 2, 4])
+        bank, places = pool_lib.roster(seat.pool, state.pool, slots, None)
+        theirs = jax.tree.leaves(frozen["pool/1"].state)
+        assert places.tolist() == [0, 1, 2] and len(theirs) == len(jax.tree.leaves(bank))
+        for held, own in zip(jax.tree.leaves(bank), theirs, strict=True):
+            np.testing.assert_array_equal(held[2], own)
 
 
 def test_a_league(tmp_path):

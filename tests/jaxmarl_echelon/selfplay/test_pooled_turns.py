@@ -70,7 +70,7 @@ def test_columns_and_rewards(run):
     """The learner is paid what its own seats have scored in the games that ended, and nothing else."""
     config, program, states, _ = run
     assert config.columns("player") == 2 * 8 + 8
-    env, agents, seat = program.env, program.agents, agents_lib.make_seat(config)
+    env, agents, seat = program.env, program.agents, agents_lib.make_seat(config, {}, {})
     acting = agents_lib.make_controllers(config, env, agents, {}, greedy=False)
     collector = Collector(env, agents, acting, config.horizon, 1, seat)
 
@@ -132,7 +132,7 @@ def test_kuhn_is_learnt_against_a_pool():
 def test_games_of_three_seats_are_rated_by_ranks():
     """The learner has its own seat, its opponent both others; games that mirror are left out."""
     config = configured(env=liarsdice.make(seats=3), num_envs=24)
-    seat, spec = agents_lib.make_seat(config), config.env.spec
+    seat, spec = agents_lib.make_seat(config, {}, {}), config.env.spec
     points = np.array(
         [[[1, 0.5, 0], [0.25, 0.25, 1], [0, 0, 0]], [[0, 1, 0.5], [1, 0, 0.5], [0.5, 0.5, 0.5]]]
     )
