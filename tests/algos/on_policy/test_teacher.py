@@ -1,5 +1,7 @@
 """Kickstarting: the imitation losses, and a small recurrent learner that takes over what a teacher does."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,16 +72,18 @@ def rollout(agent, state, key):
     keys = jax.random.split(key, T)
     obs = jax.random.normal(key, (T, E, 1, *SHAPE))
     reset = jax.random.bernoulli(key, 0.2, (T, E, 1))
-    carry = first = agent.initial_carry((E, 1))
-    actions, extras = [], []
-    for t in range(T):
-        action, carry, extra = agent.act(state, keys[t], obs[t], carry, reset[t], None)
-        actions.append(action), extras.append(extra)
+    first = agent.initial_carry((E, 1))
+
+    def decide(carry, now):
+        action, carry, extras = agent.act(state, now[0], now[1], carry, now[2], None)
+        return carry, (action, extras)
+
+    _, (action, extras) = jax.lax.scan(decide, first, (keys, obs, reset))
     ones, zeros = jnp.ones((T, E, 1)), jnp.zeros((T, E, 1))
     return Rollout(
         obs=obs,
-        action=jnp.stack(actions),
-        extras=jax.tree.map(lambda *x: jnp.stack(x), *extras),
+        action=action,
+        extras=extras,
         reward=zeros,
         reset=reset,
         discount=ones,
@@ -92,6 +96,11 @@ def rollout(agent, state, key):
     )
 
 
+def learning(agent):
+    """`(state, key) -> (state, metrics)` of an update on what the agent lives through itself."""
+    return jax.jit(lambda state, key: agent.update(state, key, rollout(agent, state, key)))
+
+
 @pytest.mark.parametrize(("core", "loss"), [("none", "reverse_kl"), ("gru", "cross_entropy")])
 def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss):
     config = settings(
@@ -99,7 +108,7 @@ def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss)
     )
     agent = config.make(SHAPE, ACTION, samples=E, updates=1000, teacher=teacher)
     state = agent.init(jax.random.key(0))
-    step = jax.jit(lambda s, k: agent.update(s, k, rollout(agent, s, k)))
+    step = learning(agent)
     losses = []
     for key in jax.random.split(jax.random.key(1), 150):
         state, metrics = step(state, key)
@@ -120,8 +129,8 @@ def test_a_weight_of_nothing_teaches_nothing(teacher):
     without = settings(teacher=None).make(SHAPE, ACTION, samples=E, updates=9)
     ours, theirs = (agent.init(jax.random.key(0)) for agent in (with_one, without))
     key = jax.random.key(2)
-    ours, _ = jax.jit(with_one.update)(ours, key, rollout(with_one, ours, key))
-    theirs, _ = jax.jit(without.update)(theirs, key, rollout(without, theirs, key))
+    ours, _ = learning(with_one)(ours, key)
+    theirs, _ = learning(without)(theirs, key)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), ours.params, theirs.params)
 
 
@@ -131,21 +140,27 @@ def test_a_recurrent_teacher_remembers_what_the_learner_lived_through():
     teacher = Teacher(theirs, theirs.policy_state(theirs.init(jax.random.key(3))))
     agent = settings().make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
     state = agent.init(jax.random.key(0))
-    batch = rollout(agent, state, jax.random.key(4))
+    batch = jax.device_get(jax.jit(partial(rollout, agent))(state, jax.random.key(4)))
     carry = jax.tree.map(lambda x: x[0], batch.carry[1])
-    _, value = theirs.teach(teacher.state, batch.obs, carry, batch.reset, None)
+    teach = jax.jit(lambda obs, carry, reset: theirs.teach(teacher.state, obs, carry, reset, None)[1])
+    value = teach(batch.obs, carry, batch.reset)
+
+    @jax.jit
+    def decide(obs, carry, reset):
+        seen = teacher.state, obs, carry, reset, None
+        return theirs.value(*seen), theirs.greedy(*seen)[1]
+
     for t in range(T):
-        said = theirs.value(teacher.state, batch.obs[t], carry, batch.reset[t], None)
+        said, carry = decide(batch.obs[t], carry, batch.reset[t])
         np.testing.assert_allclose(said, value[t], atol=1e-5)
-        _, carry = theirs.greedy(teacher.state, batch.obs[t], carry, batch.reset[t], None)
 
 
 def test_the_weight_falls_and_settings_are_checked(teacher):
     agent = settings(total_updates=4).make(SHAPE, ACTION, samples=E, updates=4, teacher=teacher)
     state = agent.init(jax.random.key(0))
-    weights = []
+    weights, step = [], learning(agent)
     for key in jax.random.split(jax.random.key(1), 3):
-        state, metrics = jax.jit(agent.update)(state, key, rollout(agent, state, key))
+        state, metrics = step(state, key)
         weights.append(float(metrics["teacher_coefficient"]))
     np.testing.assert_allclose(weights, [1.0, 0.75, 0.5], rtol=1e-6)
     with pytest.raises(ValueError, match="teacher=somewhere: must be None with sampling=samples"):

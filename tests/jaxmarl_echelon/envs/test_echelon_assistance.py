@@ -32,7 +32,7 @@ def test_mechs_are_led_two_steps_along_a_cheapest_path(bank):
     mechs = make_mechs(graph.positions[nodes] + [0.2, -0.3, 0.9], [SCOUT] * len(nodes))
     before = jnp.full((len(nodes), 2), assistance.NOWHERE)
     chassis = chassis_of([SCOUT] * len(nodes))
-    found = assistance.refreshed(bank, jnp.int32(0), mechs, chassis, before)
+    found = jax.jit(assistance.refreshed)(bank, jnp.int32(0), mechs, chassis, before)
 
     def cost(path):
         return sum(graph.edges[a, b] for a, b in zip(path, path[1:], strict=False))
@@ -49,7 +49,8 @@ def test_who_cannot_be_led_keeps_its_point(bank):
     places = [[5.5, 5.5, 0.9], [5.5, 5.5, 0.9], [5.5, 5.5, 0.9], ON_ROOF]
     mechs = make_mechs(places, [SCOUT] * 4, alive=[True, False, True, True], heat=[0, 0, 99, 0])
     before = jnp.full((4, 2), 7.0)
-    found = assistance.refreshed(bank, jnp.int32(0), mechs, chassis_of([SCOUT] * 4), before)
+    found = jax.jit(assistance.refreshed)(bank, jnp.int32(0), mechs, chassis_of([SCOUT] * 4), before)
+    found = np.asarray(found)
     assert (found[0] != 7.0).any() and (found[1:] == 7.0).all()
 
 
@@ -64,7 +65,9 @@ def test_throttles_are_blended_with_the_way():
     given = jnp.tile(jnp.linspace(-1.0, 1.0, 9), (6, 1)).at[:, FORWARD].set(1.0).at[:, STRAFE].set(-0.5)
     points = jnp.array([[13, 14], [10, 14], [10.5, 10.5], [13, 14], [13, 14], [assistance.NOWHERE] * 2])
     share = jnp.full(6, 0.3)
-    found = assistance.blended(given, mechs, chassis_of([SCOUT] * 6), points.astype(jnp.float32), share)
+    found = jax.jit(assistance.blended)(
+        given, mechs, chassis_of([SCOUT] * 6), points.astype(jnp.float32), share
+    )
     wanted = given.at[0, FORWARD].set(0.7 + 0.3 * 0.6).at[0, STRAFE].set(-0.35 + 0.3 * 0.8)
     wanted = wanted.at[1, FORWARD].set(1.0).at[1, STRAFE].set(-0.35)
     np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -134,18 +134,23 @@ CLASSES = [HEAVY, SCOUT, LIGHT, MEDIUM, HEAVY, MEDIUM, SCOUT, MEDIUM, SCOUT, HEA
 TEAMS = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
 
 
+CHOOSE = jax.jit(contacts_lib.choose)
+
+
 def choose(sort=CLOSEST, hostile_only=False, hidden=(), hp=None, teams=TEAMS):
     size = len(teams)
-    x = jnp.arange(size, dtype=jnp.float32)
-    offset = jnp.zeros((size, size, 3)).at[..., 0].set(x[None] - x[:, None])
-    visible = jnp.ones((size, size), bool).at[:, list(hidden)].set(False)
-    picked = contacts_lib.choose(
+    x = np.arange(size, dtype=np.float32)
+    offset = np.zeros((size, size, 3), np.float32)
+    offset[..., 0] = x[None] - x[:, None]
+    visible = np.ones((size, size), bool)
+    visible[:, list(hidden)] = False
+    picked = CHOOSE(
         visible,
         offset,
-        jnp.ones(size) if hp is None else jnp.asarray(hp),
+        np.ones(size, np.float32) if hp is None else np.float32(hp),
         sides_of(teams, CLASSES[:size]),
-        jnp.full(size, sort),
-        jnp.full(size, hostile_only),
+        np.full(size, sort),
+        np.full(size, hostile_only),
     )
     return picked[0].tolist()
 
@@ -168,14 +173,13 @@ def test_orders_of_contacts():
 
 def test_contacts_agree_with_sorting_on_random_scenes():
     generator, size = np.random.default_rng(3), 9
-    choose_jit = jax.jit(contacts_lib.choose)
     for _ in range(60):
         teams, classes = generator.integers(0, 2, size), generator.integers(0, 4, size)
         hp, position = generator.random(size).astype(np.float32), generator.normal(size=(size, 3))
         visible = generator.random((size, size)) < 0.8
         offset = (position[None] - position[:, None]).astype(np.float32)
         sort, only = generator.integers(0, 3, size), generator.random(size) < 0.3
-        got = choose_jit(
+        got = CHOOSE(
             jnp.asarray(visible),
             jnp.asarray(offset),
             jnp.asarray(hp),

@@ -1,5 +1,7 @@
 """Sensors, electronic warfare and hearing (spec sections 2.1 to 2.3)."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,13 +23,18 @@ def sight(simulation, battle):
 
 
 def sense(start):
-    battle, params = start
-    scene = scene_of(arena().terrain(battle), TEAM, params)
+    """Quality, jamming and countering `[M]` each, and who sees whom `[M, M]`."""
+    return jax.device_get(_sense(*start, arena()))
+
+
+@partial(jax.jit, static_argnames="simulation")
+def _sense(battle, params, simulation):
+    scene = scene_of(simulation.terrain(battle), TEAM, params)
     terrain, smoke = sensors.lines(scene.terrain, battle)
     seen = sensors.visible(
         battle, TEAM, scene.packmates, scene.chassis, terrain, smoke, params.full_observation
     )
-    return sensors.quality(battle.mechs, TEAM, scene.chassis), np.asarray(seen)
+    return sensors.quality(battle.mechs, TEAM, scene.chassis), seen
 
 
 def partly(start):
