@@ -40,7 +40,7 @@ class Membership:
 
     Attributes:
       member: int32 number of the learner.
-      origin: state of the learner at its beginning, to which it may return.
+      origin: state of the learner at its beginning, to which it may return, without its hyper-parameters.
       resets: int32; how often it has.
     """
 

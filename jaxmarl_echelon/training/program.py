@@ -360,8 +360,10 @@ def initial_state(
     pool, seat, others = None, collector.seat, dict(world.policies)
     if seat is not None:
         policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
-        joins = member is not None
-        membership = Membership(member, learners[seat.owner], jnp.int32(0)) if joins else None
+        origin = learners[seat.owner]
+        if adjustable(collector.agents, seat.owner):
+            origin = origin.replace(hyper={})
+        membership = None if member is None else Membership(member, origin, jnp.int32(0))
         pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
         pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
@@ -470,7 +472,7 @@ def advanced_pool(
     if before.league is not None:
         after, anew = league_pool.after_update(*given)
         origin = before.league.origin
-        if agent.hyper is not None:
+        if adjustable(collector.agents, seat.owner):
             origin = origin.replace(hyper=learner.hyper)
         learner = jax.tree.map(lambda x, y: jnp.where(anew, x, y), origin, learner)
         return after, plays, policies | {seat.owner: learner}

@@ -247,7 +247,8 @@ def without_numbers(program: Program, like: RunState) -> RunState:
         name: state.replace(hyper={}) if adjustable(program.agents, name) else state
         for name, state in like.policies.items()
     }
-    return like.replace(policies=policies)
+    league = None if like.league is None else without_numbers(program, like.league)
+    return like.replace(policies=policies, league=league)
 
 
 def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> Progress:

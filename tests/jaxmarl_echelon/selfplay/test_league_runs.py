@@ -1,9 +1,12 @@
 """Runs of a league: who is met, who learns, when snapshots are left, what a resumed run knows."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from duels import Duel
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
@@ -13,9 +16,11 @@ from jaxmarl_echelon.selfplay import league
 from jaxmarl_echelon.selfplay.pool import LEARNER, SNAPSHOT
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training import resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import leagues, opponents
 from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.record import environment
 
 NUM_ENVS, UPDATES = 16, 8
 POOL = PoolSettings(
@@ -28,18 +33,20 @@ POOL = PoolSettings(
 )
 
 
+def configured(**changes) -> RunConfig:
+    given = {
+        "env": kuhn.make(),
+        "algo": PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=1),
+        "controllers": {"player": "pool:player"},
+        "pool": POOL,
+    }
+    return RunConfig(curriculum=fixed, total_env_steps=10_000, num_envs=NUM_ENVS, **given | changes)
+
+
 @pytest.fixture(scope="module")
 def run():
     """A program with a league of three, its states, and the reports between them."""
-    config = RunConfig(
-        env=kuhn.make(),
-        algo=PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=1),
-        curriculum=fixed,
-        total_env_steps=10_000,
-        num_envs=NUM_ENVS,
-        controllers={"player": "pool:player"},
-        pool=POOL,
-    )
+    config = configured()
     program = make_program(config)
     update = jax.jit(program.update)
     states, reports = [jax.jit(program.init)(jax.random.key(0))], []
@@ -55,8 +62,8 @@ def same(ours, theirs) -> bool:
     return all(bool(jnp.all(x == y)) for x, y in pairs)
 
 
-def params(state, member: int):
-    return jax.tree.map(lambda x: x[member], leagues.stacked(state).policies["player"].params)
+def params(state, member: int, role: str = "player"):
+    return jax.tree.map(lambda x: x[member], leagues.stacked(state).policies[role].params)
 
 
 def test_groups_play_present_learners_and_all_pasts(run):
@@ -129,9 +136,28 @@ def test_snapshots_ratings_and_resets(run):
 
 def test_a_resumed_league_goes_on_bit_for_bit(run, tmp_path):
     _, program, update, states, _ = run
-    checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], {"step": 3})
+    facts = {"step": 3, "environment": environment(program.env.spec)}
+    checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], facts)
     like = jax.eval_shape(program.init, jax.random.key(0))
-    restored = checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)
-    renewed = program.renewed(restored)
-    after = update(renewed)[0]
-    assert same(after.replace(key=None), states[4].replace(key=None))
+    restored = resuming.restore(program, checkpoints.find(tmp_path, "latest"), like)
+    assert same(restored.replace(key=None), states[3].replace(key=None))
+    assert same(update(restored)[0].replace(key=None), states[4].replace(key=None))
+
+
+def test_teams_that_act_at_once():
+    """Blue's learners play blue, their past and present red; the games of every group are counted."""
+    config = configured(
+        env=Duel(), controllers={"red": "pool:blue"}, pool=replace(POOL, fixed=("coin",)), stagger=False
+    )
+    assert config.columns("blue") == 2 * NUM_ENVS
+    program = make_program(config)
+    state, update = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.update)
+    state = state.replace(pool=state.pool.replace(slots=jnp.array([1, 2, 3, 9])))
+    after, _ = update(state)
+    runs = leagues.stacked(after)
+    games = runs.pool.wins[:, 0] + runs.pool.wins[:, :, 0] + runs.pool.draws[:, 0]
+    assert (np.flatnonzero(games[0]) == [1, 2, 3, 9]).all() and (games.sum(axis=1) > 0).all()
+    assert not any(same(*(params(one, member, "blue") for one in (after, state))) for member in range(3))
+    for _ in range(3):
+        after, _ = update(after)
+    assert int(after.pool.taken) >= 4
