@@ -43,7 +43,7 @@ def entrants(path: str, checkpoint: str, snapshots: int):
     sides = sides_of(config, program)
     owner = sides.ours if sides.ours in config.algos else program.role
     policy = sides.agent.policy_state(state.policies[owner])
-    label = folder.parent.parent.name
+    label = label_of(folder.parent.parent)
     found = {label: policy}
     if config.pooled is not None and config.controllers[config.pooled] == POOL + owner:
         like = jax.eval_shape(program.init, jax.random.key(0)).pool
@@ -56,6 +56,12 @@ def entrants(path: str, checkpoint: str, snapshots: int):
             past = jax.tree.map(lambda x, y, entry=entry: x[entry - first].astype(y.dtype), pool.bank, policy)
             found[f"{label} #{int(pool.iteration[entry])}"] = past
     return found, program, sides
+
+
+def label_of(folder: Path) -> str:
+    """Name of a run; those of one program with several seeds are told apart by both folders."""
+    alone = (folder / "config.yaml").exists()
+    return folder.name if alone else f"{folder.parent.name}/{folder.name}"
 
 
 def sides_of(config: RunConfig, program) -> Sides:
@@ -80,6 +86,8 @@ def main() -> None:
     policies = {}
     for path in arguments.paths:
         found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
+        if repeated := policies.keys() & found.keys():
+            raise ValueError(f"{path}: there is a {min(repeated)} already; runs need different names")
         policies |= found
     shapes = {str(jax.tree.map(jnp.shape, policy)) for policy in policies.values()}
     if len(shapes) > 1:

@@ -8,6 +8,7 @@ from duels import Duel
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.selfplay.ratings import rating_system
+from jaxmarl_echelon.tournament import label_of
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.program import make_program
@@ -57,3 +58,11 @@ def test_refitted_ratings_order_the_entries():
     assert rating[0, 0] > rating[1, 0] > rating[2, 0] and (rating[:, 1] < 25 / 3).all()
     swapped = tournament.refitted(rating_system("elo"), results.transpose(1, 0, 2)[..., ::-1])
     np.testing.assert_allclose(swapped, tournament.refitted(rating_system("elo"), results), rtol=1e-6)
+
+
+def test_seeds_of_two_runs_have_different_names(tmp_path):
+    for run in ("pool", "mirror"):
+        (tmp_path / run / "seed_0").mkdir(parents=True)
+        (tmp_path / run / "config.yaml").touch()
+    names = [label_of(tmp_path / place) for place in ("pool", "pool/seed_0", "mirror/seed_0")]
+    assert names == ["pool", "pool/seed_0", "mirror/seed_0"]
