@@ -35,14 +35,14 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
 
 
 def ratings(axes: Axes, rows: Rows) -> None:
-    """Rating curves: the learner's with its uncertainty, fixed opponents', faint ones of snapshots."""
+    """Rating curves: the learner's with its uncertainty, those of all others, of snapshots faint."""
     for name, mine in by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
-        if kind == "learner":
+        if is_learner(mine[0]):
             axes.fill_between(steps, mu - sigma, mu + sigma, color=LEARNER, alpha=0.2, linewidth=0)
             axes.plot(steps, mu, color=LEARNER, linewidth=1.8, label=name)
-        elif kind == "fixed":
+        elif kind != "snapshot":
             axes.plot(steps, mu, linewidth=1.4, label=short(name))
         else:
             axes.plot(steps, mu, color=SNAPSHOT, linewidth=0.8, alpha=0.7)
@@ -56,7 +56,7 @@ def ratings(axes: Axes, rows: Rows) -> None:
 
 def payoffs(axes: Axes, rows: Rows):
     """Heat map of the learner's score: a row per opponent, by age, a column per update; grey: never met."""
-    others = {name: mine for name, mine in by_name(rows).items() if mine[0]["kind"] != "learner"}
+    others = {name: mine for name, mine in by_name(rows).items() if not is_learner(mine[0])}
     steps = sorted({int(row["step"]) for row in rows})
     if not others or not steps:
         return None
@@ -80,6 +80,11 @@ def payoffs(axes: Axes, rows: Rows):
 def short(name: str) -> str:
     """A name for labels, of which long ones, such as those of frozen runs, keep their end."""
     return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
+
+
+def is_learner(row: dict[str, str]) -> bool:
+    """Whether a row is of the learner whose view the table is, not of others in its league."""
+    return row["kind"] == "learner" and int(row["entry"]) == 0
 
 
 def by_name(rows: Rows) -> dict[str, Rows]:

@@ -28,7 +28,7 @@ def pool(view: RunView, width: int, height: int) -> Panel:
     rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
     room = max(height - 2, 1)
     shown = rows[:room]
-    learner = [row for row in rows if row["kind"] == "learner"]
+    learner = [row for row in rows if row["kind"] == "learner" and int(row["entry"]) == 0]
     if learner and learner[0] not in shown:
         shown = [*shown[: room - 1], *learner]
     table = Table.grid(expand=True, padding=(0, 1))

@@ -4,13 +4,14 @@ import io
 import math
 
 import matplotlib.image
+from matplotlib.figure import Figure
 from rich.console import Console
 from tracking_runs import run_info, write_updates
 
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.panels import frame
 from jaxmarl_echelon.tracking.panels.pool import pool
-from jaxmarl_echelon.tracking.pool_plot import pool_plot
+from jaxmarl_echelon.tracking.pool_plot import payoffs, pool_plot, ratings
 from jaxmarl_echelon.tracking.view import RunView
 
 NAMES = ("blue now", "#0", "#7", "heuristic")
@@ -92,3 +93,27 @@ def test_table_and_picture(tmp_path):
     assert len(table["step"]) == 20 and table["mu"][0] == 30.1 and math.isnan(table["score"][3])
     pool_plot(tmp_path / "pool.png", tmp_path / "pool.csv")
     assert matplotlib.image.imread(tmp_path / "pool.png").std() > 0.05
+
+
+def test_other_learners_of_a_league_are_opponents(tmp_path):
+    """The panel keeps its height and the learner, whoever else is rated higher; the plot tells them apart."""
+    league = entries()
+    league[1] |= {"name": "exploiter now", "kind": "learner", "iteration": -1, "mu": 40.0}
+    league[2] |= {"name": "rover now", "kind": "learner", "iteration": -1, "mu": 39.0}
+    view = RunView(run_info(tmp_path), now=0.0)
+    for row in league:
+        view.write("entries", 0, row, 1.0)
+    console = Console(file=io.StringIO(), width=70, color_system=None)
+    console.print(pool(view, 70, 4))
+    text = console.file.getvalue()
+    assert "exploiter now" in text and "blue now" in text and "rover now" not in text
+    rows = [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in league]
+    left, right = Figure().subplots(1, 2)
+    ratings(left, rows)
+    assert len({line.get_color() for line in left.lines[:3]}) == 3
+    payoffs(right, rows)
+    assert [tick.get_text() for tick in right.get_yticklabels()] == [
+        "exploiter now",
+        "rover now",
+        "heuristic",
+    ]
