@@ -19,6 +19,7 @@ from jaxmarl_echelon.training.agents import make_actors
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
 from jaxmarl_echelon.training.record import environment, evaluation_values
+from jaxmarl_echelon.training.seating import FROZEN
 
 
 def parse() -> argparse.Namespace:
@@ -63,6 +64,8 @@ def parse() -> argparse.Namespace:
 def load(path: str, name: str, overrides=()):
     """Rebuilds a run from a checkpoint.
 
+    A role for which `overrides` name a frozen policy is played by that one, whatever the run has learnt.
+
     Returns:
       checkpoint folder, metadata, run configuration, program, and the state reduced to acting.
     """
@@ -76,7 +79,15 @@ def load(path: str, name: str, overrides=()):
     run_config = config_lib.read(config)
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
-    return folder, facts, run_config, program, checkpoints.restore(folder, like)
+    before = facts["config"].get("controllers") or {}
+    other = {
+        role: program.world.policies[role]
+        for role, actor in run_config.controllers.items()
+        if actor.startswith(FROZEN) and actor != before.get(role)
+    }
+    own = {name: policy for name, policy in like.policies.items() if name not in other}
+    state = checkpoints.restore(folder, like.replace(policies=own))
+    return folder, facts, run_config, program, state.replace(policies=state.policies | other)
 
 
 def main() -> None:

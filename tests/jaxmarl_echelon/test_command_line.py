@@ -218,6 +218,9 @@ def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     both, one = (evaluate.load(runs / name, which)[4].policies for name, which in saved.items())
     frozen = next(state for name, state in one.items() if name != "hunter")
     jax.tree.map(np.testing.assert_array_equal, frozen.params, both["prey"].params)
+    # Also against what a run has learnt for the role itself.
+    other = evaluate.load(runs / "both", "best_eval", [f"controllers.prey=frozen:{runs / 'both'}@hunter"])[4]
+    jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, both["hunter"].params)
 
 
 @pytest.mark.parametrize(
