@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -282,8 +283,7 @@ def write_seeds(folder: Path) -> None:
     for run, layout in places.items():
         members = []
         for seed in range(4):
-            config = configure("a2c", 2)
-            config = config.__class__(**vars(config) | {"seed": seed, "curriculum": fixed})
+            config = replace(configure("ppo", 2), algo=ALGOS["a2c"], seed=seed, curriculum=fixed)
             members.append(group.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
         group.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
 
