@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -142,7 +143,8 @@ def report(
         score, awaited, even = (mean[index] for mean in means)
         row = (rating[index, 0], rating[index, 1], score, awaited, np.nanmin(scores[index]), even)
         table.add_row(names[index], *(f"{value:.2f}" for value in row))
-    Console().print(table)
+    # Where nobody sees it on a terminal, as in a file, no column is cut.
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def script() -> None:
