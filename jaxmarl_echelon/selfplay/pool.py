@@ -40,11 +40,14 @@ class PoolState:
       points, games: `[n, n]` float32 scores and games, decayed from update to update.
       distinct: `[n]` float32 share of distinct 2-grams of moves in the games against each; None where nobody
         asks.
-      slots: `[G]` int32 entries that the groups play; only of those that do not mirror.
+      slots: `[G]` int32 entries that the groups play; only of those that do not mirror. Where opponents are
+        drawn for episodes every environment is a group.
       taken: int32, snapshots so far.
       waited: int32, updates since the last snapshot.
       played: int32, rated games since the last snapshot.
       updates: int32, updates so far.
+      leaving: int32 entry that goes with the next snapshot, 0 for none; None unless opponents are drawn for
+        episodes.
       league: what a learner knows of its league; None without one.
     """
 
@@ -63,6 +66,7 @@ class PoolState:
     waited: jax.Array
     played: jax.Array
     updates: jax.Array
+    leaving: jax.Array | None = None
     league: Membership | None = None
 
 
@@ -76,6 +80,8 @@ class Pool(NamedTuple):
       own: whether the learner that plays against the bank is the one whose past is in it; otherwise a
         snapshot inherits the rating of the last one.
       pinned: numbers of the fixed opponents whose policies lie in the bank, behind its slots.
+      rivals: groups that play an opponent instead of the learner; environments, where opponents are drawn
+        for episodes.
     """
 
     settings: PoolSettings
@@ -83,6 +89,7 @@ class Pool(NamedTuple):
     hold: int
     own: bool = True
     pinned: tuple[int, ...] = ()
+    rivals: int = 0
 
     @property
     def places(self) -> np.ndarray:
@@ -95,11 +102,6 @@ class Pool(NamedTuple):
         present = np.arange(settings.learners)
         return np.concatenate([present, first + bank * size + slot, behind])
 
-    @property
-    def rivals(self) -> int:
-        """Groups that play an opponent instead of the learner."""
-        return self.settings.groups - self.settings.mirrored
-
 
 def make_pool(
     settings: PoolSettings,
@@ -108,12 +110,19 @@ def make_pool(
     *,
     own: bool = True,
     pinned: tuple[int, ...] = (),
+    environments: int = 0,
 ) -> Pool:
-    """The pool of a run with rollouts of `horizon` decisions; `own` and `pinned` as in `Pool`."""
+    """The pool of a run with rollouts of `horizon` decisions; `own` and `pinned` as in `Pool`.
+
+    `environments` is the run's number, needed where opponents are drawn for episodes.
+    """
     system = rating_system(
         settings.rating, games_per_pair=settings.games_per_pair, tau_frozen=settings.tau_frozen
     )
-    return Pool(settings, system, settings.held(episode_limit, horizon), own, pinned)
+    rivals = settings.groups - settings.mirrored
+    if settings.episodic:
+        rivals *= environments // settings.groups
+    return Pool(settings, system, settings.held(episode_limit, horizon), own, pinned, rivals)
 
 
 def init(
@@ -159,6 +168,7 @@ def init(
         waited=jnp.int32(0),
         played=jnp.int32(0),
         updates=jnp.int32(0),
+        leaving=jnp.int32(0) if settings.episodic else None,
         league=membership,
     )
     return redraw(pool, state, key, jnp.ones(pool.rivals, bool))
@@ -193,9 +203,19 @@ def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tu
     return bank, jnp.asarray(pool.places, jnp.int32)[entries]
 
 
+def changing(pool: Pool, state: PoolState) -> jax.Array:
+    """`[G]` bool; groups whose opponent changes after this update, whatever is under way there."""
+    return due(pool, state.updates) if state.leaving is None else leaves(state)
+
+
 def due(pool: Pool, updates: jax.Array) -> jax.Array:
     """`[G]` bool; groups whose opponent changes after the update number `updates`, from 0."""
     return jnp.arange(pool.rivals) % pool.hold == updates % pool.hold
+
+
+def leaves(state: PoolState) -> jax.Array:
+    """`[G]` bool; groups whose opponent goes with the next snapshot, where they are drawn for episodes."""
+    return (state.slots == state.leaving) & (state.leaving > 0)
 
 
 def after_update(
@@ -216,7 +236,7 @@ def after_update(
       policy: state of the policy that may become a snapshot, after learning.
       games: of more than two seats, which are rated by their ranks instead; None for others.
     """
-    changes = due(pool, state.updates)
+    changes = changing(pool, state)
     entries = jnp.arange(1, pool.settings.entries)
     pairs = (jnp.zeros_like(entries), entries, counts[1:])
     rating = pool.system.after(state.rating, pairs, state.kind == LEARNER, games)
@@ -226,7 +246,21 @@ def after_update(
     state = jax.lax.cond(
         takes, lambda state: snapshot(pool, state, place, policy), lambda state: state, state
     )
+    if state.leaving is not None:
+        state = state.replace(leaving=next_to_leave(pool, state))
     return redraw(pool, state, key, changes)
+
+
+def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
+    """The entry whose slot a snapshot after the next update needs, int32; 0 where none is due.
+
+    Where every environment has an opponent of its own all slots are being played: this one is free by
+    then, as its episodes are broken off.
+    """
+    nobody = jnp.zeros(state.kind.shape, bool)
+    place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, nobody, 1))
+    soon = state.waited + 1 >= pool.settings.snapshot_every
+    return jnp.where(soon & found, place + 1, 0)
 
 
 def rated(pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array) -> PoolState:

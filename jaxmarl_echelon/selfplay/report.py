@@ -74,7 +74,7 @@ def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
 
     `score` is the learner's decayed score against it, NaN before they have met; `expected` what ratings
     expect of the learner, and `quality` the quality of the match, in [0, 1]; `share` its probability as
-    opponent; `groups` how many play it next.
+    opponent; `groups` how many play it next, of single environments where each draws its own.
     """
     met = state.games[0] > 0
     slots = jnp.sum(state.slots[:, None] == jnp.arange(state.kind.shape[0]), axis=0)

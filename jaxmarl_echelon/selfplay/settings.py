@@ -7,6 +7,7 @@ from math import isfinite
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
 MIRROR, MIX, AUTO, EXPLORATION = "mirror", "mix", "auto", "exploration"
+EPISODE = "episode"
 MODES = (
     MIRROR,
     "fixed",
@@ -56,13 +57,14 @@ class PoolSettings:
       evict_games: games before "weakest" judges an entry; those with fewer go after all others.
       anchor: "initial" keeps the initial policy for ever, in the first slot.
       fixed: opponents beside snapshots: scripts of the environment, and "frozen:PATH".
-      hold: updates for which a group keeps its opponent, or "auto": some four episodes.
+      hold: updates for which a group keeps its opponent, or "auto": some four episodes. "episode": every
+        environment draws an opponent of its own whenever an episode begins in it.
       rating: one of `ratings.SYSTEMS`.
       games_per_pair: games of one update that are rated per opponent, at most.
       tau_frozen: drift of the skill of frozen opponents, per game.
       decay: factor of past payoffs per update.
       greedy: whether opponents act deterministically.
-      acting: how groups act, one of `ACTING`; alternatives to compare with.
+      acting: how groups act, one of `ACTING`; "sorted" and "dense" act for any rows, and are slower.
       store: precision of the bank.
       league: number of learners in each of `LEAGUE_ROLES`, each with a bank of its own; they replace `mode`,
         `gate` and resets follow (see `selfplay.league`). None: one learner.
@@ -104,8 +106,8 @@ class PoolSettings:
         for key in COUNTS:
             self._require_number(key, 1)
         self._require_number("evict_games", 0)
-        if self.hold != AUTO:
-            self._require_number("hold", 1, f"or {AUTO}")
+        if self.hold not in (AUTO, EPISODE):
+            self._require_number("hold", 1, f"or {AUTO} or {EPISODE}")
         if self.capacity < 2 and self.anchor != "none":
             raise ValueError(
                 f"pool.capacity={self.capacity}: must be at least 2 with pool.anchor={self.anchor}"
@@ -125,6 +127,7 @@ class PoolSettings:
         self._require_lags()
         self._require_league()
         self._require_mix()
+        self._require_episodes()
         if "fixed" in self.mixture and not self.fixed and not self.league:
             raise ValueError("pool.fixed=[]: must name opponents where the mode fixed draws from them")
 
@@ -140,6 +143,11 @@ class PoolSettings:
     def mirrored(self) -> int:
         """Groups in which the learner plays itself, and learns from both sides; none in a league."""
         return 0 if self.league else round(self.groups * self.mixture.get(MIRROR, 0.0))
+
+    @property
+    def episodic(self) -> bool:
+        """Whether opponents are drawn for single episodes, not for groups of environments."""
+        return self.hold == EPISODE
 
     @property
     def explores(self) -> bool:
@@ -174,8 +182,8 @@ class PoolSettings:
         return name if self.roles.count(role) == 1 else f"{name}_{number - self.roles.index(role)}"
 
     def held(self, episode_limit: int, horizon: int) -> int:
-        """Updates for which a group keeps its opponent."""
-        return self.hold if self.hold != AUTO else -(-4 * episode_limit // horizon)
+        """Updates for which a group keeps its opponent; 1 where it is drawn for an episode."""
+        return {AUTO: -(-4 * episode_limit // horizon), EPISODE: 1}.get(self.hold, self.hold)
 
     def _require_number(self, key: str, least: int, otherwise: str = "") -> None:
         value = getattr(self, key)
@@ -218,6 +226,16 @@ class PoolSettings:
                 raise ValueError(f"pool.league.{name}={number}: must be a whole number of at least 0")
         if not self.league.get(LEAGUE_ROLES[0]) or sum(self.league.values()) < 2:
             raise ValueError(f"pool.league={dict(self.league)}: must have a main agent and another learner")
+
+    def _require_episodes(self) -> None:
+        if not self.episodic:
+            return
+        if self.acting == "groups":
+            raise ValueError(
+                f"pool.hold={EPISODE}: needs pool.acting=sorted or dense, as no group has one opponent"
+            )
+        if self.league:
+            raise ValueError(f"pool.hold={EPISODE}: not for a league; must be a whole number or {AUTO}")
 
     def _require_mix(self) -> None:
         if self.mode != MIX or self.league:

@@ -116,7 +116,12 @@ def make_seat(
         if alike(agents[owner], frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
-        config.pool, config.env.spec.episode_limit, decisions, own=config.rival == owner, pinned=pinned
+        config.pool,
+        config.env.spec.episode_limit,
+        decisions,
+        own=config.rival == owner,
+        pinned=pinned,
+        environments=config.num_envs,
     )
     fixed = tuple(None if number in pinned else names.get(number) for number in range(len(config.pool.fixed)))
     return Seat(role, owner, config.rival, pool, fixed)

@@ -42,13 +42,14 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     def step(run, inputs):
         step_key, last = inputs
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
+        run = met.begin(run, key_act)
         view = View(run.episodes.env, run.episodes.params, run.episodes.time)
         keys = jax.random.split(key_act, len(collector.controllers))
         memories, actions, choices = decide(
             collector.controllers, met.policies(run), keys, run.memories, view, run.reset
         )
         episodes, transition = episodes_lib.step(
-            collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run.stagger == 1, last)
+            collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run, last)
         )
         records = {
             role: joined(
@@ -91,7 +92,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, joined(decided.values()))
-        flow = met.tagged(flow_of(run, transition))
+        flow = met.tagged(run, flow_of(run, transition))
         run = run.replace(
             policies=policies,
             pending=pending,
@@ -112,7 +113,8 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
     keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
     inputs = (keys, met.last(collector.horizon, collector.segments))
-    run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
+    run, (carries, played) = jax.lax.scan(segment, met.start(run), inputs, unroll=collector.segments == 1)
+    run = met.end(run)
     records, stories, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.selfplay.settings import EXPLORATION, PoolSettings
+from jaxmarl_echelon.selfplay.settings import AUTO, EPISODE, EXPLORATION, PoolSettings
 
 LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
 POOL = "pool:"
@@ -120,6 +120,11 @@ def require_pool(
             raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
     if pool.explores and turns == 1:
         raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is no game in which seats take turns")
+    if pool.episodic and turns > 1:
+        raise ValueError(
+            f"pool.hold={EPISODE}: {spec.name} is a game in which seats take turns; "
+            f"must be a whole number or {AUTO}"
+        )
     own = spec.score if against == spec.roles[0].name else None
     if spec.role(against).score is None and own is None:
         raise ValueError(f"{where}: {against}, which plays against it, has no score to be rated by")

@@ -207,6 +207,11 @@ WRONG = [
     ({"shares": {"mirror": 1, "magic": 1}}, "pool.shares.magic=1: no such mode; allowed: mirror, "),
     ({"groups": 1}, "pool.groups=1: too few for a mirror share of 0.5"),
     ({"hold": 0}, "pool.hold=0: must be a whole number of at least 1 or auto"),
+    ({"hold": "episode"}, "pool.hold=episode: needs pool.acting=sorted or dense"),
+    (
+        {"hold": "episode", "acting": "sorted", "league": {"main": 2}},
+        "pool.hold=episode: not for a league; must be a whole number or auto",
+    ),
     ({"lag_range": (3, 2)}, "pool.lag_range=[3, 2]: must be two whole numbers"),
     ({"decay": 1.5}, "pool.decay=1.5: must be above 0 and at most 1"),
     ({"evict": "random"}, "pool.evict=random: must be one of oldest, spaced, weakest, similar"),

@@ -19,6 +19,8 @@ from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import opponents
 from jaxmarl_echelon.training.program import Program, make_program
@@ -75,24 +77,34 @@ def rows_of(slots) -> np.ndarray:
     return np.concatenate([np.zeros(MIRRORED, int), np.repeat(np.asarray(slots), NUM_ENVS // 4)])
 
 
+def finished_episodes(report) -> dict[str, np.ndarray]:
+    """The rows of a report's table of episodes."""
+    number = int(report.episodes["number"])
+    return {name: column[:number] for name, column in report.episodes.items() if name != "number"}
+
+
+def counted(before: RunState, after: RunState) -> np.ndarray:
+    """`[n, n]` games won between two states, by whom against whom."""
+    return np.asarray(after.pool.wins) - np.asarray(before.pool.wins)
+
+
 def test_games_belong_to_one_opponent(history):
     """Every finished game is counted for the entry of its group, and none is under way when it changes."""
-    counted, seat = 0, agents_lib.make_seat(configured(), {}, {})
+    total, seat = 0, agents_lib.make_seat(configured(), {}, {})
     for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
-        entries, number = rows_of(before.pool.slots), int(report.episodes["number"])
-        table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
+        entries, table = rows_of(before.pool.slots), finished_episodes(report)
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
         wins, losses = np.zeros(6, int), np.zeros(6, int)
         np.add.at(wins, table["opponent"][table["outcome"] == 0], 1)
         np.add.at(losses, table["opponent"][table["outcome"] == 1], 1)
         kept = np.array(before.pool.iteration == after.pool.iteration)
         kept[0] = False
-        np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
-        np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[:, 0][kept], losses[kept])
+        np.testing.assert_array_equal(counted(before, after)[0][kept], wins[kept])
+        np.testing.assert_array_equal(counted(before, after)[:, 0][kept], losses[kept])
         changes = np.repeat(np.asarray(pool_lib.due(seat.pool, before.pool.updates)), NUM_ENVS // 4)
         assert np.asarray(after.reset)[MIRRORED:][changes].all()
-        counted += wins[1:].sum() + losses[1:].sum()
-    assert counted > 20
+        total += wins[1:].sum() + losses[1:].sum()
+    assert total > 20
     assert not all(np.asarray(run.reset)[MIRRORED:].all() for run in history.states[1:])
 
 
@@ -219,6 +231,78 @@ def test_ways_to_act_agree():
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert len(actions["groups"]) > 1
     assert len({part.tobytes() for part in np.split(actions["groups"][0], 6)}) > 1
+
+
+EPISODIC = replace(POOL, hold="episode", acting="sorted", shares={"mirror": 1, "random": 1})
+
+
+def tagged_entries(played) -> np.ndarray:
+    """`[T, E]`, who was met in every decision."""
+    return np.asarray(played.flow.tags[opponents.TAG])
+
+
+def test_episodes_have_opponents_of_their_own():
+    """Who is told to play is who acts, from the first decision of an episode to its last, beside others."""
+    config = configured(replace(EPISODIC, mode="fixed", fixed=("still", "other")), num_envs=24)
+    program, seat = make_program(config), agents_lib.make_seat(config, {}, {})
+    acting = agents_lib.make_controllers(config, config.env, program.agents, {}, greedy=False)
+    collector = Collector(config.env, program.agents, acting, config.horizon, 1, seat)
+
+    @jax.jit
+    def collect(run, key):
+        return rollout.collect(collector, run, key, lambda key: fixed(config.env).draw(key, run.curriculum))
+
+    run, entries, begins = jax.jit(program.init)(jax.random.key(0)), [], []
+    for number in range(5):
+        run, collected = collect(run, jax.random.key(number))
+        met, own = tagged_entries(collected), collected.rollouts["blue"]
+        # Blue is paid for playing what red plays: 0 if it stands still, entry 4, else 1, entry 5.
+        equal, mine = np.asarray(own.reward[:, :, 0]) > 0, np.asarray(own.action[:, :, 0, 0])
+        np.testing.assert_array_equal(np.where(equal, mine, 1 - mine), met - 4)
+        ended = np.asarray(collected.flow.finished.mask)
+        np.testing.assert_array_equal(
+            np.asarray(collected.flow.finished.tags[opponents.TAG])[ended], met[ended]
+        )
+        np.testing.assert_array_equal(run.pool.slots, met[-1])
+        entries.append(met)
+        begins.append(np.asarray(own.reset[:, :, 0]))
+    entries, begins = np.concatenate(entries), np.concatenate(begins)
+    changes = entries[1:] != entries[:-1]
+    assert begins[0].all() and not (changes & ~begins[1:]).any()
+    # Half of the new episodes meet another opponent than the last one.
+    assert 0.3 < changes.sum() / begins[1:].sum() < 0.7
+    assert not begins[4::4].all(axis=1).any()
+
+
+@pytest.fixture(scope="module")
+def episodic() -> History:
+    """Two shards, each of which mirrors in its first half and plays its part of one list of opponents."""
+    return played(configured(EPISODIC, shards=2), 10)
+
+
+def test_opponents_of_episodes_leave_the_pool(episodic):
+    """Snapshots go on in a full pool: only episodes against the slot that goes are broken off."""
+    broken, differ = 0, False
+    for before, after, report in zip(episodic.states, episodic.states[1:], episodic.reports, strict=False):
+        new = np.flatnonzero(np.asarray(after.pool.iteration != before.pool.iteration))
+        assert new.size == 1 and int(new[0]) in (int(before.pool.leaving), 2 if broken == 0 else -1)
+        table = finished_episodes(report)
+        for outcome, grown in enumerate((counted(before, after)[0], counted(before, after)[:, 0])):
+            won = table["opponent"][table["outcome"] == outcome]
+            kept = np.arange(6)[(np.arange(6) > 0) & (np.arange(6) != new[0])]
+            np.testing.assert_array_equal(grown[kept], np.bincount(won, minlength=6)[kept])
+        assert ((table["opponent"] > 0) == (table["env"] % MIRRORED >= MIRRORED // 2)).all()
+        slots, ended = np.asarray(after.pool.slots), np.asarray(after.reset)[:, MIRRORED // 2 :].ravel()
+        assert slots.shape == (MIRRORED,) and ((slots != new[0]) | ended).all()
+        differ |= (slots[: MIRRORED // 2] != slots[MIRRORED // 2 :]).any()
+        broken += ended.sum()
+    last = episodic.states[-1].pool
+    assert int(last.taken) == 11 and int(last.iteration[1]) == 0 and int(last.wins.sum()) > 40
+    assert differ and 0 < broken < 10 * MIRRORED * 0.8
+
+
+def test_the_bank_is_frozen_for_episodes(episodic):
+    require_frozen(episodic, "blue")
 
 
 def keys(number):
