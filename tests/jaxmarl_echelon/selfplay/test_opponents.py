@@ -334,6 +334,28 @@ def test_fixed_opponents_act_where_they_are_met():
     np.testing.assert_array_equal(memory.fixed[1], 2)
 
 
+class Pushes(Duel):
+    """The duel with choices by the sign of a number, for learners with continuous actions."""
+
+    @property
+    def spec(self):
+        spec = super().spec
+        roles = tuple(replace(role, action=Box((1,), -1.0, 1.0)) for role in spec.roles)
+        return replace(spec, roles=roles)
+
+    def step(self, key, state, actions, params):
+        choices = {team: (action[:, 0] > 0).astype(jnp.int32) for team, action in actions.items()}
+        return super().step(key, state, choices, params)
+
+
+LEAGUE = PoolSettings(groups=4, league={"main": 2})
+
+
+def staged(env):
+    """A curriculum whose stages are evaluated."""
+    return fixed(env)._replace(stages=("first", "last"))
+
+
 WRONG = [
     (
         {"controllers": {"red": "pool:green"}},
@@ -354,6 +376,15 @@ WRONG = [
         {"pool": replace(POOL, fixed=("nobody",))},
         "pool.fixed=nobody: no script of red; allowed: frozen:PATH, still, other, coin",
     ),
+    ({"pool": LEAGUE, "curriculum": staged}, "pool.league={'main': 2}: needs a curriculum without stages"),
+    (
+        {"pool": LEAGUE, "env": Pushes(), "algo": SACConfig(horizon=4), "transforms": TransformSettings()},
+        "pool.league={'main': 2}: blue learns from a replay, which a league has no place for",
+    ),
+    (
+        {"pool": LEAGUE, "controllers": {"red": "pool:red"}},
+        "controllers.red=pool:red: a league needs the past of blue, pool:blue",
+    ),
 ]
 
 
@@ -367,20 +398,6 @@ def test_wrong_pools(changes, message):
 def test_an_episode_may_be_longer_than_a_rollout():
     seat = agents_lib.make_seat(configured(replace(POOL, hold="auto")), {}, {})
     assert seat.pool.hold == -(-4 * LIMIT // 4)
-
-
-class Pushes(Duel):
-    """The duel with choices by the sign of a number, for learners with continuous actions."""
-
-    @property
-    def spec(self):
-        spec = super().spec
-        roles = tuple(replace(role, action=Box((1,), -1.0, 1.0)) for role in spec.roles)
-        return replace(spec, roles=roles)
-
-    def step(self, key, state, actions, params):
-        choices = {team: (action[:, 0] > 0).astype(jnp.int32) for team, action in actions.items()}
-        return super().step(key, state, choices, params)
 
 
 @pytest.mark.parametrize("algo", [SACConfig, TD3Config])
