@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_echelon.selfplay.settings import IDLE
+
 
 class Slots(NamedTuple):
     """What rules know of the bank's slots.
@@ -18,6 +20,7 @@ class Slots(NamedTuple):
       payoff: `[K, n]` float32 score against every entry.
       met: `[K, n]` bool; there were games.
       now: int32 number of the snapshot to come.
+      drawn: `[K]` bool; may be drawn as opponent; None where no rule asks.
     """
 
     iteration: jax.Array
@@ -28,6 +31,7 @@ class Slots(NamedTuple):
     payoff: jax.Array
     met: jax.Array
     now: jax.Array
+    drawn: jax.Array | None = None
 
 
 def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
@@ -47,6 +51,12 @@ def oldest(slots: Slots) -> jax.Array:
 def weakest(slots: Slots) -> jax.Array:
     """The lowest pessimistic rating; those that have hardly played after all others."""
     return jnp.where(slots.tried, slots.lower, jnp.max(slots.lower) + 1.0)
+
+
+def idle(slots: Slots) -> jax.Array:
+    """As `weakest`, after those that nobody draws any more; of these the lowest pessimistic rating."""
+    span = jnp.max(slots.lower) - jnp.min(slots.lower)
+    return jnp.where(slots.drawn, weakest(slots) + span + 1.0, slots.lower)
 
 
 def spaced(slots: Slots) -> jax.Array:
@@ -72,4 +82,4 @@ def similar(slots: Slots) -> jax.Array:
     return jnp.where(jnp.isfinite(distance), distance, late)
 
 
-RULES = {"oldest": oldest, "spaced": spaced, "weakest": weakest, "similar": similar}
+RULES = {"oldest": oldest, "spaced": spaced, "weakest": weakest, "similar": similar, IDLE: idle}

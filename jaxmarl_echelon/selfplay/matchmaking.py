@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.selfplay.ratings import RatingSystem
-from jaxmarl_echelon.selfplay.settings import MIRROR, PoolSettings
+from jaxmarl_echelon.selfplay.settings import COMMANDERS, MIRROR, PoolSettings
 
 NOTHING = 1e-10
 
@@ -26,6 +26,7 @@ class Candidates(NamedTuple):
       lower: float32 pessimistic estimate of the entry's strength.
       distinct: float32 share of distinct 2-grams of moves in the games against it.
       scale: the rating system's class of strength.
+      commander: bool; a snapshot that was promoted. None where nobody is.
     """
 
     open: jax.Array
@@ -38,6 +39,7 @@ class Candidates(NamedTuple):
     lower: jax.Array
     distinct: jax.Array
     scale: float
+    commander: jax.Array | None = None
 
 
 def payoffs(settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array) -> jax.Array:
@@ -59,6 +61,7 @@ def candidates(
     kinds: tuple[jax.Array, jax.Array],
     lag: jax.Array,
     distinct: jax.Array,
+    commander: jax.Array | None = None,
 ) -> Candidates:
     """The candidates of a pool.
 
@@ -70,6 +73,7 @@ def candidates(
       kinds: `[n]` bool each: may be drawn; is a snapshot.
       lag: `[n]` int32.
       distinct: `[n]` float32, how different the games against each are; see `Candidates`.
+      commander: `[n]` bool; None where nobody is promoted.
     """
     expected = system.expected(rating[0], rating)
     return Candidates(
@@ -83,6 +87,7 @@ def candidates(
         lower=system.lower(rating),
         distinct=distinct,
         scale=system.scale,
+        commander=commander,
     )
 
 
@@ -173,8 +178,20 @@ def _exploration(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 def _top(settings: PoolSettings, entries: Candidates) -> jax.Array:
     past = entries.snapshot & entries.open
-    ahead = past & (entries.lower > entries.lower[:, None])
-    return (past & (jnp.sum(ahead, axis=1) < settings.top)).astype(jnp.float32)
+    return foremost(past, entries.lower, settings.top).astype(jnp.float32)
+
+
+def foremost(among: jax.Array, value: jax.Array, number: int) -> jax.Array:
+    """`[n]` bool; the `number` highest values `[n]` among some entries `[n]`, and all that equal the last."""
+    ahead = among & (value > value[:, None])
+    return among & (jnp.sum(ahead, axis=1) < number)
+
+
+def _commanders(settings: PoolSettings, entries: Candidates) -> jax.Array:
+    past = entries.snapshot & entries.open
+    best = foremost(past & entries.commander, -entries.distance, settings.top)
+    newest = foremost(past & ~entries.commander, -entries.lag, settings.recent)
+    return (best | newest | ~entries.snapshot).astype(jnp.float32)
 
 
 def _softmax(settings: PoolSettings, entries: Candidates, values: jax.Array, usual: float) -> jax.Array:
@@ -194,6 +211,7 @@ WEIGHTS: Mapping[str, Callable] = {
     "ucb": _ucb,
     "exploration": _exploration,
     "top": _top,
+    COMMANDERS: _commanders,
 }
 
 

@@ -17,7 +17,7 @@ from flax import struct
 from jaxmarl_echelon.selfplay import eviction, league, matchmaking
 from jaxmarl_echelon.selfplay.league import Membership
 from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Games, RatingSystem, rating_system
-from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.selfplay.settings import IDLE, PoolSettings
 
 PyTree = Any
 
@@ -49,6 +49,7 @@ class PoolState:
       leaving: int32 entry that goes with the next snapshot, 0 for none; None unless opponents are drawn for
         episodes.
       league: what a learner knows of its league; None without one.
+      commander: `[n]` bool; snapshots that were promoted, the others are candidates. None where nobody is.
     """
 
     bank: PyTree
@@ -68,6 +69,7 @@ class PoolState:
     updates: jax.Array
     leaving: jax.Array | None = None
     league: Membership | None = None
+    commander: jax.Array | None = None
 
 
 class Pool(NamedTuple):
@@ -170,6 +172,7 @@ def init(
         updates=jnp.int32(0),
         leaving=jnp.int32(0) if settings.episodic else None,
         league=membership,
+        commander=jnp.zeros(n, bool) if settings.promotes else None,
     )
     return redraw(pool, state, key, jnp.ones(pool.rivals, bool))
 
@@ -226,7 +229,7 @@ def after_update(
     policy: PyTree,
     games: Games | None = None,
 ) -> PoolState:
-    """Everything that happens after learning: counts, ratings, decay, snapshot, opponents of groups.
+    """Everything that happens after learning: counts, ratings, decay, promotions, snapshot, opponents.
 
     Args:
       pool: the pool.
@@ -240,7 +243,7 @@ def after_update(
     entries = jnp.arange(1, pool.settings.entries)
     pairs = (jnp.zeros_like(entries), entries, counts[1:])
     rating = pool.system.after(state.rating, pairs, state.kind == LEARNER, games)
-    state = rated(pool, state, counts, rating)
+    state = promoted(pool, rated(pool, state, counts, rating))
     place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, held(state, changes), 1))
     takes = found & wanted(pool, state)
     state = jax.lax.cond(
@@ -288,6 +291,26 @@ def counted(state: PoolState, counts: jax.Array) -> PoolState:
     )
 
 
+def promoted(pool: Pool, state: PoolState) -> PoolState:
+    """The state with new commanders; whoever is one stays one.
+
+    A candidate that has played enough is promoted where fewer than `top` of all commanders and such
+    candidates have higher pessimistic ratings. Source: Echelon's league.
+    """
+    settings = pool.settings
+    if state.commander is None:
+        return state
+    tried = (state.kind == SNAPSHOT) & (games_of(state) >= settings.promote_after)
+    among = state.commander | tried
+    best = matchmaking.foremost(among, pool.system.lower(state.rating), settings.top)
+    return state.replace(commander=state.commander | best)
+
+
+def games_of(state: PoolState) -> jax.Array:
+    """`[n]` int32 games of each entry since it is there."""
+    return jnp.sum(state.wins + state.wins.T + state.draws, axis=1)
+
+
 def wanted(pool: Pool, state: PoolState) -> jax.Array:
     """Whether a snapshot is due and its gate open."""
     settings = pool.settings
@@ -328,6 +351,7 @@ def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> 
         points=clear(state.points),
         games=clear(state.games),
         distinct=None if state.distinct is None else state.distinct.at[entry].set(1.0),
+        commander=None if state.commander is None else state.commander.at[entry].set(False),
         taken=state.taken + 1,
         waited=jnp.int32(0),
         played=jnp.int32(0),
@@ -352,6 +376,7 @@ def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
         (past | (state.kind == FIXED), past),
         state.taken - state.iteration,
         jnp.ones(state.kind.shape) if state.distinct is None else state.distinct,
+        state.commander,
     )
 
 
@@ -398,14 +423,15 @@ def bank_slots(pool: Pool, state: PoolState, held: jax.Array, first: jax.Array |
         return jax.lax.dynamic_slice_in_dim(x, first, pool.settings.capacity)
 
     filled = own(state.kind) == SNAPSHOT
-    met = jnp.sum(state.wins + state.wins.T + state.draws, axis=1)
+    games = games_of(state)
     return eviction.Slots(
         iteration=own(state.iteration),
         filled=filled,
         free=filled & ~own(state.pinned) & ~own(held),
         lower=own(pool.system.lower(state.rating)),
-        tried=own(met) >= pool.settings.evict_games,
+        tried=own(games) >= pool.settings.evict_games,
         payoff=own(payoff(pool, state)),
         met=own(state.games) > 0,
         now=state.taken,
+        drawn=own(chances(pool, state)) > 0 if pool.settings.evict == IDLE else None,
     )

@@ -10,15 +10,25 @@ from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.diversity import Plays
 from jaxmarl_echelon.selfplay.pool import EMPTY, FIXED, LEARNER, SNAPSHOT, Pool, PoolState
 
-KINDS = {EMPTY: "empty", LEARNER: "learner", SNAPSHOT: "snapshot", FIXED: "fixed"}
+CANDIDATE, COMMANDER = FIXED + 1, FIXED + 2
+KINDS = {
+    EMPTY: "empty",
+    LEARNER: "learner",
+    SNAPSHOT: "snapshot",
+    FIXED: "fixed",
+    CANDIDATE: "candidate",
+    COMMANDER: "commander",
+}
+PAST = ("snapshot", "candidate", "commander")
 
 
 def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """Scalars `pool/...`; entropies in nats, ages in snapshots.
 
     `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met, NaN without any.
-    In a league also, by the learner's name: its rating, the score that decides on its next snapshot, updates
-    since the last one, and how often it has begun anew.
+    Where snapshots are promoted, also the number of commanders. In a league also, by the learner's name: its
+    rating, the score that decides on its next snapshot, updates since the last one, and how often it has
+    begun anew.
     """
     chances = pool_lib.chances(pool, state)
     entries = pool_lib.candidates(pool, state)
@@ -31,6 +41,8 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     )
     anchors = jnp.argmax(state.pinned)
     found = {} if state.league is None else _league(pool, state)
+    if state.commander is not None:
+        found["pool/commanders"] = jnp.sum(state.commander)
     return found | {
         "pool/rating_mu": state.rating[0, 0],
         "pool/rating_sigma": pool.system.deviation(state.rating)[0],
@@ -72,14 +84,15 @@ def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.
 def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """A row per entry, columns `[n]`.
 
-    `score` is the learner's decayed score against it, NaN before they have met; `expected` what ratings
-    expect of the learner, and `quality` the quality of the match, in [0, 1]; `share` its probability as
-    opponent; `groups` how many play it next, of single environments where each draws its own.
+    `kind` is one of `KINDS`; `score` is the learner's decayed score against it, NaN before they have met;
+    `expected` what ratings expect of the learner, and `quality` the quality of the match, in [0, 1]; `share`
+    its probability as opponent; `groups` how many play it next, of single environments where each draws its
+    own.
     """
     met = state.games[0] > 0
     slots = jnp.sum(state.slots[:, None] == jnp.arange(state.kind.shape[0]), axis=0)
     return {
-        "kind": state.kind,
+        "kind": kinds(state),
         "iteration": state.iteration,
         "mu": state.rating[:, 0],
         "sigma": pool.system.deviation(state.rating),
@@ -93,3 +106,12 @@ def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
         "share": pool_lib.chances(pool, state),
         "groups": slots,
     }
+
+
+def kinds(state: PoolState) -> jax.Array:
+    """`[n]` int32 of `KINDS`; snapshots as candidates and commanders where some are promoted."""
+    if state.commander is None:
+        return state.kind
+    return jnp.where(
+        state.kind == SNAPSHOT, jnp.where(state.commander, COMMANDER, CANDIDATE), state.kind
+    ).astype(jnp.int32)

@@ -7,6 +7,7 @@ from math import isfinite
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
 MIRROR, MIX, AUTO, EXPLORATION = "mirror", "mix", "auto", "exploration"
+COMMANDERS, IDLE = "commanders", "idle"
 EPISODE = "episode"
 MODES = (
     MIRROR,
@@ -19,15 +20,26 @@ MODES = (
     "ucb",
     EXPLORATION,
     "top",
+    COMMANDERS,
 )
 WEIGHTS = ("hard", "var", "linear", "capped", "gaussian")
 GATES = ("always", "rated", "improved")
-EVICTIONS = ("oldest", "spaced", "weakest", "similar")
+EVICTIONS = ("oldest", "spaced", "weakest", "similar", IDLE)
 ANCHORS = ("initial", "none")
 ACTING = ("groups", "sorted", "dense")
 STORES = ("float32", "bf16")
 LEAGUE_ROLES = ("main", "main_exploiter", "league_exploiter")
-COUNTS = ("capacity", "groups", "snapshot_every", "gate_games", "gate_timeout", "games_per_pair", "top")
+COUNTS = (
+    "capacity",
+    "groups",
+    "snapshot_every",
+    "gate_games",
+    "gate_timeout",
+    "games_per_pair",
+    "top",
+    "recent",
+    "promote_after",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,11 @@ class PoolSettings:
       normalise: "softmax", or "plain": "match-quality" by shares of quality, "ts-dist" linearly.
       prior: "rating": payoffs start from expected scores, worth `prior_games`; or "none".
       prior_games: see `prior`.
-      top: how many of the best snapshots, by their pessimistic ratings, "top" draws from.
+      top: how many of the best snapshots, by their pessimistic ratings, "top" draws from; how many of the
+        best commanders, by their ratings, "commanders" draws from.
+      recent: how many of the newest candidates "commanders" draws from.
+      promote_after: games after which "commanders" promotes a candidate, unless `top` commanders or such
+        candidates are pessimistically better.
       lag_range: snapshots that "lagged" draws from; the newest is 1.
       snapshot_every: updates between snapshots.
       gate: when a snapshot that is due is taken, one of `GATES`.
@@ -54,7 +70,7 @@ class PoolSettings:
       gate_payoff: score against the newest snapshot that "improved" demands.
       gate_timeout: updates after which "improved" demands nothing.
       evict: whose slot a snapshot gets if none is empty, one of `EVICTIONS`.
-      evict_games: games before "weakest" judges an entry; those with fewer go after all others.
+      evict_games: games before "weakest" and "idle" judge an entry; those with fewer go after all others.
       anchor: "initial" keeps the initial policy for ever, in the first slot.
       fixed: opponents beside snapshots: scripts of the environment, and "frozen:PATH".
       hold: updates for which a group keeps its opponent, or "auto": some four episodes. "episode": every
@@ -81,6 +97,8 @@ class PoolSettings:
     prior: str = "rating"
     prior_games: float = 4.0
     top: int = 20
+    recent: int = 5
+    promote_after: int = 20
     lag_range: tuple[int, int] = (1, 7)
     snapshot_every: int = 10
     gate: str = "always"
@@ -130,6 +148,8 @@ class PoolSettings:
         self._require_episodes()
         if "fixed" in self.mixture and not self.fixed and not self.league:
             raise ValueError("pool.fixed=[]: must name opponents where the mode fixed draws from them")
+        if self.evict == IDLE and self.league:
+            raise ValueError(f"pool.evict={IDLE}: not for a league, whose learners meet each other's past")
 
     @property
     def mixture(self) -> dict[str, float]:
@@ -153,6 +173,11 @@ class PoolSettings:
     def explores(self) -> bool:
         """Whether opponents are drawn by how different the games against them are."""
         return EXPLORATION in self.mixture and not self.league
+
+    @property
+    def promotes(self) -> bool:
+        """Whether snapshots begin as candidates, of which some become commanders."""
+        return COMMANDERS in self.mixture and not self.league
 
     @property
     def roles(self) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def ratings(axes: Axes, rows: Rows) -> None:
         if is_learner(mine[0]):
             axes.fill_between(steps, mu - sigma, mu + sigma, color=LEARNER, alpha=0.2, linewidth=0)
             axes.plot(steps, mu, color=LEARNER, linewidth=1.8, label=name)
-        elif kind != "snapshot":
+        elif kind in ("learner", "fixed"):
             axes.plot(steps, mu, linewidth=1.4, label=short(name))
         else:
             axes.plot(steps, mu, color=SNAPSHOT, linewidth=0.8, alpha=0.7)

@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.selfplay.pool import EMPTY, SNAPSHOT
-from jaxmarl_echelon.selfplay.report import KINDS
+from jaxmarl_echelon.selfplay.pool import EMPTY
+from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training.evaluation import Evaluation
@@ -164,7 +164,7 @@ class Record:
             if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
                 continue
             names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
-            if kind == KINDS[SNAPSHOT]:
+            if kind in PAST:
                 names["parent"] = self._parent(entry)
             self.tracker.log("entries", self.step, names | values | names)
         now = table["iteration"]

@@ -16,13 +16,15 @@ NARROW = 44
 WIDE = 60
 BAR_WIDTH = 8
 EXPECTED = ("expected", "quality")
+PROMOTED = ("candidate", "commander")
 
 
 def pool(view: RunView, width: int, height: int) -> Panel:
     """The learner and its opponents, the highest rated first.
 
-    A line per entry: rating and uncertainty, games with the learner and its score in them, where there is
-    room the score that ratings expect and the quality of the match, and the entry's share among opponents.
+    A line per entry: candidate or commander where snapshots are promoted, rating and uncertainty, games with
+    the learner and its score in them, where there is room the score that ratings expect and the quality of
+    the match, and the entry's share among opponents.
     The learner is always shown; of the others those that fit.
     """
     rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
@@ -32,12 +34,13 @@ def pool(view: RunView, width: int, height: int) -> Panel:
     if learner and learner[0] not in shown:
         shown = [*shown[: room - 1], *learner]
     table = Table.grid(expand=True, padding=(0, 1))
-    head = ["entry", "rating", "games", "score"]
+    kinds = width >= NARROW and any(row["kind"] in PROMOTED for row in rows)
+    head = ["entry", *(["kind"] if kinds else []), "rating", "games", "score"]
     head += [*EXPECTED] if width >= WIDE else []
     head += ["share"] if width >= NARROW else []
     for name in head:
         first = name == "entry"
-        justify = "left" if first else "right"
+        justify = "left" if name in ("entry", "kind") else "right"
         table.add_column(ratio=1 if first else None, justify=justify, no_wrap=True, overflow="ellipsis")
     table.add_row(*(Text(name, style="dim") for name in head))
     for row in shown:
@@ -58,6 +61,7 @@ def _cells(row: Values) -> dict[str, Text]:
     score = float(row["score"])
     cells = {
         "entry": Text(str(row["name"]), style=style),
+        "kind": Text(str(row["kind"]) if row["kind"] in PROMOTED else "", style="dim"),
         "rating": Text(f"{float(row['mu']):.1f}±{float(row['sigma']):.1f}", style=style),
         "games": Text("" if own else count(games)),
         "score": Text("" if own or not math.isfinite(score) else percent(score), style=_colour(score)),

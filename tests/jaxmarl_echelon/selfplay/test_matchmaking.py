@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.selfplay import matchmaking
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import config as config_lib
 
 SYSTEM = rating_system("trueskill")
 RATING = jnp.array([(30, 2), (27, 1.5), (24, 3), (31, 2.5), (20, 4), (25, 25 / 3)], float)
@@ -214,7 +212,7 @@ WRONG = [
     ),
     ({"lag_range": (3, 2)}, "pool.lag_range=[3, 2]: must be two whole numbers"),
     ({"decay": 1.5}, "pool.decay=1.5: must be above 0 and at most 1"),
-    ({"evict": "random"}, "pool.evict=random: must be one of oldest, spaced, weakest, similar"),
+    ({"evict": "random"}, "pool.evict=random: must be one of oldest, spaced, weakest, similar, idle"),
 ]
 
 
@@ -223,14 +221,3 @@ def test_wrong_settings(options, message):
     with pytest.raises(ValueError) as error:
         replace(PoolSettings(), **options)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
-
-
-def test_echelons_own_league():
-    """Of 26 entries the 20 best, the 5 newest and the heuristic team are equally likely."""
-    composed, _ = compose_config(["env=echelon", "pool=echelon_league"])
-    pool = config_lib.build(composed.pool, "pool")
-    shares = {name: share for name, share in pool.mixture.items() if name != "mirror"}
-    total = sum(shares.values())
-    expected = {"top": 20 / 26, "lagged": 5 / 26, "fixed": 1 / 26}
-    assert {name: share / total for name, share in shares.items()} == pytest.approx(expected, abs=1e-3)
-    assert (pool.top, pool.lag_range, pool.fixed, pool.rating) == (20, (1, 5), ("heuristic",), "glicko2")

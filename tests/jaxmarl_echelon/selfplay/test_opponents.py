@@ -162,8 +162,10 @@ def plain(leaf):
 
 @pytest.fixture(scope="module")
 def divided() -> History:
-    """Two shards, in which red has a learner of its own, of which blue meets the past."""
-    return played(configured(shards=2, controllers={"red": "pool:red"}), 3)
+    """Two shards, in which red has a learner of its own, of whose past blue meets commanders."""
+    shares = {"mirror": 0.5, "commanders": 0.5}
+    pool = replace(POOL, shares=shares, promote_after=1, evict="idle", rating="glicko2")
+    return played(configured(pool, shards=2, controllers={"red": "pool:red"}), 3)
 
 
 def test_both_sides_learn_and_one_meets_its_rivals_past(divided):

@@ -40,9 +40,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run of three updates against a pool, with reward transforms and both kinds of names."""
+    """A run of three updates with commanders, with reward transforms and both kinds of names."""
     folder = tmp_path_factory.mktemp("pool")
-    more = ("total_env_steps=192", "pool.fixed=[random]", "pool.hold=1", "transforms=original")
+    more = ("total_env_steps=192", "pool=echelon_league", "pool.promote_after=1", "transforms=original")
+    more += ("pool.fixed=[random]", "pool.hold=1", "pool.acting=groups", "pool.groups=4", "pool.capacity=4")
     said = told(
         [*KUHN, *more, "tracking.names=doc", "run_name=run", f"output_dir={folder / 'out'}"], folder / "told"
     )
@@ -53,8 +54,13 @@ def run(tmp_path_factory) -> Path:
 def test_tables(run):
     entries, games = rows(run / "pool.csv"), rows(run / "games.csv")
     last = {row["entry"]: row for row in entries if row["step"] == entries[-1]["step"]}
-    assert {row["kind"] for row in last.values()} == {"learner", "snapshot", "fixed"}
-    assert all(row["parent"] == ("player" if row["kind"] == "snapshot" else "") for row in entries)
+    assert {row["kind"] for row in last.values()} == {"learner", "candidate", "commander", "fixed"}
+    for row in entries:
+        past = row["kind"] in ("candidate", "commander")
+        met = int(row["wins"]) + int(row["losses"]) > 0
+        assert row["parent"] == ("player" if past else "")
+        assert not past or (row["kind"] == "commander") == met
+    assert float(rows(run / "metrics.csv")[-1]["pool/commanders"]) > 0
     assert all(0 < float(row["expected"]) < 1 and 0 < float(row["quality"]) <= 1 for row in entries)
     assert len(games) == 8 * len({row["step"] for row in games})
     for row in games:

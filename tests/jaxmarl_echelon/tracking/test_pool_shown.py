@@ -81,6 +81,23 @@ def test_what_ratings_expect_is_shown_where_there_is_room(tmp_path):
     assert "expected" in text and "quality" in text and text.count("71") == text.count("38") == 3
 
 
+def test_who_was_promoted_is_shown(tmp_path):
+    """The panel names the kinds; the plot tells snapshots of any kind from fixed opponents."""
+    rows = entries()
+    rows[1]["kind"], rows[2]["kind"] = "commander", "candidate"
+    view = RunView(run_info(tmp_path), now=0.0)
+    for row in rows:
+        view.write("entries", 0, row, 1.0)
+    for width, shown in ((70, True), (50, True), (40, False)):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(pool(view, width, 10))
+        text = console.file.getvalue()
+        assert ("commander" in text and "candidate" in text) == shown and "#7" in text
+    axes = Figure().subplots()
+    ratings(axes, [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in rows])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["blue now", "heuristic"]
+
+
 def test_table_and_picture(tmp_path):
     """`pool.csv` has a row per update and entry, from which the picture is drawn."""
     sink = CsvSink()

@@ -1,0 +1,200 @@
+"""Candidates and commanders: who is promoted, who is met, and who goes."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.command_line import compose_config
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training import config as config_lib
+
+SMALL = PoolSettings(
+    capacity=7,
+    groups=4,
+    mode="commanders",
+    top=2,
+    recent=2,
+    promote_after=5,
+    snapshot_every=1,
+    fixed=("script",),
+    hold=2,
+    evict="idle",
+    anchor="none",
+    rating="glicko2",
+)
+SCRIPT = 8
+
+
+def started(settings: PoolSettings = SMALL):
+    pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
+    return pool, pool_lib.init(pool, jax.random.key(0), {"w": jnp.zeros(1)})
+
+
+def filled(commanders: tuple[int, ...], ratings: dict[int, tuple[float, float]], games: dict[int, int]):
+    """Seven snapshots, the higher the slot the newer, that have won all their games with the learner."""
+    pool, state = started()
+    rating, wins = np.array(state.rating), np.zeros((9, 9), np.int32)
+    for entry, given in ratings.items():
+        rating[entry, :2] = given
+    for entry, number in games.items():
+        wins[entry, 0] = number
+    entry = jnp.arange(9)
+    past = (entry > 0) & (entry < SCRIPT)
+    return pool, state.replace(
+        kind=jnp.where(past, pool_lib.SNAPSHOT, state.kind),
+        iteration=jnp.where(past, entry - 1, -1),
+        rating=jnp.asarray(rating),
+        wins=jnp.asarray(wins),
+        taken=jnp.int32(7),
+        commander=jnp.isin(entry, jnp.array(commanders, jnp.int32)),
+    )
+
+
+# Ratings and deviations; pessimistically 1500, 1580, 1400, 1530.
+RATINGS = {1: (1600.0, 50.0), 2: (1700.0, 60.0), 3: (1650.0, 125.0), 4: (1550.0, 10.0)}
+MET = [
+    # The best two of three commanders by rating, the newest two of four candidates, the script.
+    ((1, 2, 3), {2, 3, 6, 7, SCRIPT}),
+    ((2,), {2, 6, 7, SCRIPT}),
+    ((), {6, 7, SCRIPT}),
+    ((1, 2, 3, 4, 5, 6), {2, 3, 7, SCRIPT}),
+    # The newest candidates need not be the newest snapshots.
+    ((3, 5, 6), {3, 5, 4, 7, SCRIPT}),
+]
+
+
+@pytest.mark.parametrize("commanders,met", MET)
+def test_opponents_are_equally_likely(commanders, met):
+    """Top commanders, newest candidates and the script, also where there are fewer than asked for."""
+    ratings = RATINGS | {5: (1500.0, 50.0), 6: (1490.0, 50.0), 7: (1480.0, 50.0)}
+    chances = np.asarray(pool_lib.chances(*filled(commanders, ratings, {})))
+    np.testing.assert_allclose(chances, [(entry in met) / len(met) for entry in range(9)], atol=1e-6)
+
+
+def test_an_empty_league_meets_its_script_and_the_first_candidate():
+    pool, state = started()
+    np.testing.assert_allclose(pool_lib.chances(pool, state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6)
+
+
+PROMOTED = [
+    # Below both commanders, and enough games.
+    ({4: (1520.0, 20.0)}, {4: 5}, {1, 2}),
+    # Above one of them; it stays a commander.
+    ({4: (1550.0, 10.0)}, {4: 5}, {1, 2, 4}),
+    ({4: (1550.0, 10.0)}, {4: 4}, {1, 2}),
+    # Rated high, and too uncertain.
+    ({4: (1900.0, 250.0)}, {4: 50}, {1, 2}),
+    # Two at once: one of them is pessimistically behind a commander and the other.
+    ({4: (1550.0, 10.0), 5: (1540.0, 10.0)}, {4: 9, 5: 9}, {1, 2, 4}),
+    ({4: (1600.0, 5.0), 5: (1620.0, 5.0)}, {4: 9, 5: 9}, {1, 2, 4, 5}),
+]
+
+
+@pytest.mark.parametrize("ratings,games,expected", PROMOTED)
+def test_promotions(ratings, games, expected):
+    pool, state = filled((1, 2), RATINGS | {4: (1000.0, 50.0)} | ratings, games)
+    assert set(np.flatnonzero(pool_lib.promoted(pool, state).commander)) == expected
+
+
+def test_who_is_not_met_goes_first():
+    """Idle ones by their pessimistic ratings, whatever they have played; then the weakest that has played."""
+    ratings = RATINGS | {5: (1450.0, 10.0), 7: (1400.0, 350.0)}
+    pool, state = filled((1, 2, 3), ratings, {2: 9, 3: 9})
+    nobody = jnp.zeros(9, bool)
+
+    def gone(state, held=nobody):
+        slots = pool_lib.bank_slots(pool, state, held, 1)
+        place, found = pool_lib.eviction.choose("idle", slots)
+        assert bool(found)
+        return int(place) + 1
+
+    # Not met: 1 (1500), 4 (1530) and 5 (1430).
+    assert gone(state) == 5
+    assert gone(state, nobody.at[5].set(True)) == 1
+    assert gone(state, nobody.at[jnp.array([1, 4, 5])].set(True)) == 7
+    judged = pool._replace(settings=replace(SMALL, evict_games=5))
+    slots = pool_lib.bank_slots(judged, state, nobody.at[jnp.array([1, 4, 5])].set(True), 1)
+    assert int(pool_lib.eviction.choose("idle", slots)[0]) + 1 == 3
+
+
+def update(step, state, number: int):
+    """The state after random games against whoever is played."""
+    rng, counts = np.random.default_rng(number), np.zeros((9, 3), np.int32)
+    for slot in np.asarray(state.slots):
+        counts[slot] += rng.multinomial(4, [0.5, 0.1, 0.4])
+    return jax.device_get(step(state, jax.random.key(number), jnp.asarray(counts), {"w": jnp.ones(1)}))
+
+
+def test_life_of_a_league(tmp_path):
+    """Candidates first, then commanders until their slots are reused; also from a checkpoint."""
+    pool, state = started()
+    step, promotions, states = jax.jit(partial(pool_lib.after_update, pool)), 0, []
+    for number in range(60):
+        before, state = jax.device_get(state), update(step, state, number)
+        states.append(state)
+        new = state.iteration != before.iteration
+        assert not state.commander[new].any() and not state.commander[[0, SCRIPT]].any()
+        assert state.commander[~new & before.commander].all()
+        risen = state.commander & ~before.commander
+        assert (np.asarray(pool_lib.games_of(state))[risen] >= 5).all()
+        promotions += risen.sum()
+        changed = np.asarray(pool_lib.due(pool, before.updates))
+        assert (np.asarray(pool_lib.chances(pool, state))[state.slots[changed]] > 0).all()
+        kinds = np.asarray(report.kinds(state))
+        assert (state.commander == (kinds == report.COMMANDER)).all() and kinds[SCRIPT] == pool_lib.FIXED
+        assert report.CANDIDATE in kinds and pool_lib.SNAPSHOT not in kinds
+    assert promotions > 5 and state.taken > 40 and states[49].commander.any()
+    checkpoints.save(tmp_path, ("latest",), states[49], {"step": 0})
+    again = checkpoints.restore(checkpoints.find(tmp_path, "latest"), jax.eval_shape(lambda: states[49]))
+    for number in range(50, 60):
+        again = update(step, again, number)
+    for ours, theirs in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shares": {"mirror": 1, "top": 1}},
+        {"mode": "commanders", "league": {"main": 1, "main_exploiter": 1}},
+    ],
+)
+def test_other_pools_know_no_kinds(options):
+    settings = PoolSettings(**options)
+    assert not settings.promotes
+    if settings.league is None:
+        pool, state = started(settings)
+        assert state.commander is None and report.kinds(state) is state.kind
+        assert pool_lib.promoted(pool, state) is state
+
+
+WRONG = [
+    ({"recent": 0}, "pool.recent=0: must be a whole number of at least 1"),
+    ({"promote_after": 2.5}, "pool.promote_after=2.5: must be a whole number of at least 1"),
+    ({"evict": "idle", "league": {"main": 2}}, "pool.evict=idle: not for a league"),
+]
+
+
+@pytest.mark.parametrize("options,message", WRONG)
+def test_wrong_settings(options, message):
+    with pytest.raises(ValueError) as error:
+        PoolSettings(**options)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_echelons_own_league():
+    composed, _ = compose_config(["env=echelon", "pool=echelon_league"])
+    pool = config_lib.build(composed.pool, "pool")
+    assert pool.promotes and pool.mixture == {"mirror": 0.5, "commanders": 0.5}
+    assert (pool.top, pool.recent, pool.promote_after, pool.evict_games) == (20, 5, 20, 20)
+    assert (pool.fixed, pool.rating, pool.evict) == (("heuristic",), "glicko2", "idle")
+    # Somebody whom nobody meets can always go.
+    assert pool.capacity > pool.top + pool.recent and pool.episodic
