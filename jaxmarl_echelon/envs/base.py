@@ -1,7 +1,7 @@
 """The environment contract: roles, results, time steps, and the pure `reset` / `step` pair."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -126,6 +126,15 @@ class EnvSpec:
     def score_column(self) -> str | None:
         """Name of the score's average in evaluations and rolling statistics; None without a score."""
         return None if self.score is None else self.result(self.score).column
+
+    def judged_by(self, learners: Collection[str]) -> str | None:
+        """Column of the average by which the policies of a run are compared; None without a score.
+
+        The environment's score is the first role's: where only others learn it is the first one's own.
+        """
+        own = (self.role(name).score for name in learners)
+        name = self.score if self.roles[0].name in learners else next(filter(None, own), self.score)
+        return None if name is None else self.result(name).column
 
     def scores(self, values: Mapping[str, jax.Array], role: str | None = None) -> jax.Array | None:
         """The score of episodes, `[...]` or, for a per-agent result, `[..., A]`; None without a score.

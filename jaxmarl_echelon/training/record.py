@@ -198,6 +198,11 @@ class Record:
             name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()
         }
 
+    @property
+    def judged_by(self) -> str | None:
+        """See `EnvSpec.judged_by`."""
+        return self.program.env.spec.judged_by(self.program.agents)
+
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
@@ -205,9 +210,11 @@ class Record:
         self.progress.last_eval = values
         self._log(values)
         self._evaluation_episodes(assessment.result)
-        score = [values["eval_agg/avg_reward"]]
-        if (column := self.program.env.spec.score_column) is not None:
-            score.insert(0, values[f"eval_agg/{column}"])
+        column = self.judged_by
+        score = [] if column is None else [values[f"eval_agg/{column}"]]
+        # The return is the first role's, as the environment's score is.
+        if column == self.program.env.spec.score_column:
+            score.append(values["eval_agg/avg_reward"])
         names = self.improved("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
@@ -246,7 +253,7 @@ class Record:
         if metrics["train/episodes"] < self.config.window:
             return []
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
-        score = self.program.env.spec.score_column
+        score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)

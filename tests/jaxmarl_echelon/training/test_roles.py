@@ -1,5 +1,6 @@
 """Several learners at once, and roles whose policies are frozen."""
 
+import csv
 import dataclasses
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from duels import Duel
 from omegaconf import OmegaConf
 
 from algos.off_policy.learning import as_rows, store_decision
@@ -16,12 +18,15 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import rollout
+from jaxmarl_echelon.training import loop, rollout
 from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_controllers
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
 from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.types import View
 
 SMALL = (
@@ -269,3 +274,29 @@ def test_one_of_several_controllers_acts_and_remembers():
         assert actions.T.tolist() == [wanted] * 2
         touched = [bool(m.any()) for m in memory]
         assert touched == [number == index for number in range(3)]
+
+
+def test_the_best_policy_is_that_of_who_learns(tmp_path):
+    """Where only the second role learns its own score decides, which falls where the first one's rises."""
+    config = RunConfig(
+        env=Duel(),
+        algo=PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=2, learning_rate=0.01),
+        curriculum=fixed,
+        total_env_steps=12 * 8 * 8,
+        num_envs=8,
+        eval_every=1,
+        eval_episodes=32,
+        controllers={"blue": "still", "red": "learner"},
+    )
+    program = make_program(config)
+    assert (program.env.spec.judged_by(["red"]), program.env.spec.judged_by(["blue", "red"])) == (
+        "red_success_rate",
+        "success_rate",
+    )
+    summary = loop.train(config, program, {"seed": config.seed}, tmp_path, Tracker({"csv": CsvSink()}))
+    with (tmp_path / "eval.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    won = [float(row["red_success_rate"]) for row in rows]
+    # Its returns are the first role's, who stands still and is beaten.
+    assert summary["best"]["best_eval"] == [pytest.approx(max(won))] and max(won) > 0.8
+    assert max(float(row["success_rate"]) for row in rows) != max(won)
