@@ -24,10 +24,8 @@ from algos.on_policy.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line, extras, processes
 from jaxmarl_echelon.command_line import PACKAGED
 from jaxmarl_echelon.config_path import MAIN, Sources
-from jaxmarl_echelon.tracking import plots, tables
+from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.tracking.plots import learning_curve
-from jaxmarl_echelon.tracking.pool_plot import pool_plot
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import devices, group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.devices import Layout
@@ -246,10 +244,13 @@ def discard(folder: Path, *around: Path) -> None:
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
+    # Here, since importing matplotlib takes as long as importing jax, and not every process draws.
+    from jaxmarl_echelon.tracking import plots, pool_plot
+
     tables_read = (folder / "metrics.csv", folder / "eval.csv")
-    learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
+    plots.learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
     if (folder / "pool.csv").exists():
-        pool_plot(folder / "pool.png", folder / "pool.csv")
+        pool_plot.pool_plot(folder / "pool.png", folder / "pool.csv")
     if job.group:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))

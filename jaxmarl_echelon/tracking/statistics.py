@@ -5,7 +5,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from scipy import stats
+from scipy import special
 
 
 def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -38,7 +38,7 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
 def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Student's t interval of a mean from at least two independent values (seeds)."""
     mean, spread = statistics.fmean(values), statistics.stdev(values)
-    half = stats.t.ppf(0.5 + confidence / 2.0, len(values) - 1) * spread / math.sqrt(len(values))
+    half = special.stdtrit(len(values) - 1, 0.5 + confidence / 2.0) * spread / math.sqrt(len(values))
     return mean - half, mean + half
 
 
