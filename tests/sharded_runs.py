@@ -5,7 +5,6 @@
 PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
 
-import functools
 import json
 import os
 import shutil
@@ -167,10 +166,9 @@ class Sharded(NamedTuple):
     compiled: Compiled
 
 
-@functools.cache
-def sharded(name: str, devices: int) -> Sharded:
+def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
     """An algorithm's run on the first so many devices."""
-    return spread(configure(name), devices, evaluated=name == EVALUATED)
+    return spread(configure(name, shards), devices, evaluated=name == EVALUATED)
 
 
 def spread(config: RunConfig, devices: int, *, evaluated: bool = False) -> Sharded:
@@ -182,10 +180,11 @@ def spread(config: RunConfig, devices: int, *, evaluated: bool = False) -> Shard
     def init(key, world):
         return program.init(key, world=world)
 
+    # They run a few times: on one device, with what compiles soonest, but for the program of `write_moves`.
+    options = {} if evaluated else compiler.quick(devices)
     key = (run_key(config.seed),)
-    quick = compiler.quick(devices)  # they run a few times
     compiled = compile_program(
-        init, program.update, assess, key, program.world, 1, quick, layout, program.local
+        init, program.update, assess, key, program.world, 1, options, layout, program.local
     )
     return Sharded(config, program, layout, compiled)
 
@@ -263,16 +262,8 @@ def write_pool(folder: Path) -> None:
         (folder / f"pool_{devices}.json").write_text(json.dumps({"differing": differing}))
 
 
-def compiled_before(*arguments) -> Compiled:
-    """Stands for `compile_program` in runs whose programs `write_run` has compiled."""
-    (layout,) = (one for one in arguments if isinstance(one, Layout))
-    return sharded(EVALUATED, layout.number).compiled
-
-
-@mock.patch.object(loop, "compile_program", compiled_before)
-def write_moves(folder: Path) -> None:
+def write_moves(name: str, folder: Path) -> None:
     """A run that goes on with fewer devices after every update, and one that keeps all."""
-    name = EVALUATED
     for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
         resume = None
         for number, devices in enumerate(places, 1):
@@ -334,11 +325,10 @@ REFUSED = {
 def write_lines(folder: Path) -> None:
     """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
     heard = {name: told([*TINY, *more], folder / name) for name, more in REFUSED.items()}
-    fits = [*TINY, "devices=8", "total_env_steps=128"]
-    heard["begun"] = told([*fits, "run_name=run", f"output_dir={folder / 'outputs'}"], folder / "begun")
-    # The same run, whose programs are in the cache by then, where there is too little memory.
-    with mock.patch.object(memory, "available_bytes", lambda devices: 1_000):
-        heard["memory"] = told(fits, folder / "memory")
+    with mock.patch.object(memory, "available_bytes", lambda devices: 1_000_000):
+        heard["memory"] = told([*TINY, "num_envs=131072", "devices=8"], folder / "memory")
+    begun = [*TINY, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
+    heard["begun"] = told(begun, folder / "begun")
     run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
     shutil.copytree(run, folder / "before", symlinks=True)
     heard["three"] = told([f"resume={run}", "devices=3"], folder / "three")
@@ -355,7 +345,7 @@ def write_runs(names: Sequence[str], folder: Path) -> None:
 def write_rollouts(folder: Path) -> None:
     """Learners from rollouts, and a run that moves; its programs are in the cache by then."""
     write_runs(("ppo", "ppo_rnn", "a2c"), folder)
-    write_moves(folder)
+    write_moves("ppo", folder)
 
 
 def write_replays(folder: Path) -> None:

@@ -28,7 +28,7 @@ def after_update(
     """
     settings = pool.settings
     key_draw, key_reset = jax.random.split(key)
-    changes = pool_lib.changing(pool, state)
+    changes = pool_lib.due(pool, state.updates)
     member, first = state.league.member, settings.learners
     common = league.order(settings.entries, member)
     if games is not None:

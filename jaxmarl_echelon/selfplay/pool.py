@@ -206,11 +206,6 @@ def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tu
     return bank, jnp.asarray(pool.places, jnp.int32)[entries]
 
 
-def changing(pool: Pool, state: PoolState) -> jax.Array:
-    """`[G]` bool; groups whose opponent changes after this update, whatever is under way there."""
-    return due(pool, state.updates) if state.leaving is None else leaves(state)
-
-
 def due(pool: Pool, updates: jax.Array) -> jax.Array:
     """`[G]` bool; groups whose opponent changes after the update number `updates`, from 0."""
     return jnp.arange(pool.rivals) % pool.hold == updates % pool.hold
@@ -239,7 +234,7 @@ def after_update(
       policy: state of the policy that may become a snapshot, after learning.
       games: of more than two seats, which are rated by their ranks instead; None for others.
     """
-    changes = changing(pool, state)
+    changes = due(pool, state.updates) if state.leaving is None else leaves(state)
     entries = jnp.arange(1, pool.settings.entries)
     pairs = (jnp.zeros_like(entries), entries, counts[1:])
     rating = pool.system.after(state.rating, pairs, state.kind == LEARNER, games)

@@ -201,7 +201,7 @@ class Group(Runner):
             "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
-            "variants": variant_rows(self.members, self.records, self.program.env.spec.score_column),
+            "variants": variant_rows(self.members, self.records, self.records[0].judged_by),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 

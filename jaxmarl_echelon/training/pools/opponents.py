@@ -73,7 +73,7 @@ class Seat(NamedTuple):
     def changes(self, state: PoolState, environments: int) -> jax.Array:
         """`[E]` bool; environments whose opponent changes after this rollout."""
         mirrored = self.mirrored(environments)
-        due, rows = axis.own(pool_lib.changing(self.pool, state)), environments - mirrored
+        due, rows = axis.own(pool_lib.due(self.pool, state.updates)), environments - mirrored
         due = jnp.repeat(due, rows // max(self.groups(), 1), total_repeat_length=rows)
         return jnp.concatenate([jnp.zeros(mirrored, bool), due])
 

@@ -238,11 +238,6 @@ def test_ways_to_act_agree():
 EPISODIC = replace(POOL, hold="episode", acting="sorted", shares={"mirror": 1, "random": 1})
 
 
-def tagged_entries(played) -> np.ndarray:
-    """`[T, E]`, who was met in every decision."""
-    return np.asarray(played.flow.tags[opponents.TAG])
-
-
 def test_episodes_have_opponents_of_their_own():
     """Who is told to play is who acts, from the first decision of an episode to its last, beside others."""
     config = configured(replace(EPISODIC, mode="fixed", fixed=("still", "other")), num_envs=24)
@@ -257,7 +252,7 @@ def test_episodes_have_opponents_of_their_own():
     run, entries, begins = jax.jit(program.init)(jax.random.key(0)), [], []
     for number in range(5):
         run, collected = collect(run, jax.random.key(number))
-        met, own = tagged_entries(collected), collected.rollouts["blue"]
+        met, own = np.asarray(collected.flow.tags[opponents.TAG]), collected.rollouts["blue"]
         # Blue is paid for playing what red plays: 0 if it stands still, entry 4, else 1, entry 5.
         equal, mine = np.asarray(own.reward[:, :, 0]) > 0, np.asarray(own.action[:, :, 0, 0])
         np.testing.assert_array_equal(np.where(equal, mine, 1 - mine), met - 4)
