@@ -3,6 +3,7 @@
 import argparse
 import copy
 import difflib
+import gc
 import itertools
 import os
 import re
@@ -29,6 +30,9 @@ LISTS = ("ablate", "seeds")
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 PACKAGED = Sources()
+# Tracing makes millions of objects that live on; looking through them for cycles at Python's own thresholds
+# takes a quarter of it.
+COLLECTION = (200_000, 50, 1_000)
 
 
 class UsageError(ValueError):
@@ -38,8 +42,9 @@ class UsageError(ValueError):
 def guarded(main: Callable[[], Any]) -> Any:
     """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
 
-    JAXMARL_TRACEBACK=1 shows the traceback instead.
+    JAXMARL_TRACEBACK=1 shows the traceback instead. Python's collector runs as rarely as `COLLECTION` says.
     """
+    gc.set_threshold(*COLLECTION)
     try:
         return main()
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:

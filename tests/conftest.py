@@ -45,11 +45,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax  # noqa: E402
 from jax._src.interpreters import mlir  # noqa: E402
 
+from jaxmarl_echelon.command_line import COLLECTION  # noqa: E402
+
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-# Tracing makes millions of objects that live on: looking through them for cycles takes an eighth of the time.
-gc.set_threshold(200_000, 50, 1_000)
+gc.set_threshold(*COLLECTION)
 # jax lowers each program in a context of its own, with dozens of dialects to load, and keeps it as long as
 # the program: beside thousands of them making one more takes several times as long as lowering an operation.
 # One does for all; where jax has moved the function, tests only take a fifth longer.
