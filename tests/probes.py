@@ -191,6 +191,21 @@ class ObservationActionReward(Probe):
         return jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
 
 
+class Fickle(ObservationActionReward):
+    """The same over again, in episodes of 1 to 20 decisions: chance ends a quarter of them after each."""
+
+    horizon = 20
+
+    def disturb(self, state, time, params):
+        ends = (state.start >> jnp.uint32(state.clock)) & 3 == 0
+        return state, time.replace(
+            terminated={ROLE: time.terminated[ROLE] | ends},
+            alive={ROLE: time.alive[ROLE] & ~ends},
+            over=time.over | ends,
+            info=time.info | {"outcome": jnp.where(ends, 0, time.info["outcome"])},
+        )
+
+
 class TimeLimit(Probe):
     """Reward 1 per step, cut after `horizon` steps that nobody observes: V = 1 / (1 - gamma)."""
 

@@ -5,6 +5,7 @@
 PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import mission_runs
 import numpy as np
 import probes
+from compiled_once import Once
 
 from algos import compiler
 from algos.off_policy.sac import SACConfig
@@ -264,17 +266,17 @@ def write_pool(folder: Path) -> None:
 
 def write_moves(name: str, folder: Path) -> None:
     """A run that goes on with fewer devices after every update, and one that keeps all."""
-    for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
-        resume = None
-        for number, devices in enumerate(places, 1):
-            config = configure(name)
-            program = make_program(config)
-            layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
-            tracker, resolved = Tracker({}), {"seed": config.seed}
-            loop.train(config, program, resolved, folder / run, tracker, resume, until, layout)
-            resume = checkpoints.find(folder / run, "latest")
-        like = jax.eval_shape(program.init, run_key(config.seed))
-        np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore(resume, like)))
+    once, config = Once(), configure(name)
+    program, resolved = once.program(config), {"seed": config.seed}
+    with once.installed():  # what both do on all devices is compiled once
+        for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
+            resume = None
+            for number, devices in enumerate(places, 1):
+                layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
+                loop.train(config, program, resolved, folder / run, Tracker({}), resume, until, layout)
+                resume = checkpoints.find(folder / run, "latest")
+            like = jax.eval_shape(program.init, run_key(config.seed))
+            np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore(resume, like)))
 
 
 def write_seeds(folder: Path) -> None:
@@ -372,4 +374,5 @@ if __name__ == "__main__":
     if len(jax.devices()) != DEVICES:
         raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    gc.set_threshold(*command_line.COLLECTION)
     PARTS[part](Path(where))

@@ -25,6 +25,13 @@ def run(monkeypatch, main, *arguments):
     command_line.guarded(main)
 
 
+def rivals(folder):
+    """What is typed to train a probe whose configuration is written into the folder."""
+    (folder / "env").mkdir()
+    (folder / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
+    return ["--config-dir", folder, "env=rivals", *(a for a in TINY if not a.startswith("env."))]
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
@@ -207,9 +214,7 @@ def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, finished_run, tm
 def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     """Two programs: one of two learners, one of a learner and what the other run learnt."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
-    typed = ["--config-dir", tmp_path, "env=rivals", *(a for a in TINY if not a.startswith("env."))]
+    typed = rivals(tmp_path)
     run(monkeypatch, train.script, *typed, "run_name=both", "controllers.prey=learner")
     runs = tmp_path / "outputs" / "rivals" / "ppo"
     run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{runs / 'both'}")
@@ -288,5 +293,6 @@ def test_small_batches_are_compiled_with_the_options_that_their_products_need(mo
         raise Stop
 
     monkeypatch.setattr(loop, "compile_program", compile_program)
+    typed = [*rivals(tmp_path), f"output_dir={tmp_path}", f"seeds={seeds}", "algo.widths=[64,64]"]
     with pytest.raises(Stop):
-        run(monkeypatch, train.main, f"output_dir={tmp_path}", f"seeds={seeds}", *TINY, "algo.widths=[64,64]")
+        run(monkeypatch, train.script, *typed)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import probes
 import pytest
+from compiled_once import Once
 from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
@@ -56,6 +57,13 @@ MEMBERS = [
     for variant, gain in (("baseline", 1.0), ("unpaid", 0.0))
     for seed in (3, 4)
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """The group is compiled once for all tests of this file."""
+    with Once().installed():
+        yield
 
 
 def train(folder, resume=None, stop_after=None):

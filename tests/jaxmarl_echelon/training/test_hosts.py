@@ -16,8 +16,7 @@ import pytest
 from jaxmarl_echelon import checkpoints
 
 TINY = (
-    "env=gymnax/CartPole-v1",
-    "env.params.max_steps_in_episode=20",
+    "env=fickle",
     "algo=ppo",
     "tuning=none",
     "algo.horizon=8",
@@ -32,7 +31,11 @@ TINY = (
 )
 HEARTBEAT = 10
 # See `test_shards` on the emitters.
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
+FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_multi_thread_eigen=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +47,16 @@ def free_port() -> int:
 
 
 def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subprocess.Popen:
-    """A training process with so many devices, in its own folder."""
+    """A training process with so many devices, in its own folder, on a probe that needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
-    flags = f"{FLAGS} --xla_force_host_platform_device_count={devices}"
+    mine = folder.with_name(f"{folder.name}_conf")
+    (mine / "env").mkdir(parents=True, exist_ok=True)
+    (mine / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
+    flags = (*FLAGS, f"--xla_force_host_platform_device_count={devices}")
+    paths = os.pathsep.join(map(str, (repository, repository / "tests")))
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxmarl_echelon.train", *arguments],
-        env=os.environ | {"PYTHONPATH": str(repository), "XLA_FLAGS": flags},
+        [sys.executable, "-m", "jaxmarl_echelon.train", "--config-dir", mine, *arguments],
+        env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(flags)},
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
@@ -86,15 +93,30 @@ def ended(process: subprocess.Popen, limit: float = 120) -> tuple[int, str, str]
 
 def placed(folder: Path, name: str) -> tuple[tuple[str, ...], Path]:
     """Where a run of this name goes, as arguments, and its folder."""
-    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / name
+    run = folder / "outputs" / "fickle" / "ppo" / name
     return (f"output_dir={folder / 'outputs'}", f"run_name={name}"), run
 
 
 def table(path: Path) -> dict[str, np.ndarray]:
+    """A CSV's columns but those of times: numbers, or the names of outcomes and tasks."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    columns = [name for name in rows[0] if not name.startswith("time/") and name != "time"]
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in columns}
+    names = [name for name in rows[0] if not name.startswith("time/") and name != "time"]
+    return {name: values([row[name] for row in rows]) for name in names}
+
+
+def values(column: list[str]) -> np.ndarray:
+    try:
+        return np.array([float(cell or "nan") for cell in column])
+    except ValueError:
+        return np.array(column)
+
+
+def assert_alike(ours: np.ndarray, theirs: np.ndarray, name: str) -> None:
+    if ours.dtype == float:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=name)
+    else:
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
 def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path):
@@ -110,8 +132,10 @@ def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
         ours, theirs = table(run / name), table(single / name)
         assert ours.keys() == theirs.keys() and len(next(iter(ours.values()))) >= 3
-        for column, values in ours.items():
-            np.testing.assert_allclose(values, theirs[column], rtol=1e-4, atol=1e-5, err_msg=column)
+        for column, numbers in ours.items():
+            assert_alike(numbers, theirs[column], column)
+    lengths = table(run / "episodes.csv")["length"]
+    assert lengths.min() == 1 and lengths.max() > 5, "episodes of several lengths"
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert list((tmp_path / "host_1").iterdir()) == []
 

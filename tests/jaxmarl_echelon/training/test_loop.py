@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import probes
 import pytest
+from compiled_once import Once
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
@@ -17,7 +18,7 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import compiling, loop, record
+from jaxmarl_echelon.training import loop, record
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.program import make_program
@@ -41,32 +42,14 @@ def configure(updates=6, chunk=1, **algo):
     )
 
 
-class Once:
-    """`make_program` and `compile_program` that remember what they made of a configuration."""
-
-    def __init__(self):
-        self.programs, self.compiled = {}, {}
-
-    def program(self, config):
-        # The configuration is kept as well, so that its id stays its own.
-        return self.programs.setdefault(id(config), (config, make_program(config)))[1]
-
-    def compile(self, init, update, *rest):
-        if update not in self.compiled:
-            self.compiled[update] = compiling.compile_program(init, update, *rest)
-        return self.compiled[update]
-
-
 ONCE = Once()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
     """What a configuration is compiled to serves all tests of this file."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(loop, "compile_program", ONCE.compile)
+    with ONCE.installed():
         yield
-    ONCE.compiled.clear()
 
 
 def run(folder, config, resume=None, stop_after=None, sinks=None):

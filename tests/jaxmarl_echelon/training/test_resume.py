@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import probes
 import pytest
+from compiled_once import Once
 
 from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
@@ -14,7 +15,6 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import loop
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
 
 SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}
 REPLAY = {
@@ -87,11 +87,13 @@ def train(folder, config, program, resume=None, stop_after=None):
 @pytest.mark.parametrize("algo", list(ALGOS))
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, algo):
     config = configure(algo)
-    program = make_program(config)
+    once = Once()
+    program = once.program(config)
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    finished = train(whole, config, program)
-    train(halved, config, program, stop_after=5)
-    again = train(halved, config, program, resume=checkpoints.find(halved, "latest"))
+    with once.installed():
+        finished = train(whole, config, program)
+        train(halved, config, program, stop_after=5)
+        again = train(halved, config, program, resume=checkpoints.find(halved, "latest"))
     assert finished["stage"] == again["stage"] > 0 and finished["best"] == again["best"]
 
     like = jax.eval_shape(program.init, jax.random.key(0))

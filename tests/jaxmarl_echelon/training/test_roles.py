@@ -106,10 +106,15 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
     assert "losses/policy_loss" in report.metrics and int(after.updates) == 1
     mirrored = state.episodes.time.replace(obs={"attacker": seen["attacker"], "defender": seen["attacker"]})
     view = View(state.episodes.env, state.episodes.params, mirrored)
-    acts = {
-        role: c.act(jax.random.key(1), state.policies[c.policy], state.memories[role], view, state.reset)[1]
-        for role, c in program.controllers(program.env).items()
-    }
+
+    @jax.jit
+    def act(key):
+        return {
+            role: c.act(key, state.policies[c.policy], state.memories[role], view, state.reset)[1]
+            for role, c in program.controllers(program.env).items()
+        }
+
+    acts = act(jax.random.key(1))
     np.testing.assert_array_equal(acts["attacker"], acts["defender"])
 
 
@@ -212,15 +217,17 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     )
     assert "losses/policy_loss" in report.metrics
 
-    view = View(before.episodes.env, before.episodes.params, before.episodes.time)
-    _, action, _ = program.controllers(program.env)["defender"].act(
-        jax.random.key(0), before.policies["defender"], (), view, before.reset
-    )
     theirs = make_program(read("controllers.defender=learner")[2]).agents["defender"]
-    wanted, _ = theirs.greedy(
-        state.policies["defender"], before.episodes.time.obs["defender"], (), None, None
-    )
-    np.testing.assert_allclose(action, to_space(program.env.spec.role("defender").action, wanted))
+
+    @jax.jit
+    def actions(key, before):
+        view = View(before.episodes.env, before.episodes.params, before.episodes.time)
+        controller = program.controllers(program.env)["defender"]
+        _, action, _ = controller.act(key, before.policies["defender"], (), view, before.reset)
+        wanted, _ = theirs.greedy(state.policies["defender"], view.time.obs["defender"], (), None, None)
+        return action, to_space(program.env.spec.role("defender").action, wanted)
+
+    np.testing.assert_allclose(*actions(jax.random.key(0), before))
 
 
 def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):

@@ -32,6 +32,7 @@ FLAGS = (
     f"--xla_force_host_platform_device_count={DEVICES}",
     "--xla_backend_optimization_level=0",
     "--xla_cpu_multi_thread_eigen=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 ON_POLICY = ("ppo", "ppo_rnn", "a2c")
 SEEDS = ("spread", "together")

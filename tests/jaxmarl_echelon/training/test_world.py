@@ -1,5 +1,6 @@
 """What all episodes share enters compiled programs as an argument, once, and is never saved."""
 
+import functools
 import math
 import re
 
@@ -16,29 +17,32 @@ from jaxmarl_echelon.training.program import make_program, scored_assessment
 LARGEST = 64 * 1024
 BITS = {"bf16": 16}
 SMALL = ("num_envs=8", "total_env_steps=64", "algo.horizon=4", "algo.num_minibatches=2", "algo.widths=[16]")
+PARTS = ("init", "update", "assess")
 JOBS = {
     "f110": ("env=f110", "env.lidar_beams=24", "env.map=[line2,track:0]", "curriculum=phased26"),
     "race": ("env=f110_race", "env.lidar_beams=24", "env.map=[track:0,track:1]"),
     "echelon": ("env=echelon", "env.maps=8"),
 }
+FEW_MAPS = ("env=echelon", "env.maps=2")
 
 
+@functools.cache
 def program_of(*overrides):
     config, _ = command_line.compose_config(command_line.plain([*SMALL, "algo=ppo", *overrides]))
     return make_program(config_lib.read(config))
 
 
-def lowered(program):
-    """The texts of the three programs that a run compiles."""
+@functools.cache
+def text(part, *overrides):
+    """The text of one of the three programs that a run compiles: "init", "update" or "assess"."""
+    program = program_of(*overrides)
     key, world = run_key(0), program.world
     init = jax.jit(lambda key, world: program.init(key, world=world))
+    if part == "init":
+        return init.lower(key, world).as_text()
     state = jax.eval_shape(init, key, world)
-    parts = {
-        "init": init.lower(key, world),
-        "update": jax.jit(program.update).lower(state, world),
-        "assess": jax.jit(scored_assessment(program, 0)).lower(state, world),
-    }
-    return {name: part.as_text() for name, part in parts.items()}
+    fn = {"update": program.update, "assess": scored_assessment(program, 0)}[part]
+    return jax.jit(fn).lower(state, world).as_text()
 
 
 def constants(text):
@@ -54,26 +58,22 @@ def test_no_large_constant_stands_in_a_lowered_program(job):
     program = program_of(*JOBS[job])
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))
     assert size > LARGEST
-    for name, text in lowered(program).items():
-        assert "stablehlo.while" in text
-        assert max(constants(text), default=0) <= LARGEST, name
+    for part in PARTS:
+        found = text(part, *JOBS[job])
+        assert "stablehlo.while" in found
+        assert max(constants(found), default=0) <= LARGEST, part
 
 
 def test_a_constant_would_be_seen():
     program = program_of(*JOBS["race"])
-    text = jax.jit(program.init).lower(run_key(0)).as_text()
-    assert max(constants(text)) > LARGEST
+    found = jax.jit(program.init).lower(run_key(0)).as_text()
+    assert max(constants(found)) > LARGEST
 
 
 def test_what_is_compiled_does_not_depend_on_the_number_of_maps():
-    def lines(maps):
-        program = program_of("env=echelon", f"env.maps={maps}")
-        key, world = run_key(0), program.world
-        state = jax.eval_shape(lambda key, world: program.init(key, world=world), key, world)
-        return jax.jit(program.update).lower(state, world).as_text().count("\n")
-
+    few, many = (text("update", *overrides).count("\n") for overrides in (FEW_MAPS, JOBS["echelon"]))
     # Drawing one of n takes a few lines more or less, as n is.
-    assert lines(2) == pytest.approx(lines(8), rel=0.01)
+    assert few == pytest.approx(many, rel=0.01)
 
 
 def test_a_world_as_argument_gives_the_same_observations():
@@ -84,7 +84,7 @@ def test_a_world_as_argument_gives_the_same_observations():
 
 
 def test_checkpoints_hold_no_world(tmp_path):
-    program = program_of("env=echelon", "env.maps=8")
+    program = program_of(*JOBS["echelon"])
     state = jax.jit(lambda key, world: program.init(key, world=world))(run_key(0), program.world)
     largest = max(leaf.size for leaf in jax.tree.leaves(program.world.env))
     sizes = [leaf.size for leaf in jax.tree.leaves(state) if hasattr(leaf, "size")]
@@ -103,9 +103,8 @@ def test_a_frozen_policy_and_a_teacher_are_no_constants(tmp_path):
     state = jax.jit(lambda key, world: program.init(key, world=world))(run_key(0), program.world)
     facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
     checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, facts)
-    for asked in (
-        (*small, f"controllers.defender=frozen:{tmp_path}"),
-        (*small, "algo=ppo_rnn", "algo.horizon=4", f"algo.teacher={tmp_path}"),
-    ):
-        for name, text in lowered(program_of("env=f110", *asked)).items():
-            assert max(constants(text), default=0) <= LARGEST, (asked, name)
+    frozen = f"controllers.defender=frozen:{tmp_path}"
+    taught = ("algo=ppo_rnn", "algo.horizon=4", f"algo.teacher={tmp_path}")
+    for part in PARTS:
+        found = text(part, "env=f110", *small, frozen, *taught)
+        assert max(constants(found), default=0) <= LARGEST, part
