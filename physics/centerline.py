@@ -125,6 +125,8 @@ def _distinct(points: np.ndarray) -> tuple[np.ndarray, float]:
     moving = steps[steps > 1e-9]
     same = max(1e-9, _REPEATED * float(np.median(moving))) if moving.size else 1e-9
     keep, last = np.ones(len(points), bool), 0
+    if (steps > same).all():
+        return keep, same
     # From the last point that was kept: many small steps together are a way to follow.
     for index in range(1, len(points)):
         keep[index] = np.linalg.norm(points[index] - points[last]) > same

@@ -3,7 +3,6 @@
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
@@ -84,7 +83,7 @@ def bank_of(*scenes: HostScene, agents: int = AGENTS, bodies: int = BODIES, cont
     casting = Casting(agents=agents, bodies=bodies, control=control)
     arrays = stack([arrays_of(one, casting)[0] for one in scenes])
     bank = SceneBank(**arrays, kind=np.zeros(len(scenes), np.int32))
-    return jax.tree.map(jnp.asarray, bank)
+    return jax.device_put(bank)
 
 
 @cache

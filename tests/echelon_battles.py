@@ -1,6 +1,6 @@
 """Mechs, battles and episodes of Echelon made by hand, for tests."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.tables import CHASSIS, ChassisTable
@@ -24,44 +24,48 @@ from physics.voxels import DIRT, SOLID, no_overlay
 SIZE = (40, 40, 20)
 
 
+def _placed(tree, changes):
+    """The tree with some fields changed, as arrays of jax: made by NumPy, they need no programs."""
+    changed = {name: np.asarray(value, getattr(tree, name).dtype) for name, value in changes.items()}
+    return jax.device_put(tree.replace(**changed))
+
+
 def chassis_of(classes) -> ChassisTable:
     """Rows of the chassis table, one per mech."""
-    return ChassisTable(*(jnp.asarray(column)[jnp.asarray(classes)] for column in CHASSIS))
+    return jax.device_put(ChassisTable(*(np.asarray(column)[np.asarray(classes)] for column in CHASSIS)))
 
 
 def make_mechs(position, classes, **changes) -> Mechs:
     """Sound mechs at rest that look along +x; `changes` replace single fields."""
-    position, classes = jnp.asarray(position, jnp.float32), np.asarray(classes)
+    position, classes = np.asarray(position, np.float32), np.asarray(classes)
     size = len(classes)
-    timer = jnp.zeros(size, jnp.int32)
-    none = jnp.zeros(size, bool)
+    timer = np.zeros(size, np.int32)
+    none = np.zeros(size, bool)
     mechs = Mechs(
         position=position,
-        velocity=jnp.zeros((size, 3)),
-        yaw=jnp.zeros(size),
-        hp=jnp.asarray(CHASSIS.hp[classes]),
-        leg_hp=jnp.asarray(CHASSIS.leg_hp[classes]),
-        heat=jnp.zeros(size),
-        stability=jnp.full(size, 100.0),
+        velocity=np.zeros((size, 3), np.float32),
+        yaw=np.zeros(size, np.float32),
+        hp=np.asarray(CHASSIS.hp[classes]),
+        leg_hp=np.asarray(CHASSIS.leg_hp[classes]),
+        heat=np.zeros(size, np.float32),
+        stability=np.full(size, 100.0, np.float32),
         fallen=timer,
         suppressed=timer,
         painted=timer,
-        painter=jnp.full(size, NOBODY, jnp.int32),
-        cooldown=jnp.zeros((size, 5), jnp.int32),
-        focus=jnp.full(size, NOBODY, jnp.int32),
+        painter=np.full(size, NOBODY, np.int32),
+        cooldown=np.zeros((size, 5), np.int32),
+        focus=np.full(size, NOBODY, np.int32),
         ecm=none,
         eccm=none,
         alive=~none,
-        noise=jnp.zeros(size),
+        noise=np.zeros(size, np.float32),
     )
-    return mechs.replace(
-        **{name: jnp.asarray(value, getattr(mechs, name).dtype) for name, value in changes.items()}
-    )
+    return _placed(mechs, changes)
 
 
 def quiet_tally(size: int, **changes) -> Tally:
     """A decision in which nothing happened, but for `changes`."""
-    zero, count, none = jnp.zeros(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)
+    zero, count, none = np.zeros(size, np.float32), np.zeros(size, np.int32), np.zeros(size, bool)
     tally = Tally(
         dealt=zero,
         dealt_to_friends=zero,
@@ -70,34 +74,33 @@ def quiet_tally(size: int, **changes) -> Tally:
         assists=count,
         died=none,
         hit=none,
-        hit_direction=jnp.zeros((size, 3)),
-        shots=jnp.zeros((size, 7), jnp.int32),
+        hit_direction=np.zeros((size, 3), np.float32),
+        shots=np.zeros((size, 7), np.int32),
         intercepted=count,
-        hits=jnp.zeros((size, 7), jnp.int32),
+        hits=np.zeros((size, 7), np.int32),
     )
-    return tally.replace(
-        **{name: jnp.asarray(value, getattr(tally, name).dtype) for name, value in changes.items()}
-    )
+    return _placed(tally, changes)
 
 
 def make_battle(mechs: Mechs, tally: Tally | None = None, map_index: int = 0, pages: int = 0) -> Battle:
     """A battle without projectiles and smoke on unchanged terrain of 40 x 40 x 20."""
     size = mechs.yaw.shape[0]
     shots, clouds = (size, PROJECTILES_PER_MECH), (size, CLOUDS_PER_MECH)
-    return Battle(
+    battle = Battle(
         mechs=mechs,
         projectiles=Projectiles(
-            position=jnp.zeros((*shots, 3)),
-            velocity=jnp.zeros((*shots, 3)),
-            age=jnp.zeros(shots, jnp.int32),
-            kind=jnp.full(shots, NOBODY, jnp.int32),
-            target=jnp.full(shots, NOBODY, jnp.int32),
+            position=np.zeros((*shots, 3), np.float32),
+            velocity=np.zeros((*shots, 3), np.float32),
+            age=np.zeros(shots, np.int32),
+            kind=np.full(shots, NOBODY, np.int32),
+            target=np.full(shots, NOBODY, np.int32),
         ),
-        smoke=Smoke(jnp.zeros((*clouds, 3)), jnp.zeros(clouds, jnp.int32)),
+        smoke=Smoke(np.zeros((*clouds, 3), np.float32), np.zeros(clouds, np.int32)),
         overlay=no_overlay(SIZE[::-1], pages, 0),
-        map_index=jnp.int32(map_index),
+        map_index=np.int32(map_index),
         tally=quiet_tally(size) if tally is None else tally,
     )
+    return jax.device_put(battle)
 
 
 def make_state(battle: Battle, **changes) -> EchelonState:
@@ -105,41 +108,37 @@ def make_state(battle: Battle, **changes) -> EchelonState:
     size = battle.mechs.yaw.shape[0]
     state = EchelonState(
         battle=battle,
-        decision=jnp.int32(0),
-        score=jnp.zeros(2),
-        messages=jnp.zeros((size, MESSAGE)),
-        contacts=jnp.full((size, 5), NOBODY, jnp.int32),
-        sort=jnp.zeros(size, jnp.int32),
-        hostile_only=jnp.zeros(size, bool),
-        waypoint=jnp.full((size, 2), -1.0),
-        outcome=jnp.int32(-1),
-        ending=jnp.int32(-1),
+        decision=np.int32(0),
+        score=np.zeros(2, np.float32),
+        messages=np.zeros((size, MESSAGE), np.float32),
+        contacts=np.full((size, 5), NOBODY, np.int32),
+        sort=np.zeros(size, np.int32),
+        hostile_only=np.zeros(size, bool),
+        waypoint=np.full((size, 2), -1.0, np.float32),
+        outcome=np.int32(-1),
+        ending=np.int32(-1),
     )
-    return state.replace(
-        **{name: jnp.asarray(value, getattr(state, name).dtype) for name, value in changes.items()}
-    )
+    return _placed(state, changes)
 
 
 def make_params(classes, packs=None, **changes) -> EchelonParams:
     """Parameters of an episode on one map without any jitter, but for `changes`."""
     size = len(classes)
     params = EchelonParams(
-        classes=jnp.asarray(classes, jnp.int32),
-        pack=jnp.asarray([0] * size if packs is None else packs, jnp.int32),
-        map_weights=jnp.ones(1),
+        classes=np.asarray(classes, np.int32),
+        pack=np.asarray([0] * size if packs is None else packs, np.int32),
+        map_weights=np.ones(1, np.float32),
         reward={},
-        fire_probability=jnp.ones(2),
-        assist=jnp.zeros(2),
-        full_observation=jnp.bool_(True),
-        gravity=jnp.float32(9.81),
-        max_decisions=jnp.int32(240),
-        zone_seconds=jnp.float32(30.0),
-        spawn_jitter=jnp.float32(0.0),
-        yaw_jitter=jnp.float32(0.0),
+        fire_probability=np.ones(2, np.float32),
+        assist=np.zeros(2, np.float32),
+        full_observation=np.bool_(True),
+        gravity=np.float32(9.81),
+        max_decisions=np.int32(240),
+        zone_seconds=np.float32(30.0),
+        spawn_jitter=np.float32(0.0),
+        yaw_jitter=np.float32(0.0),
     )
-    return params.replace(
-        **{name: jnp.asarray(value, getattr(params, name).dtype) for name, value in changes.items()}
-    )
+    return _placed(params, changes)
 
 
 def flat_bank(zones=((20.0, 20.0, 5.0),), boxes=(), size=SIZE) -> TerrainBank:

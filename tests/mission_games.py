@@ -1,7 +1,6 @@
 """Small missions for tests: blue west of a wall, red east of it."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from echelon_battles import flat_bank
 
@@ -41,23 +40,24 @@ class Game:
         params = self.env.task_params({"mission": verb, "opposing": against})
         state, _ = self.reset(jax.random.key(0), params)
         bodies = state.echelon.battle.mechs
-        position = bodies.position.at[:, :2].set(jnp.float32(places))
-        given = {name: jnp.asarray(value, getattr(bodies, name).dtype) for name, value in mechs.items()}
-        bodies = bodies.replace(position=position, yaw=jnp.zeros(4), **given)
+        position = np.array(bodies.position)
+        position[:, :2] = places
+        given = {name: np.asarray(value, getattr(bodies, name).dtype) for name, value in mechs.items()}
+        bodies = bodies.replace(position=position, yaw=np.zeros(4, np.float32), **given)
         battle = state.echelon.battle.replace(mechs=bodies)
         by_mech = state.by_mech.replace(cell=self.env.ground.cell_of(position))
         return state.replace(echelon=state.echelon.replace(battle=battle), by_mech=by_mech)
 
     def step(self, state, actions=None, params=None, key=0):
-        whole = {role.name: jnp.zeros((role.size, STATUS + 1)) for role in self.env.spec.roles}
+        whole = {role.name: np.zeros((role.size, STATUS + 1), np.float32) for role in self.env.spec.roles}
         whole |= actions or {}
         return self._step(jax.random.key(key), state, whole, self.params if params is None else params)
 
     def last(self, state, **facts):
         """The last decision of an episode, with facts of the teams replaced before it."""
-        echelon = state.echelon.replace(decision=jnp.int32(LIMIT - 1))
-        given = {name: jnp.asarray(v, getattr(state.by_team, name).dtype) for name, v in facts.items()}
+        echelon = state.echelon.replace(decision=np.int32(LIMIT - 1))
+        given = {name: np.asarray(v, getattr(state.by_team, name).dtype) for name, v in facts.items()}
         return self.step(state.replace(echelon=echelon, by_team=state.by_team.replace(**given)))
 
     def block(self, time, name, role="blue"):
-        return np.asarray(self.env.layout.split(time.obs[role])[name])
+        return self.env.layout.split(np.asarray(time.obs[role]))[name]

@@ -49,15 +49,15 @@ def finished(mask, stage, outcome, reward):
     mask = np.asarray(mask)
     reward = np.where(mask, reward, 0).astype(np.float32)
     return Finished(
-        mask=jnp.asarray(mask),
-        present={"guard": jnp.ones((*mask.shape, 1), bool), "runner": jnp.ones((*mask.shape, 2), bool)},
+        mask=mask,
+        present={"guard": np.ones((*mask.shape, 1), bool), "runner": np.ones((*mask.shape, 2), bool)},
         episode_return={
-            "guard": jnp.full((*mask.shape, 1), 1e6, jnp.float32),
-            "runner": jnp.stack([jnp.asarray(reward) - 1.0, jnp.asarray(reward) + 1.0], axis=-1),
+            "guard": np.full((*mask.shape, 1), 1e6, np.float32),
+            "runner": np.stack([reward - np.float32(1.0), reward + np.float32(1.0)], axis=-1),
         },
-        length=jnp.asarray(mask, jnp.int32),
-        results={"outcome": jnp.asarray(np.where(mask, outcome, -1), jnp.int32)},
-        tags={"stage": jnp.asarray(np.where(mask, stage, 0), jnp.int32)},
+        length=np.asarray(mask, np.int32),
+        results={"outcome": np.asarray(np.where(mask, outcome, -1), np.int32)},
+        tags={"stage": np.asarray(np.where(mask, stage, 0), np.int32)},
     )
 
 

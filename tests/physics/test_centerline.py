@@ -217,17 +217,23 @@ def test_an_open_line_ends_where_it_ends(bank):
     np.testing.assert_array_equal(index, [0, bank.centerline.shape[1] - 2])
 
 
+@jax.jit
+def followed(bank, m, start, points):
+    """What the local search finds of each point, from where it found the one before it."""
+
+    def follow(index, point):
+        found = frenet_near(bank, m, point, index, window=6)
+        return found[3], found
+
+    return jax.lax.scan(follow, start, points)[1]
+
+
 def test_the_local_search_follows_a_moving_point_around_the_lap(bank):
     rng = np.random.default_rng(0)
     for m in range(3):
-        s = jnp.linspace(0.0, 1.5 * float(bank.centerline_length[m]), 600)
-        xy = cartesian(bank, m, s, jnp.asarray(rng.uniform(-0.5, 0.5, 600)))[:, :2]
-
-        def follow(index, point, m=m):
-            found = frenet_near(bank, m, point, index, window=6)
-            return found[3], found
-
-        _, local = jax.lax.scan(follow, frenet(bank, m, xy[0])[3], xy)
+        s = np.linspace(0.0, 1.5 * float(bank.centerline_length[m]), 600, dtype=np.float32)
+        xy = cartesian(bank, m, s, rng.uniform(-0.5, 0.5, 600).astype(np.float32))[:, :2]
+        local = followed(bank, m, frenet(bank, m, xy[0])[3], xy)
         # At a point shared by two segments either may be named.
         for near, full in zip(local[:3], frenet(bank, m, xy)[:3], strict=True):
             np.testing.assert_allclose(near, full, atol=2e-5)

@@ -63,8 +63,12 @@ def cast(grid, pose, angle, limit):
     return min(at[:-1][hit][0] * grid.resolution, limit)
 
 
+rays = jax.jit(scan, static_argnames="lidar")
+shortened = jax.jit(add_opponents, static_argnames="lidar")
+
+
 def traced(bank, poses, lidar, map_index=0):
-    return np.asarray(jax.jit(lambda p: scan(bank, map_index, p, lidar))(jnp.asarray(poses)))
+    return np.asarray(rays(bank, map_index, np.asarray(poses), lidar=lidar))
 
 
 def reference(beams):
@@ -128,29 +132,32 @@ def test_vmap_over_cars_environments_and_maps_is_a_loop():
     grids = [random_grid(seed, shape) for seed, shape in enumerate([(80, 60), (50, 90), (90, 90)])]
     bank, lidar = map_bank(grids), Lidar(beams=41, max_range=4.0)
     poses = np.array([free_poses(grid, 8, seed=4).reshape(4, 2, 3) for grid in grids])
-    maps = jnp.arange(3)
-    over_cars = jax.vmap(scan, (None, None, 0, None))
-    together = jax.vmap(jax.vmap(over_cars, (None, None, 0, None)), (None, 0, 0, None))(
-        bank, maps, jnp.asarray(poses), lidar
-    )
+    maps = np.arange(3)
+
+    @jax.jit
+    def both(bank, maps, poses):
+        over_cars = jax.vmap(scan, (None, None, 0, None))
+        over_maps = jax.vmap(jax.vmap(over_cars, (None, None, 0, None)), (None, 0, 0, None))
+        return over_maps(bank, maps, poses, lidar), scan(bank, maps[:, None, None], poses, lidar)
+
+    together, batch = both(bank, maps, poses)
     for m, grid in enumerate(grids):
         bank_alone = map_bank([grid])
-        one = jax.jit(lambda pose, bank=bank_alone: scan(bank, 0, pose, lidar))
-        alone = np.stack([one(pose) for pose in jnp.asarray(poses[m].reshape(-1, 3))])
+        alone = np.stack([traced(bank_alone, pose, lidar) for pose in poses[m].reshape(-1, 3)])
         np.testing.assert_allclose(np.asarray(together[m]).reshape(-1, 41), alone, atol=1e-3)
-    batch = scan(bank, maps[:, None, None], jnp.asarray(poses), lidar)
     np.testing.assert_array_equal(batch, together)
 
 
 def test_vmap_over_banks():
     grids = [random_grid(seed) for seed in (1, 2)]
     banks = [map_bank([grid]) for grid in grids]
-    fields = jnp.stack([bank.field for bank in banks])
-    poses = jnp.asarray(np.array([free_poses(grid, 3, seed=5) for grid in grids]))
+    fields = np.stack([bank.field for bank in banks])
+    poses = np.array([free_poses(grid, 3, seed=5) for grid in grids])
     lidar = Lidar(beams=20)
-    got = jax.vmap(lambda field, pose: scan(banks[0].replace(field=field), 0, pose, lidar))(fields, poses)
+    over_banks = jax.vmap(lambda field, pose: scan(banks[0].replace(field=field), 0, pose, lidar))
+    got = jax.jit(over_banks)(fields, poses)
     for bank, pose, ranges in zip(banks, poses, got, strict=True):
-        np.testing.assert_allclose(ranges, scan(bank, 0, pose, lidar), atol=1e-3)
+        np.testing.assert_allclose(ranges, traced(bank, pose, lidar), atol=1e-3)
 
 
 @pytest.mark.parametrize("stages", [module._STAGES, ((1, 0.05), (1, 0.05), (2, 0.1))])
@@ -160,7 +167,9 @@ def test_results_do_not_depend_on_the_room_for_unfinished_rays(monkeypatch, stag
     usual = traced(bank, poses, Lidar(beams=23))
     monkeypatch.setattr(module, "_STAGES", stages)
     monkeypatch.setattr(module, "_SMALL", 0)
-    np.testing.assert_array_equal(traced(bank, poses, Lidar(beams=23)), usual)
+    # Compiled anew: what `traced` has compiled holds the usual stages.
+    patched = jax.jit(lambda bank, poses: scan(bank, 0, poses, Lidar(beams=23)))
+    np.testing.assert_array_equal(patched(bank, poses), usual)
 
 
 def test_a_rotated_map_gives_the_scans_of_rotated_poses():
@@ -185,26 +194,26 @@ def test_outside_the_map_and_inside_walls_there_is_nothing_to_see():
 
 def test_recorded_opponent_ranges():
     lidar = Lidar(beams=54)
-    others, sizes = jnp.array([[1.2, 0.3, 0.2]]), jnp.array([[0.32, 0.225]])
+    others, sizes = np.float32([[1.2, 0.3, 0.2]]), np.float32([[0.32, 0.225]])
     with jax.enable_x64(True):
-        got = add_opponents(jnp.full(54, 30.0), jnp.zeros(3), others, sizes, jnp.array([True]), lidar)
+        got = shortened(np.full(54, 30.0), np.zeros(3), others, sizes, np.array([True]), lidar=lidar)
     want = np.full(54, 30.0)
     want[[29, 30]] = 1.075933962, 1.082266717
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_opponents_hide_only_what_is_behind_them():
-    lidar, pose = Lidar(beams=61, fov=2.0), jnp.array([2.0, 1.0, 0.5])
-    ahead, behind_wall = (jnp.array([2 + d * np.cos(0.5), 1 + d * np.sin(0.5), 0.5]) for d in (1.5, 4.0))
-    others, sizes = jnp.stack([ahead, behind_wall]), jnp.array([[0.4, 0.2], [0.4, 2.0]])
-    ranges = jnp.full(61, 3.0)
-    got = add_opponents(ranges, pose, others, sizes, jnp.array([True, True]), lidar)
+    lidar, pose = Lidar(beams=61, fov=2.0), np.float32([2.0, 1.0, 0.5])
+    others = np.float32([[2 + d * np.cos(0.5), 1 + d * np.sin(0.5), 0.5] for d in (1.5, 4.0)])
+    sizes = np.float32([[0.4, 0.2], [0.4, 2.0]])
+    ranges = np.full(61, 3.0, np.float32)
+    got = np.asarray(shortened(ranges, pose, others, sizes, np.array([True, True]), lidar=lidar))
     np.testing.assert_allclose(got[30], 1.3, rtol=1e-5)
-    np.testing.assert_array_equal(got[jnp.abs(lidar.angles) > 0.1], 3.0)
+    np.testing.assert_array_equal(got[np.abs(lidar.angles) > 0.1], 3.0)
     np.testing.assert_array_equal(
-        add_opponents(ranges, pose, others, sizes, jnp.array([False, True]), lidar), ranges
+        shortened(ranges, pose, others, sizes, np.array([False, True]), lidar=lidar), ranges
     )
-    none = add_opponents(ranges, pose, jnp.zeros((0, 3)), jnp.zeros((0, 2)), jnp.zeros(0, bool), lidar)
+    none = shortened(ranges, pose, others[:0], sizes[:0], np.zeros(0, bool), lidar=lidar)
     np.testing.assert_array_equal(none, ranges)
 
 

@@ -1,5 +1,4 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -137,6 +136,9 @@ def test_distance_field_equals_brute_force(seed):
     assert (grid.field[grid.occupied] == 0).all() and (grid.field[~grid.occupied] >= 0.1 - 1e-15).all()
 
 
+cell_at, wall_at = jax.jit(world_to_cell), jax.jit(distance_at)
+
+
 def test_lookup_honours_position_rotation_and_padding():
     maps = [
         random_grid(0, origin=(3.0, -2.0, 0.7), resolution=0.05),
@@ -147,15 +149,15 @@ def test_lookup_honours_position_rotation_and_padding():
     for m, grid in enumerate(maps):
         rows, cols = np.indices(grid.occupied.shape)
         shift = np.random.default_rng(m).uniform(-0.45, 0.45, (2, *rows.shape))
-        xy = jnp.asarray(grid.world(rows + shift[0], cols + shift[1]))
-        row, col, inside = world_to_cell(bank, m, xy)
+        xy = np.float32(grid.world(rows + shift[0], cols + shift[1]))
+        row, col, inside = jax.device_get(cell_at(bank, m, xy))
+        distance = wall_at(bank, m, xy)
         np.testing.assert_array_equal(row, rows + 1)
         np.testing.assert_array_equal(col, cols + 1)
         assert inside.all()
-        np.testing.assert_allclose(distance_at(bank, m, xy), grid.field, rtol=1e-6)
-        np.testing.assert_array_equal(
-            bank.field[m, row // 8, col // 8, row % 8, col % 8], distance_at(bank, m, xy)
-        )
+        np.testing.assert_allclose(distance, grid.field, rtol=1e-6)
+        tiles = np.asarray(bank.field)[m]
+        np.testing.assert_array_equal(tiles[row // 8, col // 8, row % 8, col % 8], distance)
         # The bank's own resolution and origin describe the same placement, ring included.
         yaw, (x, y) = grid.origin[2], np.asarray(bank.origin[m, :2])
         along = (np.cos(yaw) * (xy[..., 0] - x) + np.sin(yaw) * (xy[..., 1] - y)) / grid.resolution
@@ -167,9 +169,9 @@ def test_rotation_turns_the_image_counter_clockwise():
     occupied[1, 7] = True
     bank = map_bank([OccupancyMap("m", occupied, 1.0, (10.0, 20.0, np.pi / 2))])
     # Seven and a half cells along the image's x axis, which points along the world's y axis.
-    assert distance_at(bank, 0, jnp.array([10 - 1.5, 20 + 7.5])) == 0
-    assert distance_at(bank, 0, jnp.array([10 - 1.5, 20 + 6.5])) == 1
-    assert not world_to_cell(bank, 0, jnp.array([10 + 0.5, 20 + 7.5]))[2]
+    assert wall_at(bank, 0, np.float32([10 - 1.5, 20 + 7.5])) == 0
+    assert wall_at(bank, 0, np.float32([10 - 1.5, 20 + 6.5])) == 1
+    assert not cell_at(bank, 0, np.float32([10 + 0.5, 20 + 7.5]))[2]
 
 
 def test_everything_outside_the_image_is_occupied():
@@ -180,21 +182,21 @@ def test_everything_outside_the_image_is_occupied():
         x, y, _ = grid.origin
         eps = 1e-4
         outside = [(-eps, eps), (eps, -eps), (width + eps, eps), (eps, height + eps), (1e6, 0.0), (-1e9, 1e9)]
-        xy = jnp.array(outside) + jnp.array([x, y])
-        assert (distance_at(bank, m, xy) == 0).all() and not world_to_cell(bank, m, xy)[2].any()
-        corners = jnp.array(
+        xy = np.float32(outside) + np.float32([x, y])
+        assert (wall_at(bank, m, xy) == 0).all() and not np.any(cell_at(bank, m, xy)[2])
+        corners = np.float32(
             [(eps, eps), (width - eps, eps), (eps, height - eps), (width - eps, height - eps)]
         )
-        np.testing.assert_allclose(distance_at(bank, m, corners + jnp.array([x, y])), 0.1, rtol=1e-6)
-    assert np.isfinite(distance_at(bank, 0, jnp.array([jnp.nan, jnp.inf])))
+        np.testing.assert_allclose(wall_at(bank, m, corners + np.float32([x, y])), 0.1, rtol=1e-6)
+    assert np.isfinite(wall_at(bank, 0, np.float32([np.nan, np.inf])))
 
 
 def test_lookup_batches_over_maps_and_points():
     bank = map_bank([random_grid(seed) for seed in range(3)])
-    xy = jax.random.uniform(jax.random.key(0), (50, 2), minval=-1.5, maxval=2.5)
-    index = jax.random.randint(jax.random.key(1), (50,), 0, 3)
-    one_by_one = jnp.stack([distance_at(bank, int(m), point) for m, point in zip(index, xy, strict=True)])
-    np.testing.assert_array_equal(distance_at(bank, index, xy), one_by_one)
+    rng = np.random.default_rng(0)
+    xy, index = rng.uniform(-1.5, 2.5, (50, 2)).astype(np.float32), rng.integers(0, 3, 50)
+    one_by_one = [wall_at(bank, int(m), point) for m, point in zip(index, xy, strict=True)]
+    np.testing.assert_array_equal(wall_at(bank, index, xy), one_by_one)
     np.testing.assert_array_equal(jax.jit(jax.vmap(distance_at, (None, 0, 0)))(bank, index, xy), one_by_one)
     with pytest.raises(ValueError, match="at least one map"):
         map_bank([])
@@ -261,7 +263,7 @@ def test_line2_is_the_original_box_without_its_surroundings():
 def test_the_bank_of_line2_gives_the_original_scan_in_double_precision():
     with jax.enable_x64(True):
         bank = map_bank([line2()])
-        scan = sphere_trace(lambda xy: float(distance_at(bank, 0, jnp.asarray(xy))), (-46.769, -0.7, 0.0), 14)
+        scan = sphere_trace(lambda xy: float(wall_at(bank, 0, xy)), (-46.769, -0.7, 0.0), 14)
     np.testing.assert_allclose(scan, sphere_trace(line2().distance, (-46.769, -0.7, 0.0), 14), atol=2e-5)
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(bank)) < 600_000
 

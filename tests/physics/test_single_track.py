@@ -43,6 +43,11 @@ def driver(integrator="rk4", gym=False):
     return drive
 
 
+@jax.jit
+def moved(state, command, car, gains):
+    return advance(state, command, car, gains, DT)
+
+
 def random_states(rng, n, car=None):
     car = car or limo_car()
     high = np.array([5, 5, float(car.s_max), float(car.v_max), 3, 4, 0.5])
@@ -149,13 +154,14 @@ def test_models_agree_at_tiny_steering():
     with jax.enable_x64(True):
         car, gains, command = limo_car(), f110_gains(), jnp.array([2e-3, 0.9])
 
+        @jax.jit
         def after(switch):
             def step(state, _):
                 return advance(state, command, car, gains, DT, switch=switch)[0], None
 
-            return np.asarray(jax.lax.scan(step, jnp.zeros(7), length=200)[0])
+            return jax.lax.scan(step, np.zeros(7), length=200)[0]
 
-        slipping, rolling = after(0.5), after(jnp.inf)
+        slipping, rolling = (np.asarray(after(switch)) for switch in (0.5, np.inf))
     assert rolling[0] > 1.4 and rolling[4] > 5e-3
     np.testing.assert_allclose(slipping[[0, 2, 3]], rolling[[0, 2, 3]], rtol=1e-4)
     np.testing.assert_allclose(slipping[[4, 5]], rolling[[4, 5]], rtol=0.02)
@@ -209,12 +215,13 @@ def test_order_of_convergence_of_a_slipping_car(integrator, order):
     with jax.enable_x64(True):
         car, gains, command = f1tenth_car(), f110_gains(), jnp.array([0.2, 3.2])
 
+        @functools.partial(jax.jit, static_argnames="integrator")
         def after(steps, integrator):
-            def step(state, _):
-                return advance(state, command, car, gains, 0.32 / steps, integrator)[0], None
+            def step(_, state):
+                # Control is sampled once per step, so it must not change for the integrator's order to show.
+                return advance(state, command, car, gains, 0.32 / steps, integrator)[0]
 
-            # Control is sampled once per step, so it must not change for the order of the integrator to show.
-            return np.asarray(jax.lax.scan(step, jnp.array([0, 0, 0.2, 3.2, 0, 0.5, 0.05]), length=steps)[0])
+            return jax.lax.fori_loop(0, steps, step, np.array([0, 0, 0.2, 3.2, 0, 0.5, 0.05]))
 
         exact = after(2560, "rk4")
         errors = [np.abs(after(steps, integrator) - exact).max() for steps in (80, 160, 320)]
@@ -261,10 +268,10 @@ def test_non_finite_input_is_reverted_and_flagged(bad):
     commands[1, 0] = commands[2, 1] = bad
     for i in range(7):
         states[3 + i, i] = bad
-    after, reverted = advance(jnp.asarray(states), jnp.asarray(commands), limo_car(), f110_gains(), DT)
+    after, reverted = jax.device_get(moved(states, commands, limo_car(), f110_gains()))
     np.testing.assert_array_equal(reverted, np.arange(10) > 0)
     np.testing.assert_array_equal(after[1:], states[1:])
-    alone, _ = advance(jnp.asarray(good), jnp.asarray(commands[0]), limo_car(), f110_gains(), DT)
+    alone, _ = moved(good, commands[0], limo_car(), f110_gains())
     np.testing.assert_allclose(after[0], alone, rtol=1e-6)
 
 
@@ -283,12 +290,12 @@ def test_gradients_are_finite_and_right(integrator):
         slopes = jax.jit(jax.grad(outcome, argnums=(0, 1, 2, 3)))
         for v in (-1.0, -0.5, 0.0, 1e-8, 0.3, 0.5, 0.9, 1.0):
             for steer in (0.0, 0.46):
-                gradient = slopes(jnp.zeros(7).at[3].set(v), jnp.array([steer, 0.0]), car, gains)
+                gradient = slopes(v * np.eye(7)[3], np.array([steer, 0.0]), car, gains)
                 assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-        bad = slopes(jnp.zeros(7), jnp.array([np.nan, 0.5]), car, gains)
+        bad = slopes(np.zeros(7), np.array([np.nan, 0.5]), car, gains)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bad))
 
-        x, command = jnp.array([0.1, 0.2, 0.1, 0.8, 0.3, 0.2, 0.02]), jnp.array([0.2, 0.9])
+        x, command = np.array([0.1, 0.2, 0.1, 0.8, 0.3, 0.2, 0.02]), np.array([0.2, 0.9])
         found = np.asarray(slopes(x, command, car, gains)[0])
         steps = 1e-6 * np.eye(7)
         expected = [
@@ -299,15 +306,15 @@ def test_gradients_are_finite_and_right(integrator):
 
 def test_every_car_may_have_its_own_parameters():
     rng = np.random.default_rng(5)
-    states = jnp.asarray(random_states(rng, 4), jnp.float32)
-    commands = jnp.asarray(rng.uniform(-1, 1, (4, 2)), jnp.float32)
+    states = random_states(rng, 4).astype(np.float32)
+    commands = rng.uniform(-1, 1, (4, 2)).astype(np.float32)
     pairs = (limo_car(), f1tenth_car()), (f110_gains(), gym_gains())
-    cars, gains = (jax.tree.map(lambda *leaves: jnp.stack(leaves * 2), *pair) for pair in pairs)
-    mapped, _ = jax.jit(jax.vmap(lambda *args: advance(*args, DT)))(states, commands, cars, gains)
-    broadcast, _ = advance(states, commands, cars, gains, DT)
+    cars, gains = (jax.tree.map(lambda *leaves: np.stack(leaves * 2), *pair) for pair in pairs)
+    mapped, _ = jax.device_get(jax.jit(jax.vmap(moved))(states, commands, cars, gains))
+    broadcast, _ = moved(states, commands, cars, gains)
     np.testing.assert_allclose(mapped, broadcast, rtol=1e-6, atol=1e-6)
     for i, (car, gain) in enumerate(zip(*pairs, strict=True)):
-        alone, _ = advance(states[i], commands[i], car, gain, DT)
+        alone, _ = moved(states[i], commands[i], car, gain)
         np.testing.assert_allclose(mapped[i], alone, rtol=1e-6, atol=1e-6)
 
 
@@ -338,9 +345,11 @@ def test_a_step_is_plain_arithmetic():
 
 
 def test_yaw_wraps_to_a_half_open_interval():
-    psi = jnp.array([np.pi, -np.pi, 3.5, -3.5, 40.0, np.nextafter(np.float32(-np.pi), np.float32(-4)), 1.25])
-    state = jnp.zeros((7, 7)).at[:, 4].set(psi)
-    wrapped = np.asarray(advance(state, jnp.zeros((7, 2)), limo_car(), f110_gains(), DT)[0])[:, 4]
+    psi = np.float32([np.pi, -np.pi, 3.5, -3.5, 40.0, np.nextafter(np.float32(-np.pi), np.float32(-4)), 1.25])
+    state = np.zeros((7, 7), np.float32)
+    state[:, 4] = psi
+    command = np.zeros((7, 2), np.float32)
+    wrapped = np.asarray(moved(state, command, limo_car(), f110_gains())[0])[:, 4]
     assert (wrapped >= np.float32(-np.pi)).all() and (wrapped < np.float32(np.pi)).all()
     np.testing.assert_allclose(np.cos(wrapped), np.cos(psi), atol=1e-5)
     np.testing.assert_allclose(np.sin(wrapped), np.sin(psi), atol=1e-5)

@@ -1,6 +1,7 @@
 """Sparse batched work: active entries compacted, computed in chunks, put back."""
 
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,25 +27,34 @@ def call(needed, values, factor, common):
     return compute_where(scaled, needed, {"x": values}, values, factor, common, share=0.25)
 
 
+nested = jax.jit(jax.vmap(jax.vmap(call, (0, 0, None, None)), (0, 0, 0, None)))
+single = jax.jit(call)
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.1, 0.5, 1.0])
 def test_compute_where_in_nested_batches(chance):
     rng = np.random.default_rng(0)
-    needed = jnp.asarray(rng.random((3, 10)) < chance)
-    values = jnp.asarray(rng.random((3, 10, 4)), jnp.float32)
-    factor, common = jnp.arange(3.0), jnp.ones(5)
-    nested = jax.vmap(jax.vmap(call, (0, 0, None, None)), (0, 0, 0, None))
-    expected = jnp.where(needed[..., None], values * factor[:, None, None] + 5, values)
-    np.testing.assert_allclose(jax.jit(nested)(needed, values, factor, common)["x"], expected, rtol=1e-6)
-    alone = call(needed[0, 0], values[0, 0], factor[0], common)["x"]
+    needed = rng.random((3, 10)) < chance
+    values = rng.random((3, 10, 4)).astype(np.float32)
+    factor, common = np.arange(3, dtype=np.float32), np.ones(5, np.float32)
+    expected = np.where(needed[..., None], values * factor[:, None, None] + 5, values)
+    np.testing.assert_allclose(nested(needed, values, factor, common)["x"], expected, rtol=1e-6)
+    alone = single(needed[0, 0], values[0, 0], factor[0], common)["x"]
     np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-6)
+
+
+@jax.jit
+@jax.vmap
+def doubled_where(needed, state):
+    return update_where(lambda s, a: 2 * s + a, needed, state, jnp.ones(2), share=0.2)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_updates_start_from_each_ones_own_state(chance):
-    needed = jnp.asarray(np.random.default_rng(1).random(10) < chance)
-    state = jnp.arange(20.0).reshape(10, 2)
-    batch = jax.vmap(lambda n, s: update_where(lambda s, a: 2 * s + a, n, s, jnp.ones(2), share=0.2))
-    np.testing.assert_allclose(batch(needed, state), jnp.where(needed[:, None], 2 * state + 1, state))
+    needed = np.random.default_rng(1).random(10) < chance
+    state = np.arange(20, dtype=np.float32).reshape(10, 2)
+    wanted = np.where(needed[:, None], 2 * state + 1, state)
+    np.testing.assert_allclose(doubled_where(needed, state), wanted)
 
 
 def test_only_as_many_as_there_is_room_for_are_worked_on_at_a_time():
@@ -59,12 +69,17 @@ def test_only_as_many_as_there_is_room_for_are_worked_on_at_a_time():
     assert set(seen) == {(6,)} and "f32[4,6]" in text
 
 
+@partial(jax.jit, static_argnames="room")
+def compacted(masks, room):
+    return jax.vmap(lambda mask: first_active(mask, room))(masks)
+
+
 @pytest.mark.parametrize("size", [5, 128, 129, 1000])
 @pytest.mark.parametrize("chance", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("room", [1, 7, 200])
 def test_first_active_compacts_short_and_long_masks(size, chance, room):
     mask = np.random.default_rng(size).random((2, size)) < chance
-    active = jax.jit(jax.vmap(lambda m: first_active(m, room)))(mask)
+    active = jax.device_get(compacted(mask, room))
     for row in range(2):
         found, true = jax.tree.map(lambda v, row=row: v[row], active), np.flatnonzero(mask[row])
         expected = np.concatenate([true, np.full(room, size)])[:room]

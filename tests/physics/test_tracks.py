@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from physics.tracks import derive_centerline, generate_track
 
 F1TENTH_TURNING_RADIUS = 0.3302 / np.tan(0.4189)
 EIGHT = np.ones((3, 3))
+
+# Tracks that several tests look at and none changes.
+track = functools.cache(generate_track)
 
 
 def circumradius(points):
@@ -48,7 +52,7 @@ def assert_drivable_ring(grid, width, min_radius):
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_every_seed_gives_one_closed_drivable_corridor(first):
     for seed in range(first, first + 10):
-        grid = generate_track(seed)
+        grid = track(seed)
         assert_drivable_ring(grid, width=2.0, min_radius=1.2)
         np.testing.assert_allclose(grid.centerline.length, 60.0, rtol=1e-3)
 
@@ -68,6 +72,7 @@ def test_every_seed_gives_one_closed_drivable_corridor(first):
 def test_shape_arguments_are_kept(shape):
     for seed in range(2):
         grid = generate_track(seed, **shape)
+        assert grid.resolution == shape.get("resolution", 0.05)
         assert_drivable_ring(grid, shape.get("width", 2.0), shape.get("min_radius", 1.2))
         np.testing.assert_allclose(grid.centerline.length, shape.get("length", 60.0), rtol=2e-3)
         widest = (grid.centerline.left + grid.centerline.right).max() / shape.get("width", 2.0)
@@ -75,16 +80,16 @@ def test_shape_arguments_are_kept(shape):
 
 
 def test_rougher_tracks_bend_more():
-    turning = [
-        np.abs(np.diff(np.unwrap(generate_track(1, roughness=roughness).centerline.heading))).sum()
-        for roughness in (0.0, 0.3, 0.7)
+    lines = [
+        generate_track(1, roughness=roughness, resolution=0.1).centerline for roughness in (0.0, 0.3, 0.7)
     ]
+    turning = [np.abs(np.diff(np.unwrap(line.heading))).sum() for line in lines]
     np.testing.assert_allclose(turning[0], 2 * np.pi, rtol=0.02)
     assert turning[0] < turning[1] < turning[2]
 
 
 def test_a_seed_always_gives_the_same_track_and_another_one_does_not():
-    first, again, other = load_map("track:7"), generate_track(7), generate_track(8)
+    first, again, other = load_map("track:7"), track(7), track(8)
     assert first.name == "track:7" and first.origin == again.origin
     np.testing.assert_array_equal(first.occupied, again.occupied)
     np.testing.assert_array_equal(first.centerline.points, again.centerline.points)
@@ -92,8 +97,9 @@ def test_a_seed_always_gives_the_same_track_and_another_one_does_not():
 
 
 def test_sixty_seeds_give_sixty_tracks():
-    tracks = [generate_track(seed, length=25.0, width=1.0, resolution=0.1) for seed in range(60)]
+    tracks = [track(seed) for seed in range(60)]
     assert len({grid.occupied.tobytes() for grid in tracks}) == 60
+    assert len({grid.centerline.points.tobytes() for grid in tracks}) == 60
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def without_centerline(grid):
 
 @pytest.mark.parametrize("seed", [0, 4, 14])
 def test_derived_loop_follows_the_true_centreline(seed):
-    grid = generate_track(seed)
+    grid = track(seed)
     line = derive_centerline(without_centerline(grid))
     assert line.closed
     gap = np.linalg.norm(line.points[:, None] - grid.centerline.points, axis=-1).min(axis=1)
@@ -135,7 +141,7 @@ def test_derived_loop_follows_the_true_centreline(seed):
 
 
 def test_derived_loop_survives_rotation_thin_walls_and_coarse_search():
-    grid = generate_track(4)
+    grid = track(4)
     walls = grid.occupied & ndimage.binary_dilation(~grid.occupied, EIGHT, iterations=2)
     thin = OccupancyMap("thin", np.pad(walls, 40), 0.05, (3.0, -2.0, 0.6))
     plain = derive_centerline(without_centerline(grid))
@@ -155,7 +161,7 @@ def test_maps_without_a_loop_have_no_derived_centreline():
     assert derive_centerline(OccupancyMap("open", np.zeros((50, 80), bool), 0.1, (0.0, 0.0, 0.0))) is None
     specks = np.random.default_rng(0).random((100, 100)) < 0.01
     assert derive_centerline(OccupancyMap("specks", specks, 0.05, (0.0, 0.0, 0.0))) is None
-    blocked = generate_track(0).occupied.copy()
+    blocked = track(0).occupied.copy()
     blocked[blocked.shape[0] // 2, : blocked.shape[1] // 2] = True
     assert derive_centerline(OccupancyMap("blocked", blocked, 0.05, (0.0, 0.0, 0.0))) is None
 
@@ -170,7 +176,7 @@ def write_track(folder: Path, grid: OccupancyMap, name: str = "oval") -> Path:
 
 
 def test_centrelines_beside_the_map_win_in_order_over_derived_ones(tmp_path):
-    grid = generate_track(3)
+    grid = track(3)
     path = write_track(tmp_path, grid)
     loaded = load_map(path)
     np.testing.assert_array_equal(loaded.occupied, grid.occupied)
@@ -199,7 +205,7 @@ def write_rows(
 
 @pytest.mark.parametrize("name", ["Monza_map", "Monza"])
 def test_lines_are_found_with_and_without_map_in_their_names(tmp_path, name):
-    grid = generate_track(3)
+    grid = track(3)
     path = write_track(tmp_path, grid, name)
     clockwise = grid.centerline.points[::-1]
     other = {"Monza_map": "Monza", "Monza": "Monza_map"}[name]
@@ -221,7 +227,7 @@ def test_lines_are_found_with_and_without_map_in_their_names(tmp_path, name):
 
 
 def test_maps_say_where_their_lines_come_from(tmp_path):
-    grid = generate_track(3)
+    grid = track(3)
     derived = load_map(write_track(tmp_path, grid)).describe()
     assert derived.startswith("map oval: counter-clockwise, ") and derived.endswith(
         "derived from the free space"

@@ -103,9 +103,10 @@ def build(criteria, env=None, **options):
     return phased(env or runs.Settings(), rows, **options)
 
 
-def standing(curriculum, state):
-    metrics = curriculum.metrics(state)
-    assert int(metrics["curriculum/current_stage"]) == int(curriculum.stage(state))
+def standing(measured, state):
+    """What the metrics and the stage `(state) -> (metrics, stage)` say of a run."""
+    metrics, stage = jax.device_get(measured(state))
+    assert int(metrics["curriculum/current_stage"]) == int(stage)
     counters = (int(metrics[f"curriculum/{name}"]) for name in COUNTERS)
     course = state.course
     return int(course.stage), int(course.episodes), *counters, int(course.below)
@@ -122,7 +123,7 @@ def follow(curriculum, update, evaluated, seed, rollouts=120):
         runs.judge(reference, rollout)
         if index % 3 == 0:
             success = rng.random(4) < 0.6
-            state = evaluated(state, jnp.float32(success.mean()), None)
+            state = evaluated(state, np.float32(success.mean()), None)
             reference.evaluations.append(success.mean())
         yield reference, state, rollout
 
@@ -133,11 +134,17 @@ def machine():
     return curriculum, runs.updater(curriculum), jax.jit(curriculum.evaluated)
 
 
+@pytest.fixture(scope="module")
+def measured(machine):
+    curriculum, _, _ = machine
+    return jax.jit(lambda state: (curriculum.metrics(state), curriculum.stage(state)))
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_every_episode_moves_the_phases_as_the_rules_say(machine, seed):
+def test_every_episode_moves_the_phases_as_the_rules_say(machine, measured, seed):
     visited = {0}
     for reference, state, _ in follow(*machine, seed):
-        assert standing(machine[0], state) == reference.standing()
+        assert standing(measured, state) == reference.standing()
         visited.add(reference.stage)
     assert visited == set(range(len(CRITERIA)))
     assert reference.advances - reference.forced > 5 and reference.forced > 0 and reference.regressions > 3
@@ -146,12 +153,12 @@ def test_every_episode_moves_the_phases_as_the_rules_say(machine, seed):
 def test_runs_side_by_side_are_the_runs_alone(machine):
     curriculum, update, evaluated = machine
     histories = [list(follow(curriculum, update, evaluated, seed, rollouts=20)) for seed in (7, 8, 9)]
-    together = jax.tree.map(lambda *x: jnp.stack(x), *[curriculum.init()] * 3)
-    step = jax.vmap(runs.updater(curriculum))
+    together = jax.tree.map(lambda *x: np.stack(x), *[curriculum.init()] * 3)
+    step = jax.jit(jax.vmap(update))
     for index, moment in enumerate(zip(*histories, strict=True)):
-        rollouts = jax.tree.map(lambda *x: jnp.stack(x), *(rollout for _, _, rollout in moment))
+        rollouts = jax.tree.map(lambda *x: np.stack(x), *(rollout for _, _, rollout in moment))
         together = step(together, rollouts)
-        alone = jax.tree.map(lambda *x: jnp.stack(x), *(state for _, state, _ in moment))
+        alone = jax.tree.map(lambda *x: np.stack(x), *(state for _, state, _ in moment))
         if index % 3 == 0:
             course = together.course.replace(
                 eval_streak=alone.course.eval_streak, eval_success=alone.course.eval_success
@@ -477,8 +484,8 @@ def test_phases_drive_real_episodes(env):
         return *curriculum.update(state, tickets, flow), (running, flow.over[-1]), flow.finished
 
     state, tickets = curriculum.init(), curriculum.tickets(4)
-    running = episodes.start(env, jax.random.key(0), lambda k: curriculum.draw(k, state), 4)
-    running = running, jnp.ones(4, bool)
+    start = jax.jit(lambda key: episodes.start(env, key, lambda k: curriculum.draw(k, state), 4))
+    running = start(jax.random.key(0)), jnp.ones(4, bool)
     lengths = {0: 30, 1: 20, 2: 10}
     seen = []
     for number in range(4):

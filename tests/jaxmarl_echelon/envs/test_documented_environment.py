@@ -53,9 +53,8 @@ def test_ppo_learns_it(chase):
     program = make_program(config)
     first = jax.jit(program.init)(jax.random.key(0))
     last, _ = jax.jit(make_train(config))(jax.random.key(0))
-    before, after = (
-        jnp.mean(program.evaluate(run, jax.random.key(1)).results["outcome"] == 0) for run in (first, last)
-    )
+    evaluate = jax.jit(lambda run: jnp.mean(program.evaluate(run, jax.random.key(1)).results["outcome"] == 0))
+    before, after = evaluate(first), evaluate(last)
     assert float(before) < 0.1 and float(after) > 0.9
 
 

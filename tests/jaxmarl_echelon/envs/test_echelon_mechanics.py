@@ -353,12 +353,15 @@ def test_legs_slow_down_and_never_heal():
     assert battle.mechs.position[19, 0, 2] == pytest.approx(1.0, abs=1e-5)
 
 
+materials = jax.jit(material_at)
+
+
 def cells_of(battle, index, low, high):
     """Materials of a box of cells after one substep."""
-    overlay = jax.tree.map(lambda v: jnp.asarray(v[index]), battle.overlay)
+    overlay = jax.tree.map(lambda v: v[index], battle.overlay)
     terrain = Terrain(arena().bank.voxels, battle.map_index[index], overlay)
     cells = np.stack(np.meshgrid(*map(np.arange, low, high), indexing="ij"), -1)
-    return np.asarray(material_at(terrain, cells))
+    return np.asarray(materials(terrain, cells))
 
 
 def test_wreck_of_a_medium():
@@ -393,7 +396,8 @@ def test_wrecks_block_from_the_substep_in_which_mechs_die():
     commands = told({"primary": 1}, {}, {}, {"forward": 1})
     apart = run(start, commands)
     assert apart.tally.died[0].tolist() == [False, False, True, False]
-    whole = replace(arena(), substeps=20).decide(jax.random.key(0), start[0], jnp.asarray(commands), start[1])
+    decide = jax.jit(replace(arena(), substeps=20).decide)
+    whole = decide(jax.random.key(0), start[0], commands, start[1])
     assert whole.mechs.position[3, 0] > 16.0
     np.testing.assert_allclose(whole.mechs.position, apart.mechs.position[19], atol=1e-5)
     np.testing.assert_array_equal(whole.overlay.debris, apart.overlay.debris[19])
@@ -423,19 +427,20 @@ def test_five_missiles_at_one_point_break_whatever_one_of_them_reaches(name):
     room = OmegaConf.load(CONF / f"{name}.yaml").damaged
     rock = voxel_bank([np.full((12, 12, 12), SOLID, np.uint8)])
     terrain = Terrain(rock, jnp.int32(0), no_overlay((12, 12, 12), pages=9, damaged=room))
-    start, params = alone(MEDIUM)
-    mechs, nobody = start.mechs, jnp.zeros(4, bool)
+    start, params = jax.device_get(alone(MEDIUM))
+    mechs, nobody = start.mechs, np.zeros(4, bool)
+    missile = np.arange(16).reshape(4, 4) == 2
     impacts = Impacts(
-        kind=jnp.full((4, 4), NOBODY).at[0, 2].set(MISSILE),
-        point=jnp.zeros((4, 4, 3)).at[0, 2].set(6.5),
-        cell=jnp.zeros((4, 4, 3), jnp.int32),
-        struck=jnp.zeros((4, 4), bool),
+        kind=np.where(missile, MISSILE, NOBODY).astype(np.int32),
+        point=np.where(missile[..., None], [6.5] * 3, 0.0).astype(np.float32),
+        cell=np.zeros((4, 4, 3), np.int32),
+        struck=np.zeros((4, 4), bool),
     )
-    ground = ground_around(terrain, mechs.position, 1)
     team = np.repeat(np.arange(2), 2)
 
     @jax.jit
     def explode(overlay):
+        ground = ground_around(terrain, mechs.position, 1)
         scene = scene_of(terrain._replace(overlay=overlay), team, params)
         return settle(scene, ground, mechs, nobody, nobody, impacts)[0]
 
@@ -446,7 +451,7 @@ def test_five_missiles_at_one_point_break_whatever_one_of_them_reaches(name):
     cells = np.stack(np.meshgrid(*[np.arange(12)] * 3, indexing="ij"), -1)
     near = ((cells + 0.5 - 6.5) ** 2).sum(-1) <= 2.5**2
     assert near.sum() == 81
-    left = np.asarray(material_at(terrain._replace(overlay=overlay), cells))
+    left = np.asarray(materials(terrain._replace(overlay=overlay), cells))
     np.testing.assert_array_equal(left == AIR, near)
 
 

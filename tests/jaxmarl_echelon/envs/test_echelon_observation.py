@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from echelon_battles import chassis_of, make_battle, make_mechs, make_params, make_state, quiet_tally
+from echelon_battles import make_battle, make_mechs, make_params, make_state, quiet_tally
 
 from jaxmarl_echelon.envs.echelon import contacts as contacts_lib
 from jaxmarl_echelon.envs.echelon.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
 from jaxmarl_echelon.envs.echelon.layout import CONTACT_FIELDS, make_layout
 from jaxmarl_echelon.envs.echelon.observation import Place, Senses, observe, pack_board
+from jaxmarl_echelon.envs.echelon.scene import chassis_of
 from jaxmarl_echelon.envs.echelon.tables import (
     AUTOCANNON,
     FLAMER,
@@ -33,39 +34,39 @@ ZONE = (30.0, 20.0, 6.0)
 
 def sides_of(teams, classes, packs=None):
     packs = [0] * len(teams) if packs is None else packs
-    return Sides(*(jnp.asarray(row, jnp.int32) for row in (teams, packs, classes)))
+    return Sides(*(np.asarray(row, np.int32) for row in (teams, packs, classes)))
 
 
 def make_senses(size, **changes):
     """Sensors that miss nothing and hear nothing."""
-    everything = jnp.ones((size, size), bool)
-    senses = Senses(everything, everything, jnp.ones(size), jnp.zeros(size), jnp.zeros((size, 4)))
+    everything, zero = np.ones((size, size), bool), np.zeros(size, np.float32)
+    senses = Senses(everything, everything, zero + 1, zero, np.zeros((size, 4), np.float32))
     return senses._replace(**changes)
 
 
 def make_place(occupancy=None):
-    occupancy = jnp.zeros((1, 40, 40), bool) if occupancy is None else occupancy
-    telemetry = jnp.linspace(0.0, 1.0, 256).reshape(16, 16)
-    return Place(jnp.array(ZONE), occupancy, telemetry, jnp.int32(0), (40, 40, 20))
+    occupancy = np.zeros((1, 40, 40), bool) if occupancy is None else occupancy
+    telemetry = np.linspace(0.0, 1.0, 256, dtype=np.float32).reshape(16, 16)
+    return Place(np.float32(ZONE), occupancy, telemetry, np.int32(0), (40, 40, 20))
 
 
 @partial(jax.jit, static_argnums=(2, 3))
 def see(state, params, teams, layout, senses, place):
     sides = Sides(jnp.asarray(teams, jnp.int32), params.pack, params.classes)
     place = place._replace(size=(40, 40, 20))
-    return observe(layout, state, params, sides, chassis_of(params.classes), senses, place)
+    flat, contacts = observe(layout, state, params, sides, chassis_of(params), senses, place)
+    return layout.split(flat), contacts
 
 
 def look(state, params, teams, senses=None, place=None):
     """Blocks of all mechs' observations, and the contacts."""
     layout = make_layout(5)
     senses = make_senses(len(teams)) if senses is None else senses
-    flat, contacts = see(state, params, tuple(teams), layout, senses, place or make_place())
-    return layout.split(flat), contacts
+    return see(state, params, tuple(teams), layout, senses, place or make_place())
 
 
 def own(blocks, field, mech=0):
-    return float(blocks["self"][mech, make_layout(5).index("self", field)])
+    return float(np.asarray(blocks["self"])[mech, make_layout(5).index("self", field)])
 
 
 def test_layout_is_the_spec_s_with_the_own_heading_added():
@@ -179,14 +180,7 @@ def test_contacts_agree_with_sorting_on_random_scenes():
         visible = generator.random((size, size)) < 0.8
         offset = (position[None] - position[:, None]).astype(np.float32)
         sort, only = generator.integers(0, 3, size), generator.random(size) < 0.3
-        got = CHOOSE(
-            jnp.asarray(visible),
-            jnp.asarray(offset),
-            jnp.asarray(hp),
-            sides_of(teams, classes),
-            jnp.asarray(sort),
-            jnp.asarray(only),
-        )
+        got = np.asarray(CHOOSE(visible, offset, hp, sides_of(teams, classes), sort, only))
         bigness = np.array([1, 1, 2, 3])
         for viewer in range(size):
             key = (np.zeros(size), -bigness[classes], hp)[sort[viewer]]
@@ -200,9 +194,10 @@ def test_contacts_agree_with_sorting_on_random_scenes():
 
 
 def test_messages_reach_the_own_pack_of_the_living_only():
-    said = jnp.arange(5 * 8, dtype=jnp.float32).reshape(5, 8) + 1
+    said = np.arange(5 * 8, dtype=np.float32).reshape(5, 8) + 1
     sides = sides_of([0, 0, 0, 1, 1], [SCOUT] * 5, packs=[0, 0, 1, 0, 0])
-    board = pack_board(said, jnp.array([True, True, True, True, False]), sides, 3)
+    show = jax.jit(pack_board, static_argnums=3)
+    board = np.asarray(show(said, np.array([True, True, True, True, False]), sides, 3))
     assert (board[0, :2] == said[:2]).all() and (board[1] == board[0]).all()
     assert (board[0, 2] == 0).all()
     assert (board[2, 0] == said[2]).all() and (board[2, 1:] == 0).all()

@@ -1,7 +1,5 @@
 """What must hold in every battle, whatever the mechs are told."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +17,7 @@ from physics.voxels import DEBRIS_FIELD, DIRT, FOLIAGE, GLASS, LAVA, SOLID, WATE
 SIZE = (40, 40, 20)
 TEAMS = (5, 5)
 CLASSES = [3, 2, 2, 1, 0] * 2
-BATTLES, DECISIONS = 48, 60
+BATTLES, DECISIONS = 24, 60
 _SPAN = np.arange(12)
 
 
@@ -210,9 +208,10 @@ def test_equal_keys_give_equal_battles(battles, history):
 
 def test_starts_in_the_corners(simulation, params):
     keys = jax.random.split(jax.random.key(0), 200)
-    battles = jax.jit(jax.vmap(simulation.start, (0, 0, None)))(keys, jnp.arange(200) % 6, params)
+    start = jax.jit(jax.vmap(simulation.start, (0, 0, None)))
+    starts = jax.device_get(start(keys, np.arange(200, dtype=np.int32) % 6, params))
     corners = np.asarray(simulation.bank.corners)[np.arange(200) % 6][:, simulation.team]
-    position, size = np.asarray(battles.mechs.position), np.asarray(chassis_of(params).size)
+    position, size = starts.mechs.position, np.asarray(chassis_of(params).size)
     far = np.stack([corners & 1, corners >> 1], -1) == 1
     inset = np.where(far, 40 - position[..., :2], position[..., :2]) - size[:, :2] / 2
     place = 2 + 3.5 * np.stack([np.arange(10) % 5, np.zeros(10)], -1)
@@ -221,15 +220,5 @@ def test_starts_in_the_corners(simulation, params):
     assert (np.abs(shift[:, [0, 5]]) < 1e-4).all() and shift[:, 1].std() > 0.05
     np.testing.assert_allclose(position[..., 2], np.broadcast_to(size[:, 2] / 2, (200, 10)), atol=1e-6)
     to = np.array([20.0, 20.0]) - position[..., :2]
-    error = np.asarray(battles.mechs.yaw) - np.arctan2(to[..., 1], to[..., 0])
+    error = starts.mechs.yaw - np.arctan2(to[..., 1], to[..., 0])
     assert np.abs(np.arctan2(np.sin(error), np.cos(error))).max() < 0.15 + 1e-4
-
-
-def test_static_terrain_stays_as_it_is(simulation, params):
-    static = dataclasses.replace(simulation, pages=0, substeps=2)
-    keys = jax.random.split(jax.random.key(0), 3)
-    start = jax.jit(jax.vmap(static.start, (0, 0, None)))(keys, jnp.arange(3), params)
-    dying = start.replace(mechs=start.mechs.replace(hp=start.mechs.hp.at[:, 0].set(0.0)))
-    after = jax.jit(jax.vmap(static.decide, (0, 0, None, None)))(keys, dying, jnp.ones((10, 26)), params)
-    assert after.tally.died[:, 0].all() and after.overlay.gone.size == 0
-    assert jax.tree.all(jax.tree.map(lambda v: jnp.isfinite(v).all(), after))

@@ -57,14 +57,15 @@ def equal(a, b):
 def test_true_final_observation_and_next_observation_are_both_kept():
     env = probes.DelayedReward()
     episodes, (transition, acted_on, _) = run(env, jax.random.key(0), fixed(env), 3, 4)
+    time = jax.jit(lambda episodes: episodes.time)(episodes)
     assert transition.time.obs[ROLE][..., 0, 0].tolist() == [[1] * 3] * 4
     assert acted_on.obs[ROLE][..., 0, 0].tolist() == [[0] * 3, [1] * 3] * 2
     assert transition.time.info["clock"].tolist() == [[1] * 3, [2] * 3] * 2
     assert transition.time.terminated[ROLE][..., 0].tolist() == [[False] * 3, [True] * 3] * 2
     assert not transition.time.truncated[ROLE].any()
-    assert not acted_on.over.any() and not episodes.time.over.any()
+    assert not acted_on.over.any() and not time.over.any()
     assert transition.reset_next.tolist() == [[False] * 3, [True] * 3] * 2
-    assert episodes.time.info["clock"].tolist() == [0] * 3
+    assert time.info["clock"].tolist() == [0] * 3
 
 
 def test_time_limits_are_reported_as_truncation_only():
@@ -128,23 +129,43 @@ def test_the_dead_do_not_act_and_their_rewards_count_nowhere():
     np.testing.assert_array_equal(returns, chosen)
 
 
-@pytest.mark.parametrize("where", ["state", "obs", "reward", "info"])
-def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
-    env, sick = probes.Poison(where), 1
-    draw = fixed(env)
+class Anywhere(probes.Poison):
+    """Poisoned in one of the places: `params["place"]` is its number."""
+
+    places = ("state", "obs", "reward", "info")
+
+    def default_params(self):
+        return super().default_params() | {"place": np.int32(0)}
+
+    def disturb(self, state, time, params):
+        for number, where in enumerate(self.places):
+            poison = jnp.where(params["place"] == number, params["poison"], -1)
+            state, time = probes.Poison(where).disturb(state, time, params | {"poison": poison})
+        return state, time
+
+
+SICK = 1
+
+
+@jax.jit
+def played(place, poison):
+    """Three environments, the second of which is poisoned, and their transitions."""
+    env = Anywhere()
+    draw = fixed(env, place=place)
 
     def advance(episodes, key):
         return step(env, key, episodes, act(env, key, episodes), draw)
 
-    @jax.jit
-    def play(poison):
-        episodes = start(env, jax.random.key(0), draw, 3)
-        poisons = jnp.full(3, -1).at[sick].set(poison)
-        drawn = Drawn(episodes.params | {"poison": poisons}, episodes.tags)
-        episodes = episodes.replace(drawn=rows(drawn))
-        return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
+    episodes = start(env, jax.random.key(0), draw, 3)
+    poisons = jnp.where(np.arange(3) == SICK, poison, -1)
+    episodes = episodes.replace(drawn=rows(Drawn(episodes.params | {"poison": poisons}, episodes.tags)))
+    return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
 
-    (healthy_end, healthy), (end, transition) = jax.tree.map(np.asarray, (play(-1), play(2)))
+
+@pytest.mark.parametrize("where", Anywhere.places)
+def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
+    sick, place = SICK, np.int32(Anywhere.places.index(where))
+    (healthy_end, healthy), (end, transition) = jax.device_get([played(place, np.int32(x)) for x in (-1, 2)])
     others = np.array([0, 2])
     assert equal(*(jax.tree.map(lambda x: x[:, others], played) for played in (transition, healthy)))
     assert equal(*(jax.tree.map(lambda x: x[others], episodes) for episodes in (end, healthy_end)))
@@ -213,7 +234,7 @@ def test_chunk_size_never_changes_a_bit(chunk):
 
 def test_seeds_under_vmap_equal_single_runs_bit_for_bit():
     keys = jax.random.split(jax.random.key(11), 3)
-    together = jax.jit(jax.vmap(lambda key: run(RAGGED, key, RAGGED_DRAW, 7, 12)))(keys)
+    together = jax.device_get(jax.jit(jax.vmap(lambda key: run(RAGGED, key, RAGGED_DRAW, 7, 12)))(keys))
     for i, key in enumerate(keys):
         alone = run(RAGGED, key, RAGGED_DRAW, 7, 12)
         assert equal(jax.tree.map(lambda x, i=i: x[i], together), alone)
@@ -274,9 +295,13 @@ def test_an_info_key_that_only_steps_have_is_refused():
             return state, time.replace(info=time.info | {"speed": jnp.float32(1)})
 
     env = Talkative()
-    episodes = start(env, jax.random.key(0), fixed(env), 2)
+
+    def play(key):
+        episodes = start(env, key, fixed(env), 2)
+        return step(env, key, episodes, act(env, key, episodes), fixed(env))
+
     with pytest.raises(ValueError, match=r"info\['speed'\] is unexpected"):
-        step(env, jax.random.key(0), episodes, act(env, jax.random.key(0), episodes), fixed(env))
+        jax.eval_shape(play, jax.random.key(0))
 
 
 def test_mistakes_are_named():
@@ -303,13 +328,14 @@ def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
     def broken_off():
         running = start(env, jax.random.key(0), fixed(env), 4)
         actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
-        return step(env, jax.random.key(1), running, actions, fixed(env), cut=jnp.asarray(cut))
+        after, transition = step(env, jax.random.key(1), running, actions, fixed(env), cut=jnp.asarray(cut))
+        return after.running.tree.sums.length, after.env.clock, transition
 
-    after, transition = broken_off()
+    length, clock, transition = broken_off()
     np.testing.assert_array_equal(transition.time.truncated[probes.ROLE][:, 0], cut)
     assert not transition.time.terminated[probes.ROLE].any()
     np.testing.assert_array_equal(transition.reset_next, cut)
     assert not np.any(transition.finished.mask) and not np.any(transition.quarantined)
     assert np.all(transition.acted[probes.ROLE])
-    np.testing.assert_array_equal(after.running.tree.sums.length, np.where(cut, 0, 1))
-    np.testing.assert_array_equal(after.env.clock, np.where(cut, 0, 1))
+    np.testing.assert_array_equal(length, np.where(cut, 0, 1))
+    np.testing.assert_array_equal(clock, np.where(cut, 0, 1))

@@ -1,5 +1,6 @@
 """The adversarial F110 task: spawns, speed lock, outcomes, rewards and the scripted defender."""
 
+import functools
 import itertools
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from evaluation_starts import check_starts_differ
+from evaluation_starts import EPISODES, begins, check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -17,25 +18,27 @@ from jaxmarl_echelon.envs.f110 import outcomes, spawns
 from jaxmarl_echelon.envs.f110.observation import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
-from jaxmarl_echelon.training.evaluation import evaluation_params, start
+from jaxmarl_echelon.training.evaluation import evaluation_params
 from physics.centerline import centerline_from_points
 from physics.gridmap import OccupancyMap
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
+load = functools.cache(OmegaConf.load)
 BATCH = 12
+# Decisions in a row that tests play: as many as one program has.
+STRETCH = 120
 X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
 
 
-def start_states(env, params, episodes):
-    """The cars' states `[N, 2, 7]` at the starts of an evaluation's episodes."""
-    begin = jax.jit(lambda k, p: start(env, k, evaluation_params(env, p, episodes))[0].tree[0].cars.state)
-    return np.asarray(begin(jax.random.key(3), params))
+def start_states(env, params, key=3):
+    """The cars' states `[EPISODES, 2, 7]` at the starts of an evaluation's episodes."""
+    return np.asarray(begins(env, EPISODES)(jax.random.key(key), params)[0].cars.state)
 
 
 def build(reward="gaplock_full", **changes):
     """The environment as configured, with some values changed."""
-    node = OmegaConf.merge(OmegaConf.load(CONF / "env" / "f110.yaml"), changes)
-    paid = instantiate(OmegaConf.load(CONF / "reward" / f"{reward}.yaml"), _convert_="all")
+    node = OmegaConf.merge(load(CONF / "env" / "f110.yaml"), changes)
+    paid = instantiate(load(CONF / "reward" / f"{reward}.yaml"), _convert_="all")
     return instantiate(node, _partial_=True)(reward=paid)
 
 
@@ -44,16 +47,26 @@ def env():
     return build(spawns="all", lidar_beams=54)
 
 
+def tiled(params):
+    """The parameters of BATCH environments."""
+    return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], BATCH, axis=0), params)
+
+
 @pytest.fixture(scope="module")
 def batch(env):
     """A standstill start at every batch index, as `(params, reset)` of BATCH environments."""
-    params = env.default_params().replace(speed_range=jnp.zeros(2), lock_steps=jnp.int32(0))
-    params = jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *jnp.shape(x))), params)
-    return params, jax.jit(jax.vmap(env.reset))
+    params = env.default_params().replace(speed_range=np.zeros(2, np.float32), lock_steps=np.int32(0))
+    return tiled(params), jax.jit(jax.vmap(env.reset))
 
 
 @pytest.fixture(scope="module")
-def rollout(env):
+def moves(env):
+    """The step, which is traced once for all programs that take it."""
+    return jax.jit(env.step)
+
+
+@pytest.fixture(scope="module")
+def rollout(env, moves):
     """Plays BATCH episodes: constant attackers against the defender's script; `[T, BATCH]` records."""
     ftg = env.scripts["ftg"]
 
@@ -62,32 +75,44 @@ def rollout(env):
         keys = jax.random.split(key, BATCH)
         memory, action = jax.vmap(ftg.act)(keys, memory, state, params)
         actions = {"attacker": commands[:, None], "defender": action}
-        moved, time = jax.vmap(env.step)(keys, state, actions, params)
+        moved, time = jax.vmap(moves)(keys, state, actions, params)
         state = where_batch(over, state, moved)
         record = {"cars": state.cars.state, "step": state.step, "outcome": state.outcome}
         return (state, memory, over | time.over), record
 
     @jax.jit
-    def play(key, state, params, commands):
-        memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *x.shape)), ftg.init())
-        start = (state, memory, jnp.zeros(BATCH, bool))
-        step = partial(decide, params=params, commands=commands)
-        return jax.lax.scan(step, start, jax.random.split(key, 600))[1]
+    def stretch(keys, carry, params, commands):
+        return jax.lax.scan(partial(decide, params=params, commands=commands), carry, keys)
+
+    def play(key, state, params, decisions):
+        memory = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], BATCH, axis=0), ftg.init())
+        carry, records = (state, memory, np.zeros(BATCH, bool)), []
+        commands = np.zeros((BATCH, 2), np.float32)
+        for keys in jax.random.split(key, (decisions // STRETCH, STRETCH)):
+            carry, record = stretch(keys, carry, params, commands)
+            records.append(jax.device_get(record))
+        return jax.tree.map(lambda *rows: np.concatenate(rows), *records)
 
     return play
 
 
 @pytest.fixture(scope="module")
-def step(env):
-    return jax.jit(jax.vmap(env.step))
+def step(moves):
+    return jax.jit(jax.vmap(moves))
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """The environment on three maps, the second of which is never drawn."""
+    return build(map=["line2", "track:0", "track:1"], map_weights=[1.0, 0.0, 1.0], lidar_beams=16)
 
 
 def put(state, car, rows, **values):
     """Overwrites parts of a car's state in some batch rows."""
     names = {"x": X, "y": Y, "v": SPEED, "psi": YAW}
-    physical = state.cars.state
+    physical = np.array(state.cars.state)
     for name, value in values.items():
-        physical = physical.at[rows, car, names[name]].set(value)
+        physical[rows, car, names[name]] = value
     return state.replace(cars=state.cars.replace(state=physical))
 
 
@@ -97,7 +122,7 @@ def where_batch(mask, new, old):
 
 
 def on_task(params, tasks):
-    return params.replace(spawn_weights=jax.nn.one_hot(jnp.asarray(tasks), len(spawns.BUILT_IN)))
+    return params.replace(spawn_weights=np.eye(len(spawns.BUILT_IN), dtype=np.float32)[np.asarray(tasks)])
 
 
 def test_keeps_the_contract():
@@ -160,7 +185,7 @@ def test_both_cars_start_at_the_spawn_speed(batch):
     params, reset = batch
     state, time = reset(
         jax.random.split(jax.random.key(1), BATCH),
-        params.replace(speed_range=jnp.tile(jnp.array([0.1, 0.4]), (BATCH, 1))),
+        params.replace(speed_range=np.tile(np.float32([0.1, 0.4]), (BATCH, 1))),
     )
     speeds = np.asarray(state.cars.state[..., SPEED])
     np.testing.assert_array_equal(speeds[:, ATTACKER], speeds[:, DEFENDER])
@@ -172,17 +197,17 @@ def test_both_cars_start_at_the_spawn_speed(batch):
 
 def test_lock_holds_the_named_car_for_its_physics_steps(batch, rollout):
     params, reset = batch
-    locked = jnp.array([[False, True], [True, False], [True, True], [False, False]] * 3)
+    locked = np.array([[False, True], [True, False], [True, True], [False, False]] * 3)
     params = params.replace(
-        speed_range=jnp.full((BATCH, 2), 0.44),
-        lock_steps=jnp.full(BATCH, 50, jnp.int32),
+        speed_range=np.full((BATCH, 2), 0.44, np.float32),
+        lock_steps=np.full(BATCH, 50, np.int32),
         locked=locked,
     )
     params = on_task(params, [0] * BATCH)
     state, _ = reset(jax.random.split(jax.random.key(2), BATCH), params)
-    speeds = np.asarray(rollout(jax.random.key(3), state, params, jnp.zeros((BATCH, 2)))["cars"])[..., SPEED]
+    speeds = rollout(jax.random.key(3), state, params, STRETCH)["cars"][..., SPEED]
     held, after = speeds[:25], speeds[25:40]
-    for row, cars in enumerate(np.asarray(locked)):
+    for row, cars in enumerate(locked):
         for car in (ATTACKER, DEFENDER):
             assert np.all(held[:, row, car] == np.float32(0.44)) == cars[car]
     attacker = after[:, 1, ATTACKER]
@@ -212,20 +237,20 @@ def test_every_outcome_from_a_state_built_for_it(env, batch, step):
     rows = dict(running=0, timeout=1, cut=2, self_crash=3, target_crash=4, collision=5, both_walls=6,
                 idle_stop=7, target_finish=8, finish_and_crash=9, late_and_crash=10, moving=11)  # fmt: skip
     wall = 0.575 - 0.16
-    nearly_late = jnp.zeros(BATCH, jnp.int32).at[jnp.array([1, 2, 10])].set(1498)
+    nearly_late = np.where(np.isin(np.arange(BATCH), (1, 2, 10)), 1498, 0).astype(np.int32)
     params = on_task(params, [0] * BATCH).replace(
-        timeout_terminal=params.timeout_terminal.at[rows["cut"]].set(False),
-        idle_decisions=params.idle_decisions.at[rows["idle_stop"]].set(1),
+        timeout_terminal=np.where(np.arange(BATCH) == rows["cut"], False, params.timeout_terminal),
+        idle_decisions=np.where(np.arange(BATCH) == rows["idle_stop"], np.int32(1), params.idle_decisions),
     )
     state, before = reset(jax.random.split(jax.random.key(4), BATCH), params)
     state = state.replace(step=nearly_late)
-    state = put(state, ATTACKER, jnp.array([3, 6, 9]), y=wall, psi=jnp.pi / 2, v=0.9)
-    state = put(state, DEFENDER, jnp.array([4, 6, 9, 10]), y=wall, psi=jnp.pi / 2, v=0.9)
+    state = put(state, ATTACKER, [3, 6, 9], y=wall, psi=np.pi / 2, v=0.9)
+    state = put(state, DEFENDER, [4, 6, 9, 10], y=wall, psi=np.pi / 2, v=0.9)
     state = put(state, ATTACKER, rows["collision"], x=-46.769 + 0.3, y=-0.7, psi=0.0)
-    state = put(state, DEFENDER, jnp.array([8]), x=45.735, v=0.9)
+    state = put(state, DEFENDER, 8, x=45.735, v=0.9)
     # Over the line in the first of the decision's two steps, into the wall in the second.
     state = put(state, DEFENDER, rows["finish_and_crash"], x=45.7385, y=0.37, psi=1.0)
-    ahead = {"attacker": jnp.tile(jnp.array([0.0, 0.9]), (BATCH, 1, 1))}
+    ahead = {"attacker": np.tile(np.float32([0.0, 0.9]), (BATCH, 1, 1))}
     actions = ahead | {"defender": ahead["attacker"]}
     _, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
 
@@ -252,8 +277,8 @@ def test_car_that_touches_a_wall_stops_one_step_before_it(batch, step):
     params, reset = batch
     params = on_task(params, [0] * BATCH)
     state, _ = reset(jax.random.split(jax.random.key(4), BATCH), params)
-    state = put(state, ATTACKER, jnp.arange(BATCH), y=0.575 - 0.1601, psi=jnp.pi / 2, v=0.9)
-    actions = {role: jnp.tile(jnp.array([0.0, 0.9]), (BATCH, 1, 1)) for role in ("attacker", "defender")}
+    state = put(state, ATTACKER, np.arange(BATCH), y=0.575 - 0.1601, psi=np.pi / 2, v=0.9)
+    actions = {role: np.tile(np.float32([0.0, 0.9]), (BATCH, 1, 1)) for role in ("attacker", "defender")}
     after, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
     assert np.all(np.asarray(time.info["outcome"]) == outcomes.SELF_CRASH)
     np.testing.assert_array_equal(after.cars.state[:, ATTACKER, :3], state.cars.state[:, ATTACKER, :3])
@@ -278,15 +303,15 @@ def test_defender_alone_keeps_clear_of_the_walls(batch, rollout):
     farthest = [False, False, False, True, True, False] * 2
     params = params.replace(
         ftg=params.ftg.replace(
-            steering_gain=jnp.array(gains), bubble_radius=jnp.array(bubbles), farthest=jnp.array(farthest)
+            steering_gain=np.float32(gains), bubble_radius=np.float32(bubbles), farthest=np.array(farthest)
         )
     )
     state, _ = reset(jax.random.split(jax.random.key(6), BATCH), params)
-    state = put(state, ATTACKER, jnp.arange(BATCH), x=40.0)
-    record = rollout(jax.random.key(7), state, params, jnp.zeros((BATCH, 2)))
-    assert np.all(np.asarray(record["outcome"]) == outcomes.RUNNING)
-    cars = np.asarray(record["cars"])
-    assert np.all(np.asarray(record["step"])[-1] == 1200)
+    state = put(state, ATTACKER, np.arange(BATCH), x=40.0)
+    record = rollout(jax.random.key(7), state, params, 5 * STRETCH)
+    assert np.all(record["outcome"] == outcomes.RUNNING)
+    cars = record["cars"]
+    assert np.all(record["step"][-1] == 1200)
     np.testing.assert_allclose(cars[-1, :, DEFENDER, X] + 46.769, 5.6, atol=0.25)
     np.testing.assert_allclose(cars[-100:, :, DEFENDER, SPEED].mean(0), 0.48, atol=0.02)
 
@@ -295,13 +320,15 @@ def test_parked_attacker_dead_ahead_is_rammed(batch, rollout):
     params, reset = batch
     params = on_task(params, [2] * BATCH)
     params = params.replace(
-        ftg=params.ftg.replace(steering_gain=jnp.full(BATCH, 0.35), bubble_radius=jnp.full(BATCH, 3.0)),
-        lidar_noise=jnp.where(jnp.arange(BATCH) < 2, 0.0, 0.01),
+        ftg=params.ftg.replace(
+            steering_gain=np.full(BATCH, 0.35, np.float32), bubble_radius=np.full(BATCH, 3.0, np.float32)
+        ),
+        lidar_noise=np.where(np.arange(BATCH) < 2, 0.0, 0.01).astype(np.float32),
     )
     state, _ = reset(jax.random.split(jax.random.key(8), BATCH), params)
-    record = rollout(jax.random.key(9), state, params, jnp.zeros((BATCH, 2)))
-    assert np.all(np.asarray(record["outcome"])[-1] == outcomes.COLLISION)
-    steps = np.asarray(record["step"])[-1]
+    record = rollout(jax.random.key(9), state, params, STRETCH)
+    assert np.all(record["outcome"][-1] == outcomes.COLLISION)
+    steps = record["step"][-1]
     assert np.all((steps >= 222) & (steps <= 236)), steps
 
 
@@ -309,7 +336,7 @@ def test_same_key_same_bits_and_other_key_other_noise(batch, step):
     params, reset = batch
     keys = jax.random.split(jax.random.key(10), BATCH)
     state, _ = reset(keys, params)
-    actions = {role: jnp.full((BATCH, 1, 2), 0.1) for role in ("attacker", "defender")}
+    actions = {role: np.full((BATCH, 1, 2), 0.1, np.float32) for role in ("attacker", "defender")}
     first, again = step(keys, state, actions, params), step(keys, state, actions, params)
     jax.tree.map(np.testing.assert_array_equal, first, again)
     other = step(jax.random.split(jax.random.key(11), BATCH), state, actions, params)
@@ -319,16 +346,21 @@ def test_same_key_same_bits_and_other_key_other_noise(batch, step):
     assert np.mean(scan[:, 0, :10] != scan[:, 1, :10]) > 0.9
 
 
-def test_one_long_decision_pays_what_two_short_ones_pay(env):
+def test_one_long_decision_pays_what_two_short_ones_pay(env, batch, step):
+    """All environments of the batch play the same."""
     short = build(spawns="all", lidar_beams=54, action_repeat=1)
-    params = env.default_params().replace(lidar_noise=jnp.float32(0.0), spawn_weights=jax.nn.one_hot(2, 6))
+    params = env.default_params().replace(
+        lidar_noise=np.float32(0.0), spawn_weights=np.eye(6, dtype=np.float32)[2]
+    )
     key = jax.random.key(12)
-    state, _ = jax.jit(env.reset)(key, params)
-    action = {"attacker": jnp.array([[0.3, 0.6]]), "defender": jnp.array([[-0.2, 0.5]])}
-    long_state, long = jax.jit(env.step)(key, state, action, params)
-    step = jax.jit(short.step)
-    middle, one = step(key, state, action, params)
-    short_state, two = step(key, middle, action, params)
+    keys = jax.random.wrap_key_data(np.repeat(jax.random.key_data(key)[None], BATCH, axis=0))
+    begun, _ = batch[1](keys, tiled(params))
+    action = {"attacker": np.float32([[0.3, 0.6]]), "defender": np.float32([[-0.2, 0.5]])}
+    moved = step(keys, begun, tiled(action), tiled(params))
+    state, long_state, long = jax.tree.map(lambda x: x[0], jax.device_get((begun, *moved)))
+    short_step = jax.jit(short.step)
+    middle, one = short_step(key, state, action, params)
+    short_state, two = short_step(key, middle, action, params)
     np.testing.assert_allclose(long_state.cars.state, short_state.cars.state, atol=1e-6)
     assert int(long_state.step) == int(short_state.step) == 2
     for name in ("step", "heading", "speed", "pinch", "pressure", "distance", "turn"):
@@ -337,10 +369,9 @@ def test_one_long_decision_pays_what_two_short_ones_pay(env):
     assert float(long.info["reward/step"]) == pytest.approx(-0.002)
 
 
-def test_maps_mix_within_one_batch():
-    env = build(map=["line2", "track:0", "track:1"], map_weights=[1.0, 0.0, 1.0], lidar_beams=16)
-    params = env.default_params()
-    state, time = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(13), 64), params)
+def test_maps_mix_within_one_batch(mixed):
+    reset = jax.jit(jax.vmap(mixed.reset, (0, None)))
+    state, time = reset(jax.random.split(jax.random.key(13), 64), mixed.default_params())
     drawn = np.asarray(state.map_index)
     assert set(drawn.tolist()) == {0, 2}
     np.testing.assert_array_equal(time.info["map"], drawn)
@@ -379,9 +410,9 @@ def test_own_spawn_points(env):
 
 def test_evaluation_goes_round_the_spawn_points(env):
     params = env.default_params().replace(
-        spawn_weights=jnp.array([1.0, 0, 2.0, 0, 0, 1.0]), speed_range=jnp.array([0.1, 0.3])
+        spawn_weights=np.float32([1.0, 0, 2.0, 0, 0, 1.0]), speed_range=np.float32([0.1, 0.3])
     )
-    chosen = jax.jit(jax.vmap(env.evaluation_params, (None, 0)))(params, jnp.arange(6))
+    chosen = jax.jit(jax.vmap(env.evaluation_params, (None, 0)))(params, np.arange(6, dtype=np.int32))
     assert np.asarray(chosen.spawn_weights).argmax(1).tolist() == [0, 2, 5, 0, 2, 5]
     speeds = np.array([0.1, 0.2, 0.3] * 2)
     np.testing.assert_allclose(chosen.speed_range, np.stack([0.95 * speeds, 1.05 * speeds], -1), atol=1e-6)
@@ -392,7 +423,7 @@ def test_evaluation_without_jitter_starts_where_the_original_does(env, given):
     plain, jittered = (env.task_params(change) for change in ({"evaluation_jitter": given}, {}))
     speeds = evaluation_params(env, plain, 12).speed_range
     np.testing.assert_array_equal(speeds, np.float32(0.44))
-    fixed, apart = (start_states(env, params, 12) for params in (plain, jittered))
+    fixed, apart = (start_states(env, params) for params in (plain, jittered))
     table = np.asarray(env.spawns.poses)[0, 0]
     for row, state in enumerate(fixed):
         np.testing.assert_array_equal(state[:, [X, Y, YAW]], table[row % 6])
@@ -408,22 +439,22 @@ def test_no_two_evaluation_episodes_start_alike(env, changes):
 
 
 def test_an_evaluation_from_standstill_stands_still(env):
-    states = start_states(env, env.task_params({"spawn_speed": 0.0}), 12)
+    states = start_states(env, env.task_params({"spawn_speed": 0.0}))
     np.testing.assert_array_equal(states[..., SPEED], 0.0)
 
 
 def test_however_large_the_jitter_no_evaluation_starts_in_a_wall_or_in_a_car(env):
     params = env.task_params({"evaluation_jitter": [1.0, 3.0, 0.0], "spawns": "all"})
-    poses = start_states(env, params, 120)[..., [X, Y, YAW]]
+    poses = np.concatenate([start_states(env, params, key) for key in range(5)])[..., [X, Y, YAW]]
     clear = jax.jit(jax.vmap(lambda pose: env.simulation.clear(pose, 0, params, 0.0)))
     assert np.all(clear(poses))
     assert len(np.unique(poses[:, ATTACKER], axis=0)) > 100
 
 
 @pytest.mark.parametrize("jitter", [0, [0.02, 0.03, 0.04]])
-def test_training_starts_apart_only_if_asked_to(env, jitter):
+def test_training_starts_apart_only_if_asked_to(env, batch, jitter):
     params = env.task_params({"pose_jitter": jitter, "evaluation_jitter": 0})
-    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), BATCH), params)
+    state, _ = batch[1](jax.random.split(jax.random.key(0), BATCH), tiled(params))
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
     points = np.asarray(env.spawns.poses)[0, 0, np.asarray(state.spawn)]
     if jitter == 0:
@@ -433,9 +464,8 @@ def test_training_starts_apart_only_if_asked_to(env, jitter):
     np.testing.assert_array_equal(evaluation_params(env, params, 4).pose_jitter, 0.0)
 
 
-def test_by_default_training_starts_at_the_points_themselves(env):
-    keys = jax.random.split(jax.random.key(0), BATCH)
-    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(keys, env.default_params())
+def test_by_default_training_starts_at_the_points_themselves(env, batch):
+    state, _ = batch[1](jax.random.split(jax.random.key(0), BATCH), tiled(env.default_params()))
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]
     np.testing.assert_array_equal(poses, np.asarray(env.spawns.poses)[0, 0, np.asarray(state.spawn)])
 
@@ -480,8 +510,8 @@ def test_wrong_values_get_one_line(changes, message):
 
 
 def test_maps_of_one_name_are_told_apart():
-    names = [grid.name for grid in read_maps(["track:0", "line2", "track:0", "track:0"])]
-    assert names == ["track:0", "line2", "track:0_2", "track:0_3"]
+    names = [grid.name for grid in read_maps(["line2", "track:0", "line2", "line2"])]
+    assert names == ["line2", "track:0", "line2_2", "line2_3"]
 
 
 def test_a_reversed_map_is_driven_the_other_way():
@@ -494,12 +524,11 @@ def test_a_reversed_map_is_driven_the_other_way():
     assert all(grid.centerline.course == "clockwise" for grid in read_maps(["track:0", "track:1"], True))
 
 
-def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env):
+def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env, mixed):
     assert env.references == {}
-    goal = {"low": [0.5, -0.5], "high": [2.0, 0.5]}
-    for changes in ({}, {"goal": goal}):
-        other = build(map=["line2", "track:0"], lidar_beams=4, **changes)
-        assert other.references == {"attacker": ("standing",)} and len(other.describe()) == 2
+    to_goals = build(map=["line2", "track:0"], lidar_beams=4, goal={"low": [0.5, -0.5], "high": [2.0, 0.5]})
+    for other, maps in ((mixed, 3), (to_goals, 2)):
+        assert other.references == {"attacker": ("standing",)} and len(other.describe()) == maps
 
 
 def test_cars_never_start_inside_each_other(env):

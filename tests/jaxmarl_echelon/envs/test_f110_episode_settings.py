@@ -1,5 +1,6 @@
 """Settings that a curriculum changes: the same numbers and the same refusals as in `make`."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -12,13 +13,14 @@ from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
+load = functools.cache(OmegaConf.load)
 
 
 def build(name="f110", reward="gaplock_full", **changes):
     """The environment as configured, with some values changed."""
     small = {"lidar_beams": 12} | changes
-    node = OmegaConf.merge(OmegaConf.load(CONF / "env" / f"{name}.yaml"), small)
-    paid = instantiate(OmegaConf.load(CONF / "reward" / f"{reward}.yaml"), _convert_="all")
+    node = OmegaConf.merge(load(CONF / "env" / f"{name}.yaml"), small)
+    paid = instantiate(load(CONF / "reward" / f"{reward}.yaml"), _convert_="all")
     return instantiate(node, _partial_=True, _convert_="all")(reward=paid)
 
 

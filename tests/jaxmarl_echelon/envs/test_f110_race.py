@@ -1,10 +1,10 @@
 """Racing: laps, crashes, the time limit and the pure-pursuit driver."""
 
+import functools
 from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from evaluation_starts import check_starts_differ
@@ -17,14 +17,15 @@ from jaxmarl_echelon.envs.f110.controllers import pure_pursuit
 from jaxmarl_echelon.envs.f110.spawns import follow_centerline
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
+load = functools.cache(OmegaConf.load)
 CARS, BATCH = 2, 2
 X, Y, SPEED, YAW = 0, 1, 3, 4
 
 
 def build(**changes):
     """The environment as configured, with some values changed."""
-    node = OmegaConf.merge(OmegaConf.load(CONF / "env" / "f110_race.yaml"), changes)
-    reward = instantiate(OmegaConf.load(CONF / "reward" / "race_progress.yaml"), _convert_="all")
+    node = OmegaConf.merge(load(CONF / "env" / "f110_race.yaml"), changes)
+    reward = instantiate(load(CONF / "reward" / "race_progress.yaml"), _convert_="all")
     return instantiate(node, _partial_=True)(reward=reward)
 
 
@@ -35,7 +36,7 @@ def env():
 
 @pytest.fixture(scope="module")
 def params(env):
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (BATCH, *jnp.shape(x))), env.default_params())
+    return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], BATCH, axis=0), env.default_params())
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,14 @@ def reset(env):
 
 
 @pytest.fixture(scope="module")
-def step(env):
-    return jax.jit(jax.vmap(env.step))
+def moves(env):
+    """The step, which is traced once for all programs that take it."""
+    return jax.jit(env.step)
+
+
+@pytest.fixture(scope="module")
+def step(moves):
+    return jax.jit(jax.vmap(moves))
 
 
 def keys(seed):
@@ -53,7 +60,23 @@ def keys(seed):
 
 
 def drive(steer, speed):
-    return {"car": jnp.tile(jnp.array([steer, speed]), (BATCH, CARS, 1))}
+    return {"car": np.tile(np.float32([steer, speed]), (BATCH, CARS, 1))}
+
+
+def put(state, place, speeds):
+    """A state with cars `place` metres ahead of the first one's pose, in line, at `speeds`."""
+    physical = np.repeat(np.asarray(state.cars.state)[:, :1], CARS, axis=1)
+    physical[..., X] += place * np.cos(physical[..., YAW])
+    physical[..., Y] += place * np.sin(physical[..., YAW])
+    physical[..., SPEED] = speeds
+    return state.replace(cars=state.cars.replace(state=physical))
+
+
+def first_out(state):
+    """A state in which the first car has crashed."""
+    active = np.tile([False, True], (BATCH, 1))
+    outcome = np.where(active, race.RUNNING, race.CRASHED).astype(np.int32)
+    return state.replace(cars=state.cars.replace(active=active), outcome=outcome)
 
 
 def test_no_two_evaluation_episodes_start_alike(env):
@@ -65,13 +88,13 @@ def test_keeps_the_contract():
     check_env(build(max_steps=100, lidar_beams=16), steps=32, plain=False)
 
 
-def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset):
+def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset, moves):
     pilot = pure_pursuit(env, range(CARS), speed=3.0)
     length = env.maps[0].centerline.length
 
     def decide(state, key, params):
         _, action = pilot.act(key, (), state, params)
-        state, time = env.step(key, state, {"car": action}, params)
+        state, time = moves(key, state, {"car": action}, params)
         return state, (state.cars.state[:, :2], state.track.progress, time)
 
     @jax.jit
@@ -80,8 +103,7 @@ def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset):
         run = partial(jax.lax.scan, lambda state, key: step(state, key))
         return run(state, jax.random.split(jax.random.key(2), 1600))[1]
 
-    one = jax.tree.map(lambda x: x[0], params)
-    state = jax.tree.map(lambda x: x[0], reset(keys(1), params)[0])
+    state, one = jax.tree.map(lambda x: x[0], (jax.device_get(reset(keys(1), params)[0]), params))
     xy, progress, time = jax.tree.map(np.asarray, play(state, one))
     assert not time.terminated["car"].any()
     assert progress[-1].min() > 1.2 * length
@@ -103,10 +125,12 @@ def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset):
 def test_target_laps_finish_and_count_from_the_start(env, params, reset, step):
     state, _ = reset(keys(3), params)
     length = env.maps[0].centerline.length
-    nearly = jnp.broadcast_to(jnp.array([2 * length - 0.01, 1.5 * length]), (BATCH, CARS))
+    nearly = np.tile(np.float32([2 * length - 0.01, 1.5 * length]), (BATCH, 1))
+    physical = np.array(state.cars.state)
+    physical[..., SPEED] = 3.0
     state = state.replace(track=state.track.replace(progress=nearly))
-    state = state.replace(cars=state.cars.replace(state=state.cars.state.at[..., SPEED].set(3.0)))
-    wanted = params.replace(target_laps=jnp.array([2, 3], jnp.int32))
+    state = state.replace(cars=state.cars.replace(state=physical))
+    wanted = params.replace(target_laps=np.int32([2, 3]))
     after, time = step(keys(4), state, drive(0.0, 3.0), wanted)
     np.testing.assert_array_equal(time.terminated["car"], [[True, False], [False, False]])
     np.testing.assert_array_equal(time.alive["car"], [[False, True], [True, True]])
@@ -147,13 +171,10 @@ def test_crashed_cars_are_out_and_the_episode_ends_with_the_last(env, params, re
 
 
 def test_crashed_car_is_an_obstacle_or_gone(params, reset, step):
-    state, _ = reset(keys(7), params)
-    poses = state.cars.state[:, 0]
-    behind = poses.at[:, X].add(-0.9 * jnp.cos(poses[:, YAW])).at[:, Y].add(-0.9 * jnp.sin(poses[:, YAW]))
-    both = jnp.stack([poses.at[:, SPEED].set(0.0), behind.at[:, SPEED].set(2.0)], axis=1)
-    cars = state.cars.replace(state=both, active=jnp.tile(jnp.array([False, True]), (BATCH, 1)))
-    state = state.replace(cars=cars, outcome=jnp.tile(jnp.array([race.CRASHED, race.RUNNING]), (BATCH, 1)))
-    params = params.replace(obstacles=jnp.array([True, False]))
+    state = put(reset(keys(7), params)[0], (0.0, -0.9), (0.0, 2.0))
+    both = state.cars.state
+    state = first_out(state)
+    params = params.replace(obstacles=np.array([True, False]))
     ended = np.zeros(BATCH, bool)
     for seed in range(6):
         state, time = step(keys(seed), state, drive(0.0, 2.0), params)
@@ -163,16 +184,6 @@ def test_crashed_car_is_an_obstacle_or_gone(params, reset, step):
             assert seen[0] < 0.6 < seen[1]
     assert ended.tolist() == [True, False]
     np.testing.assert_array_equal(state.cars.state[:, 0], both[:, 0])
-
-
-def put(state, place, speeds):
-    """A state with cars `place` metres ahead of the first one's pose, in line, at `speeds`."""
-    pose = state.cars.state[:, 0]
-    physical = []
-    for ahead, speed in zip(place, speeds, strict=True):
-        moved = pose.at[:, X].add(ahead * jnp.cos(pose[:, YAW])).at[:, Y].add(ahead * jnp.sin(pose[:, YAW]))
-        physical.append(moved.at[:, SPEED].set(speed))
-    return state.replace(cars=state.cars.replace(state=jnp.stack(physical, axis=1)))
 
 
 def test_a_car_that_ran_into_another_one_is_a_standing_wreck(params, reset, step):
@@ -190,19 +201,17 @@ def test_a_car_that_vanishes_is_gone_within_the_same_decision(env, params, reset
     # The car ahead stands in the left wall; the one behind, a hand's breadth off it, is about to run into it.
     poses = follow_centerline(line, np.array([s - 0.65, s]), np.array([left - 0.28, left - 0.12]))
     state, _ = reset(keys(7), params)
-    physical = jnp.zeros_like(state.cars.state).at[..., :2].set(poses[:, :2]).at[..., YAW].set(poses[:, 2])
-    physical = physical.at[:, 0, SPEED].set(4.0)
+    physical = np.zeros_like(state.cars.state)
+    physical[..., :2], physical[..., YAW], physical[:, 0, SPEED] = poses[:, :2], poses[:, 2], 4.0
     state = state.replace(cars=state.cars.replace(state=physical))
-    params = params.replace(obstacles=jnp.array([True, False]))
+    params = params.replace(obstacles=np.array([True, False]))
     _, time = step(keys(0), state, drive(0.0, 4.0), params)
     np.testing.assert_array_equal(time.terminated["car"], [[True, True], [False, True]])
 
 
 def test_time_limit_truncates_those_who_still_drive(params, reset, step):
-    state, _ = reset(keys(8), params)
-    cars = state.cars.replace(active=jnp.tile(jnp.array([False, True]), (BATCH, 1)))
-    state = state.replace(cars=cars, outcome=jnp.tile(jnp.array([race.CRASHED, race.RUNNING]), (BATCH, 1)))
-    late = params.replace(max_steps=jnp.array([5, 6], jnp.int32))
+    state = first_out(reset(keys(8), params)[0])
+    late = params.replace(max_steps=np.int32([5, 6]))
     _, time = step(keys(9), state, drive(0.0, 1.0), late)
     np.testing.assert_array_equal(time.truncated["car"], [[False, True], [False, False]])
     np.testing.assert_array_equal(time.terminated["car"], False)

@@ -223,13 +223,16 @@ def test_agrees_with_the_reference(case):
                 state, scan, jnp.asarray(velocity), params, options, LOW, HIGH
             ),
         )
-        state = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), init())
+        state = jax.tree.map(lambda x: np.repeat(x, count), init())
         last, hold = np.zeros(count), [(0, 0)] * count
         for scan in scans:
-            state, actions = drive(state, jnp.asarray(scan))
+            state, actions = drive(state, scan)
+            wanted = np.zeros((count, 2))
             for i in range(count):
-                wanted, last[i], hold[i] = reference(scan[i], velocity[i], last[i], hold[i], params, options)
-                np.testing.assert_allclose(actions[i], wanted, atol=1e-9, err_msg=f"{case} {i}")
+                wanted[i], last[i], hold[i] = reference(
+                    scan[i], velocity[i], last[i], hold[i], params, options
+                )
+            np.testing.assert_allclose(actions, wanted, atol=1e-9)
 
 
 def test_single_precision_decides_like_double():

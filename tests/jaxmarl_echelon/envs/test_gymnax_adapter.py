@@ -22,10 +22,11 @@ gymnax = pytest.importorskip("gymnax")
 DOWNLOADED = "MNISTBandit-bsuite"
 
 
-def rollout(env, key, steps, params=None, policy=None):
-    """Time steps `[steps]` of one environment without any reset, and the states before them."""
-    params = env.default_params() if params is None else params
+POLE = make("CartPole-v1")
 
+
+@partial(jax.jit, static_argnames=("env", "steps", "policy"))
+def played(key, params, env, steps, policy):
     def act(key, time):
         return {ROLE: policy(time.obs[ROLE])} if policy else random_actions(env.spec, key, time)
 
@@ -36,23 +37,29 @@ def rollout(env, key, steps, params=None, policy=None):
         state, after = env.step(key_step, state, actions, params)
         return (state, after), after
 
-    @jax.jit
-    def play(key):
-        key_reset, key_steps = jax.random.split(key)
-        return jax.lax.scan(step, env.reset(key_reset, params), jax.random.split(key_steps, steps))[1]
+    key_reset, key_steps = jax.random.split(key)
+    return jax.lax.scan(step, env.reset(key_reset, params), jax.random.split(key_steps, steps))[1]
 
-    return jax.device_get(play(key))
+
+def rollout(env, key, steps, params=None, policy=None):
+    """Time steps `[steps]` of one environment without any reset, and the states before them."""
+    params = env.default_params() if params is None else params
+    return jax.device_get(played(key, params, env, steps, policy))
 
 
 def test_no_two_evaluation_episodes_start_alike():
-    env = make("CartPole-v1")
-    check_starts_differ(env, env.default_params())
+    check_starts_differ(POLE, POLE.default_params())
 
 
 def balance(obs):
     """Keeps the pole up for ever."""
     weights = jnp.array([0.1, 0.3, 1.0, 0.5])
     return (obs @ weights > 0).astype(jnp.int32)
+
+
+def left(obs):
+    """Lets it fall."""
+    return jnp.zeros(1, jnp.int32)
 
 
 @pytest.mark.filterwarnings("ignore:.*reset gives the same start")
@@ -106,10 +113,9 @@ def test_pendulum_is_cut_and_never_terminates():
 
 
 def test_cartpole_terminates_when_the_pole_falls_and_is_cut_after_500_steps():
-    env = make("CartPole-v1")
-    up = rollout(env, jax.random.key(0), 500, policy=balance)
+    up = rollout(POLE, jax.random.key(0), 500, policy=balance)
     assert not up.terminated[ROLE].any() and np.argmax(up.truncated[ROLE]) == 499
-    down = rollout(env, jax.random.key(0), 500, policy=lambda obs: jnp.zeros(1, jnp.int32))
+    down = rollout(POLE, jax.random.key(0), 40, policy=left)
     end = int(np.argmax(down.over))
     assert 5 < end < 15 and down.terminated[ROLE][end, 0] and not down.truncated[ROLE][end, 0]
     assert abs(down.obs[ROLE][end, 0, 2]) > 0.2095 > abs(down.obs[ROLE][end - 1, 0, 2])
@@ -117,14 +123,12 @@ def test_cartpole_terminates_when_the_pole_falls_and_is_cut_after_500_steps():
 
 @pytest.mark.parametrize(("later", "terminated"), [(0, True), (-1, False)])
 def test_an_ending_wins_over_a_limit_that_falls_on_the_same_step(later, terminated):
-    env = make("CartPole-v1")
-
     def fall(params):
-        return rollout(env, jax.random.key(1), 40, params, lambda obs: jnp.zeros(1, jnp.int32))
+        return rollout(POLE, jax.random.key(1), 40, params, left)
 
-    end = int(np.argmax(fall(env.default_params()).over))
-    limit = jnp.int32(end + 1 + later)
-    params = {"gymnax": env.default_params()["gymnax"].replace(max_steps_in_episode=limit)}
+    end = int(np.argmax(fall(POLE.default_params()).over))
+    limit = np.int32(end + 1 + later)
+    params = {"gymnax": POLE.default_params()["gymnax"].replace(max_steps_in_episode=limit)}
     time = fall(params)
     assert np.argmax(time.over) == limit - 1
     assert time.terminated[ROLE][limit - 1, 0] == terminated
@@ -191,7 +195,7 @@ def test_spaces():
 
 
 def test_features_can_be_hidden():
-    whole, part = make("CartPole-v1"), make("CartPole-v1", observe=[2, 0])
+    whole, part = POLE, make("CartPole-v1", observe=[2, 0])
     assert part.spec.roles[0].observation.shape == (2,)
     full, shown = (rollout(env, jax.random.key(2), 8) for env in (whole, part))
     np.testing.assert_array_equal(shown.obs[ROLE], full.obs[ROLE][..., [2, 0]])

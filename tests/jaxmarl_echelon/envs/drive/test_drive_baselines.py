@@ -1,5 +1,7 @@
 """Baselines on generated scenes of every kind, scripted actions on those made by hand: spec 2.2, 2.4."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,11 +52,12 @@ def play():
 
         return jax.vmap(episode)(jnp.arange(count, dtype=jnp.int32))
 
+    @functools.cache
     def results(script):
         action = script
         if isinstance(script, str):
             action = env.scripts[script].act(jax.random.key(0), (), None, None)[1]
-        action = jnp.broadcast_to(jnp.asarray(action, jnp.int32), (env.simulation.agents,))
+        action = np.broadcast_to(np.asarray(action, np.int32), (env.simulation.agents,))
         info = episodes(action, env.world)
         there = np.asarray(bank.learner)
         per_learner = {name: np.where(there, x, 0.0) for name, x in info.items() if x.ndim == 2}

@@ -221,10 +221,10 @@ def _mutated(rng: random.Random, whole: dict, places: list[tuple]) -> bytes:
     if rng.random() < 0.1:
         text = json.dumps(whole).encode()
         return text[: rng.randrange(len(text))]
-    broken = copy.deepcopy(whole)
+    broken = holder = copy.copy(whole)
     *path, last = rng.choice(places)
-    holder = broken
-    for key in path:
+    for key in path:  # what is not on the way to the place is shared with the whole file
+        holder[key] = copy.copy(holder[key])
         holder = holder[key]
     how = rng.random()
     if how < 0.3:

@@ -1,6 +1,7 @@
 """The missions as an environment: what is shown and hidden, ends, pay, scripts, configuration."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -205,8 +206,9 @@ def test_progress_is_a_potential_that_pays_nothing_over_an_episode(game):
     state, time = game.reset(jax.random.key(1), params)
     opening, total, rest = float(state.potential[0]), 0.0, 0.0
     row = dict(zip(VERBS, range(7), strict=True))["assault"]
+    draw = jax.jit(partial(random_actions, game.env.spec))
     for key in range(LIMIT):
-        actions = random_actions(game.env.spec, jax.random.key(key), time)
+        actions = draw(jax.random.key(key), time)
         state, time = game.step(state, actions, params, key)
         total += float(time.info["reward/mission_progress"])
         paid = sum(float(v) for name, v in time.info.items() if name.startswith("reward/"))
@@ -289,7 +291,7 @@ def test_an_ambush_holds_fire_until_the_enemy_is_close(game, red):
         places = ((36.0 - distance, 20.0), (36.0 - distance, 26.0), *EAST)
         state = sighted(of_red(game.start(places=places), **facts))
         bodies = state.echelon.battle.mechs
-        bodies = bodies.replace(yaw=jnp.full(4, jnp.pi))
+        bodies = bodies.replace(yaw=np.full(4, np.pi, np.float32))
         state = state.replace(
             echelon=state.echelon.replace(battle=state.echelon.battle.replace(mechs=bodies))
         )

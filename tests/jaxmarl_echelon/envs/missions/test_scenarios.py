@@ -52,7 +52,7 @@ def sample(env):
 
         return jax.vmap(one)(jax.random.split(jax.random.key(0), MANY))
 
-    return drawn
+    return lambda params: jax.device_get(drawn(params))
 
 
 def packs(scenario, side, teams=(10, 20)):

@@ -1,7 +1,7 @@
 """The games as environments: the contract, statistics of random play, scripts, rules in single moves."""
 
 import warnings
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +125,7 @@ def test_lines_are_found_across_down_and_in_both_diagonals():
     """Shifted boards against a list of the 69 lines, which alone and on random boards are found."""
     alone, some = connect4.LINES.T > 0, np.random.default_rng(0).random((2000, 42)) < 0.4
     boards = np.concatenate([alone, some])
-    found = jax.vmap(lambda own: in_line(own.reshape(6, 7), 4))(boards)
+    found = np.asarray(jax.jit(jax.vmap(lambda own: in_line(own.reshape(6, 7), 4)))(boards))
     assert len(alone) == 69 and not found.all()
     np.testing.assert_array_equal(found, (boards @ connect4.LINES == 4).any(1))
 
@@ -144,10 +144,14 @@ def test_kuhn_equilibrium_wins_a_nineth_of_a_chip_per_two_seats_against_random()
     assert payoff[~seat, 1].mean() > 0.05
 
 
+@cache
+def program(rules):
+    return jax.jit(rules.apply)
+
+
 def play(rules, state, actions):
-    step = jax.jit(rules.apply)
     for action in actions:
-        state = step(jax.random.key(0), state, jnp.asarray(action, jnp.int32))
+        state = program(rules)(jax.random.key(0), state, np.asarray(action, np.int32))
     return state
 
 
@@ -233,8 +237,13 @@ def test_hidden_things_are_hidden():
             lambda s: s.replace(values=s.values.at[1].add(1), owned=s.owned.at[1].add(1)),
         ),
     ):
-        state = rules.init(jax.random.key(2))
-        np.testing.assert_array_equal(rules.observe(state, 0), rules.observe(change(state), 0), rules.name)
+
+        @jax.jit
+        def seen(rules=rules, change=change):
+            state = rules.init(jax.random.key(2))
+            return rules.observe(state, 0), rules.observe(change(state), 0)
+
+        np.testing.assert_array_equal(*seen(), rules.name)
 
 
 def test_an_illegal_action_forfeits():
