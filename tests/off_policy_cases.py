@@ -1,5 +1,6 @@
 """Small learners with a replay, hand-built experience for them, and their networks in plain NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -16,27 +17,60 @@ SMALL = {"widths": (8,), "batch_size": 16, "learning_starts": 24, "horizon": 4}
 
 
 def make(config_class, replay=None, **settings):
-    """An agent, and its state before the first decision."""
+    """An agent, and its state before the first decision.
+
+    The agent is that of all configurations which differ in numbers only that the state holds.
+    """
     config = config_class(**SMALL | settings, replay={"capacity": 600} | (replay or {}))
-    return start(config)
+    agent, state = build(plain(config)), first_state(untaught(plain(config)))
+    state = state.replace(hyper=build(config).hyper())
+    if "log_alpha" in state.params:
+        state = state.replace(params=state.params | {"log_alpha": np.log(np.float32(config.alpha))})
+    return agent, state
+
+
+def plain(config):
+    """The configuration with its class's own numbers wherever the state holds them."""
+    own = type(config)()
+    names = [*config.TRACED, *config.COUNTS, *(name for name in ("alpha",) if hasattr(config, name))]
+    given = {name: getattr(own, name) for name in names if getattr(config, name) is not None}
+    return dataclasses.replace(config, **{name: 0.001 if x is None else x for name, x in given.items()})
 
 
 @functools.cache
-def start(config):
-    """The agent of a configuration and its first state, made once."""
-    agent = config.make((F,), CONTINUOUS, samples=ROWS, updates=10, episode_limit=20, goal=None)
-    return agent, jax.jit(agent.init)(jax.random.key(0))
+def build(config):
+    """The agent of a configuration, made once."""
+    return config.make((F,), CONTINUOUS, samples=ROWS, updates=10, episode_limit=20, goal=None)
+
+
+def untaught(config):
+    """The configuration without what matters only once its agent learns."""
+    own = {field.name for field in dataclasses.fields(config)}
+    rates = dict.fromkeys(config.OPTIONAL)
+    steps = {"batch_size": 16, "updates_per_step": 1, "policy_delay": 1}
+    return dataclasses.replace(config, **{name: x for name, x in (rates | steps).items() if name in own})
+
+
+@functools.cache
+def first_state(config):
+    """The state of a configuration's agent before the first decision, made once."""
+    return numbers(jax.jit(build(config).init)(jax.random.key(0)))
 
 
 def method_of(config_class, **settings):
     """The method of an agent, and the agent's state."""
     _, state = make(config_class, **settings)
-    return config_class(**SMALL | settings).method(ObservationSpec((F,)), CONTINUOUS), state
+    return method(plain(config_class(**SMALL | settings))), state
+
+
+@functools.cache
+def method(config):
+    return config.method(ObservationSpec((F,)), CONTINUOUS)
 
 
 def transition_of(key, action=None, reward=None, boundary=False, terminal=False):
     """One decision `[E, A]` of random experience."""
-    keys = jax.random.split(jax.random.key(key) if isinstance(key, int) else key, 4)
+    keys = jax.random.split(key, 4)
     if action is None:
         action = jax.random.uniform(keys[1], (E, A, D), minval=-1.0)
     if reward is None:
@@ -53,17 +87,37 @@ def transition_of(key, action=None, reward=None, boundary=False, terminal=False)
     )
 
 
-def sample_of(size=16, key=7):
+def lived(number):
+    """A decision of random experience, for every number another one."""
+    return jax.tree.map(lambda x: x[number], experience())
+
+
+@functools.cache
+def experience():
+    return numbers(jax.jit(jax.vmap(transition_of))(jax.random.split(jax.random.key(0), 16)))
+
+
+def numbers(tree):
+    """The same arrays in NumPy, of which parts are taken without a program for each shape."""
+    return jax.tree.map(np.asarray, tree)
+
+
+@functools.cache
+def sample_of(size=16):
     """A batch as a replay would give it, with every field different from its default."""
-    keys = jax.random.split(jax.random.key(key), 6)
+    noise = np.random.default_rng(7)
+
+    def normal(*shape):
+        return np.float32(noise.standard_normal(shape))
+
     return Sample(
-        obs=jax.random.normal(keys[0], (size, F)),
-        action=jax.random.uniform(keys[1], (size, D), minval=-1.0),
-        reward=jax.random.normal(keys[2], (size,)),
-        discount=jnp.where(jnp.arange(size) % 3 == 0, 0.0, 0.9),
-        next_obs=jax.random.normal(keys[3], (size, F)),
-        weight=jax.random.uniform(keys[4], (size,), minval=0.2),
-        index=jnp.arange(size),
+        obs=normal(size, F),
+        action=np.float32(noise.uniform(-1.0, 1.0, (size, D))),
+        reward=normal(size),
+        discount=np.where(np.arange(size) % 3 == 0, np.float32(0.0), np.float32(0.9)),
+        next_obs=normal(size, F),
+        weight=np.float32(noise.uniform(0.2, 1.0, size)),
+        index=np.arange(size, dtype=np.int32),
     )
 
 
@@ -72,7 +126,7 @@ def perturbed(state, scale=0.3):
     noise = np.random.default_rng(0)
 
     def move(x):
-        return jnp.asarray(x + scale * noise.standard_normal(x.shape), x.dtype)
+        return np.asarray(x + scale * noise.standard_normal(x.shape), x.dtype)
 
     params, targets = jax.tree.map(move, (state.params, state.targets))
     return state.replace(params=params, targets=targets)
@@ -118,4 +172,4 @@ def assert_same(x, y, **tolerance):
 
 def changed(x, y) -> bool:
     """Whether any leaf differs."""
-    return any(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.any(a != b)), x, y)))
+    return any(jax.tree.leaves(jax.tree.map(lambda a, b: bool(np.any(np.asarray(a) != np.asarray(b))), x, y)))

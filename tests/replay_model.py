@@ -4,7 +4,6 @@ from functools import cache
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from algos.types import Goal, Transition
@@ -65,14 +64,14 @@ def experience(
     terminated = boundary & (chances < terminal)
     keep = living[..., None]
     return Transition(
-        obs=jnp.asarray(np.where(keep, obs, np.nan)),
-        action=jnp.asarray(np.stack([number, -number], -1)),
-        reward=jnp.asarray(np.where(living, rng.integers(-8, 9, shape), np.nan), jnp.float32),
-        discount=jnp.asarray(np.where(living, 1.0 - terminated, np.nan), jnp.float32),
-        next_obs=jnp.asarray(np.where(keep, next_obs, np.nan)),
-        boundary=jnp.asarray(boundary),
-        success=jnp.asarray(boundary & (rng.random(shape) < success)),
-        alive=jnp.asarray(living),
+        obs=np.where(keep, obs, np.float32(np.nan)),
+        action=np.stack([number, -number], -1),
+        reward=np.float32(np.where(living, rng.integers(-8, 9, shape), np.nan)),
+        discount=np.float32(np.where(living, 1.0 - terminated, np.nan)),
+        next_obs=np.where(keep, next_obs, np.float32(np.nan)),
+        boundary=boundary,
+        success=boundary & (rng.random(shape) < success),
+        alive=living,
     )
 
 
@@ -162,6 +161,18 @@ def player(replay):
 def play(replay, state, transitions: Transition):
     """The state after all `[T, N]` transitions were added in one scan."""
     return player(replay)(state, transitions)
+
+
+@cache
+def drawer(replay, gamma: float):
+    """`(state, keys) -> samples`, a batch per key, compiled once for every replay and number of them."""
+    return jax.jit(lambda state, keys: jax.vmap(lambda key: replay.sample(state, key, gamma)[1])(keys))
+
+
+def draws(replay, state, batches: int, gamma: float):
+    """`batches` batches `[K, B]`, each drawn from the same state."""
+    keys = jax.random.split(jax.random.key(0), batches)
+    return jax.tree.map(np.asarray, drawer(replay, gamma)(state, keys))
 
 
 def cut(transitions: Transition, begin: int, end: int) -> Transition:

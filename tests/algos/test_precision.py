@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import off_policy_cases as cases
 import pytest
+from off_policy_cases import numbers
 
 from algos.nets.networks import PRECISIONS
 from algos.off_policy.sac import SACConfig
@@ -33,30 +34,34 @@ def make(kind, precision):
         compute_dtype=precision,
     )
     agent = config.make((F,), ActionSpec("continuous", (2,)), samples=E, updates=10)
-    state = agent.init(jax.random.key(0))
+    state = numbers(jax.jit(agent.init)(jax.random.key(0)))
     noise = np.random.default_rng(0)
-    moved = jax.tree.map(lambda x: x + jnp.float32(0.2 * noise.standard_normal(x.shape)), state.params)
+    moved = jax.tree.map(lambda x: x + np.float32(0.2 * noise.standard_normal(x.shape)), state.params)
     return agent, state.replace(params=moved)
 
 
 @pytest.fixture(scope="module")
 def rollout():
     """Experience of nobody in particular, the same for both precisions."""
-    keys = jax.random.split(jax.random.key(1), 5)
-    boundary = jax.random.bernoulli(keys[1], 0.1, (T, E, 1))
+    rng = np.random.default_rng(1)
+
+    def normal(*shape):
+        return np.float32(rng.standard_normal(shape))
+
+    boundary, ones = rng.random((T, E, 1)) < 0.1, np.ones((T, E, 1), np.float32)
     return Rollout(
-        obs=jax.random.normal(keys[0], (T, E, 1, F)),
-        action=jax.random.normal(keys[2], (T, E, 1, 2)),
-        extras={"log_prob": -2.0 * jnp.ones((T, E, 1)), "value": jnp.zeros((T, E, 1))},
-        reward=jax.random.normal(keys[3], (T, E, 1)),
-        reset=jnp.concatenate([jnp.ones((1, E, 1), bool), boundary[:-1]]),
-        discount=jnp.ones((T, E, 1)),
+        obs=normal(T, E, 1, F),
+        action=normal(T, E, 1, 2),
+        extras={"log_prob": -2.0 * ones, "value": 0.0 * ones},
+        reward=normal(T, E, 1),
+        reset=np.concatenate([np.ones((1, E, 1), bool), boundary[:-1]]),
+        discount=ones,
         boundary=boundary,
-        bootstrap=jnp.zeros((T, E, 1)),
-        alive=jnp.ones((T, E, 1), bool),
+        bootstrap=0.0 * ones,
+        alive=ones > 0,
         mask=None,
         carry=(),
-        last_value=jnp.zeros((E, 1)),
+        last_value=np.zeros((E, 1), np.float32),
     )
 
 
@@ -76,11 +81,11 @@ def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, 
     results = {}
     for precision in ("float32", "bf16"):
         agent, state = make(kind, precision)
-        carry = agent.initial_carry((E, 1))
+        carry = numbers(agent.initial_carry((E, 1)))
         rows = jax.tree.map(lambda x: x[None], carry)
-        seen = agent.teach(state, rollout.obs, carry, rollout.reset, None)
+        seen = jax.jit(agent.teach)(state, rollout.obs, carry, rollout.reset, None)
         after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(carry=rows))
-        moved = jax.tree.map(jnp.subtract, after.params, state.params)
+        moved = jax.tree.map(np.subtract, numbers(after.params), state.params)
         results[precision] = (seen[0].mean, seen[1]), after.optimizer.mean, moved, metrics
         assert all_float32((seen, after, metrics))
     exact, coarse = results["float32"], results["bf16"]
@@ -97,7 +102,7 @@ def test_one_update_with_a_replay_stays_close_and_is_kept_in_float32(config):
         agent, state = cases.make(config, compute_dtype=precision, widths=(32,))
         update = jax.jit(agent.update)
         for key in range(cases.SMALL["learning_starts"] // cases.ROWS + 1):
-            state, metrics = update(state, jax.random.key(key), cases.transition_of(key))
+            state, metrics = update(state, jax.random.key(key), cases.lived(key))
         assert metrics["gradient_steps"] == 1
         assert all_float32((state, metrics))
         results[precision] = state
@@ -145,9 +150,9 @@ def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
     settings = {"compute_dtype": "bf16", "widths": (32,)}
     agent, state = cases.make(config, **settings)
     method, _ = cases.method_of(config, **settings)
-    obs = jax.random.normal(jax.random.key(0), (1024, cases.F))
+    obs = np.float32(np.random.default_rng(0).normal(size=(1024, cases.F)))
     # Not compiled as one program, in which XLA's CPU backend may leave roundings out.
-    action, _ = agent.greedy(state, obs, (), jnp.zeros(1024, bool), None)
+    action, _ = agent.greedy(state, obs, (), np.zeros(1024, bool), None)
     seen = action, method.predict(state.params["critic"], obs, action)
     assert all_float32(seen)
     assert min(map(digits, seen)) > 0.9
@@ -156,12 +161,13 @@ def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
 def test_values_of_hundreds_stay_apart():
     """One hidden unit is always 1 and brings the values to 153.6; the others move them by up to 0.4."""
     agent = PPOConfig(widths=(32,), compute_dtype="bf16").make((F,), ActionSpec("continuous", (2,)))
-    state = agent.init(jax.random.key(0))
+    state = jax.tree.map(np.array, jax.jit(agent.init)(jax.random.key(0)))
     trunk = state.params["params"]["critic_trunk"]["layer_0"]
-    trunk["kernel"], trunk["bias"] = trunk["kernel"].at[:, 0].set(0.0), trunk["bias"].at[0].set(20.0)
-    state.params["params"]["value"]["out"]["kernel"] = jnp.full((1, 32), 0.01).at[0, 0].set(153.6)
-    obs = jax.random.normal(jax.random.key(1), (4096, F))
-    value = agent.value(state, obs, (), jnp.zeros(4096, bool), None)
+    trunk["kernel"][:, 0], trunk["bias"][0] = 0.0, 20.0
+    out = state.params["params"]["value"]["out"]["kernel"]
+    out[:], out[0, 0] = 0.01, 153.6
+    obs = np.float32(np.random.default_rng(1).normal(size=(4096, F)))
+    value = agent.value(state, obs, (), np.zeros(4096, bool), None)
     assert 153.2 < value.min() < value.max() < 154.0
     assert np.unique(value).size > 2000
 

@@ -268,8 +268,7 @@ def test_highway_needs_no_projection_where_widths_agree():
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
 def test_runs_can_be_vmapped(kind):
-    _, _, carry, x, reset = build(kind)
-    core = Core(CoreConfig(kind=kind, width=WIDTH))
+    core, _, carry, x, reset = build(kind)
 
     def one(key):
         return run(core, start(core, key, carry, x[0], reset[0]), carry, x, reset)

@@ -10,13 +10,14 @@ from off_policy_cases import (
     F,
     assert_same,
     changed,
+    lived,
     make,
     method_of,
+    numbers,
     numpy_actor,
     numpy_critics,
     perturbed,
     sample_of,
-    transition_of,
 )
 
 from algos.off_policy.td3 import TD3Config, add_noise
@@ -54,7 +55,7 @@ def test_actor_and_targets_move_only_every_so_many_steps(delay):
     update, history, losses = jax.jit(agent.update), [], []
     for i in range(12):
         before = state
-        state, metrics = update(state, jax.random.key(i), transition_of(i))
+        state, metrics = update(state, jax.random.key(i), lived(i))
         if metrics["gradient_steps"] == 0:
             continue
         assert changed(before.params["critic"], state.params["critic"])
@@ -73,7 +74,7 @@ def test_metrics_average_over_the_actors_own_steps():
     every, _ = make(TD3Config, policy_delay=1, **settings)
     updates = [jax.jit(a.update) for a in (agent, every)]
     for i in range(4):
-        transition = transition_of(i)
+        transition = lived(i)
         delayed, direct = (update(state, jax.random.key(i), transition)[1] for update in updates)
         state, _ = updates[0](state, jax.random.key(i), transition)
     assert delayed["gradient_steps"] == 3.0
@@ -82,16 +83,20 @@ def test_metrics_average_over_the_actors_own_steps():
 
 def test_exploration_is_the_clipped_greedy_action_plus_noise():
     agent, state = make(TD3Config, exploration_noise=0.2)
-    state = perturbed(state, 0.1).replace(seen=jnp.int32(1000))
-    obs = jnp.broadcast_to(jnp.ones(F), (2000, A, F))
-    reset = jnp.zeros((2000, A), bool)
-    action, _, _ = agent.act(state, KEY, obs, (), reset, None)
-    greedy, _ = agent.greedy(state, obs, (), reset, None)
-    assert jnp.max(jnp.abs(greedy)) < 0.6
+    state = perturbed(state, 0.1).replace(seen=np.int32(1000))
+    obs, reset = np.ones((2000, A, F), np.float32), np.zeros((2000, A), bool)
+
+    @jax.jit
+    def both(state):
+        action, _, _ = agent.act(state, KEY, obs, (), reset, None)
+        return action, agent.greedy(state, obs, (), reset, None)[0]
+
+    action, greedy = numbers(both(state))
+    assert np.abs(greedy).max() < 0.6
     np.testing.assert_allclose((action - greedy).std((0, 1)), 0.2, rtol=0.05)
     np.testing.assert_allclose((action - greedy).mean((0, 1)), 0.0, atol=0.02)
-    still = state.replace(hyper=state.hyper | {"exploration_noise": jnp.float32(0.0)})
-    assert_same(agent.act(still, KEY, obs, (), reset, None)[0], greedy)
+    still = state.replace(hyper=state.hyper | {"exploration_noise": np.float32(0.0)})
+    assert_same(both(still)[0], greedy)
     wide = add_noise(KEY, jnp.full((E, D), 0.9), 100.0, jnp.inf)
     assert jnp.all(jnp.abs(wide) == 1.0)
 

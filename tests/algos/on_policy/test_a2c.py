@@ -1,8 +1,12 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import on_policy_cases
 import probes
 import pytest
+from on_policy_cases import assert_same, numbers
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig
@@ -17,11 +21,12 @@ CONTINUOUS = ActionSpec("continuous", (2,))
 DISCRETE = ActionSpec("discrete", (3, 2))
 T, E, A, F = 4, 3, 2, 5
 SMALL = {"horizon": T, "widths": (16,), "max_grad_norm": None}
+WITHOUT_THE_SECOND = np.broadcast_to(np.arange(5) != 1, (T, E, A, 5))
 
 
 def make(config, action=CONTINUOUS):
-    agent = config.make((F,), action, samples=E * A)
-    return agent, agent.init(jax.random.key(0))
+    """An agent, and its state before the first update."""
+    return on_policy_cases.make(config, (F,), action, samples=E * A)
 
 
 def rollout_of(agent, state, key=1, mask=None):
@@ -49,8 +54,16 @@ def rollout_of(agent, state, key=1, mask=None):
     )
 
 
-def assert_same(x, y, **tolerance):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
+@functools.cache
+def played(action=CONTINUOUS):
+    """What an agent with the usual networks lives through before its first update."""
+    mask = None if action is CONTINUOUS else WITHOUT_THE_SECOND
+    agent, state = make(A2CConfig(**SMALL), action)
+    return numbers(jax.jit(lambda state: rollout_of(agent, state, mask=mask))(state))
+
+
+def learn(agent, state, rollout, key=2):
+    return numbers(jax.jit(agent.update)(state, jax.random.key(key), rollout))
 
 
 def returns_by_hand(rollout, gamma):
@@ -85,33 +98,32 @@ def test_one_step_follows_the_policy_gradient(action):
         reward_scale=0.5,
     )
     agent, state = make(config, action)
-    mask = None if action is CONTINUOUS else jnp.ones((T, E, A, 5), bool).at[..., 1].set(False)
-    rollout = rollout_of(agent, state, mask=mask)
+    rollout = played(action)
     scaled = rollout.replace(reward=rollout.reward * 0.5)
-    returned = jnp.asarray(returns_by_hand(scaled, 0.9), jnp.float32)
+    returned = np.float32(returns_by_hand(scaled, 0.9))
 
     def loss(params):
         now = state.replace(params=params)
-        value = agent.value(now, rollout.obs, (), rollout.reset, mask)
-        log_prob, entropy = likelihood(config, params, rollout, action, mask)
+        value = agent.value(now, rollout.obs, (), rollout.reset, rollout.mask)
+        log_prob, entropy = likelihood(config, params, rollout, action)
         return (
             -jnp.mean(log_prob * (returned - rollout.extras["value"]))
             + 0.7 * 0.5 * jnp.mean(jnp.square(value - returned))
             - 0.1 * jnp.mean(entropy)
         )
 
-    grads = jax.jit(jax.grad(loss))(state.params)
-    learnt, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
-    expected = jax.tree.map(lambda p, g: p - g / (jnp.abs(g) + 1.0), state.params, grads)
+    grads = numbers(jax.jit(jax.grad(loss))(state.params))
+    learnt, metrics = learn(agent, state, rollout)
+    expected = jax.tree.map(lambda p, g: p - g / (np.abs(g) + 1.0), state.params, grads)
     assert_same(learnt.params, expected, rtol=1e-4, atol=1e-5)
     norm = np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads)))
     np.testing.assert_allclose(metrics["gradient_norm"], norm, rtol=1e-4)
 
 
-def likelihood(config, params, rollout, action, mask):
+def likelihood(config, params, rollout, action):
     """Log-probabilities and entropies of the rollout's actions, from the networks' raw outputs."""
     distribution, _ = make_actor_critic(config, ObservationSpec((F,)), action).apply(
-        params, rollout.obs, mask
+        params, rollout.obs, rollout.mask
     )
     if action is CONTINUOUS:
         mean, std = distribution.mean, distribution.std
@@ -121,9 +133,9 @@ def likelihood(config, params, rollout, action, mask):
     log_prob, entropy = jnp.zeros(rollout.reward.shape), jnp.zeros(rollout.reward.shape)
     for place, part in enumerate((slice(0, 3), slice(3, 5))):
         logits = jax.nn.log_softmax(distribution.logits[..., part])
-        chosen = rollout.action[..., place, None]
+        chosen = jnp.asarray(rollout.action)[..., place, None]
         log_prob += jnp.take_along_axis(logits, chosen, -1)[..., 0]
-        entropy -= jnp.where(mask[..., part], jnp.exp(logits) * logits, 0.0).sum(-1)
+        entropy -= jnp.where(rollout.mask[..., part], jnp.exp(logits) * logits, 0.0).sum(-1)
     return log_prob, entropy
 
 
@@ -133,52 +145,54 @@ def test_the_gradient_is_that_of_ppo_at_ratio_one():
     a2c, state = make(A2CConfig(**shared, learning_rate=3e-4, gae_lambda=0.95, optimizer="adam"))
     ppo, other = make(PPOConfig(**shared, epochs=1, num_minibatches=1))
     assert_same(state.params, other.params)
-    rollout = rollout_of(a2c, state)
-    state, _ = jax.jit(a2c.update)(state, jax.random.key(2), rollout)
-    other, _ = jax.jit(ppo.update)(other, jax.random.key(3), rollout)
+    state, _ = learn(a2c, state, played())
+    other, _ = learn(ppo, other, played(), key=3)
     assert_same(state.params, other.params, rtol=1e-5, atol=1e-6)
 
 
 def test_advantages_are_standardised_only_if_asked_for():
     for choice, standard in (("batch", True), ("none", False)):
         config = A2CConfig(**SMALL, normalize_advantage=choice)
-        agent, state = make(config)
-        batch = prepare(config, state, rollout_of(agent, state), state.hyper)
-        assert bool(np.isclose(batch.advantage.std(), 1.0, atol=1e-4)) == standard
+        _, state = make(config)
+        batch = jax.jit(functools.partial(prepare, config))(state, played(), state.hyper)
+        assert bool(np.isclose(np.std(batch.advantage), 1.0, atol=1e-4)) == standard
 
 
 def test_hyper_parameters_are_traced():
     agent, state = make(A2CConfig(**SMALL))
-    rollout = rollout_of(agent, state)
 
-    def run(rate, decay):
-        start = state.replace(hyper=state.hyper | {"learning_rate": rate, "rmsprop_decay": decay})
-        return agent.update(start, jax.random.key(2), rollout)
+    def start(rate, decay):
+        return state.replace(hyper=state.hyper | {"learning_rate": rate, "rmsprop_decay": decay})
 
-    rates, decays = jnp.array([1e-4, 1e-3]), jnp.array([0.5, 0.99])
-    together = jax.jit(jax.vmap(run))(rates, decays)
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, 0, None))
+    def together(rate, decay, rollout):
+        return agent.update(start(rate, decay), jax.random.key(2), rollout)
+
+    rates, decays = np.float32([1e-4, 1e-3]), np.float32([0.5, 0.99])
+    results = numbers(together(rates, decays, played()))
     for i in range(2):
-        single = jax.jit(run)(rates[i], decays[i])
-        assert_same(jax.tree.map(lambda x, i=i: x[i], together), single, rtol=1e-3, atol=1e-5)
+        single = learn(agent, start(rates[i], decays[i]), played())
+        assert_same(jax.tree.map(lambda x, i=i: x[i], results), single, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
 def test_dead_agents_do_not_influence_learning_whatever_their_data(optimizer):
     agent, state = make(A2CConfig(**SMALL, optimizer=optimizer))
-    rollout = rollout_of(agent, state)
-    state, _ = jax.jit(agent.update)(state, jax.random.key(0), rollout)
-    alive = rollout.alive.at[:, 0, 1].set(False)
+    rollout = played()
+    state, _ = learn(agent, state, rollout, key=0)
+    alive, last_value = np.array(rollout.alive), np.array(rollout.last_value)
+    alive[:, 0, 1], last_value[0, 1] = False, np.nan
     rollout = rollout.replace(alive=alive)
     poisoned = rollout.replace(
-        obs=jnp.where(alive[..., None], rollout.obs, jnp.nan),
-        reward=jnp.where(alive, rollout.reward, jnp.inf),
-        extras=rollout.extras | {"value": jnp.where(alive, rollout.extras["value"], jnp.nan)},
-        last_value=rollout.last_value.at[0, 1].set(jnp.nan),
+        obs=np.where(alive[..., None], rollout.obs, np.float32(np.nan)),
+        reward=np.where(alive, rollout.reward, np.float32(np.inf)),
+        extras=rollout.extras | {"value": np.where(alive, rollout.extras["value"], np.float32(np.nan))},
+        last_value=last_value,
     )
-    update = jax.jit(agent.update)
-    clean, garbage = (update(state, jax.random.key(5), x) for x in (rollout, poisoned))
+    clean, garbage = (learn(agent, state, x, key=5) for x in (rollout, poisoned))
     assert_same(clean, garbage, rtol=1e-6)
-    nobody, _ = update(state, jax.random.key(5), poisoned.replace(alive=jnp.zeros_like(alive)))
+    nobody, _ = learn(agent, state, poisoned.replace(alive=np.zeros_like(alive)), key=5)
     assert_same((nobody.params, nobody.optimizer), (state.params, state.optimizer))
 
 
@@ -202,13 +216,17 @@ def test_probes_are_solved(env, obs, expected):
         window=64,
         episode_rows=64,
     )
-    program = make_program(config)
-    run, _ = jax.jit(make_train(config))(jax.random.key(0))
-    agent, learner = program.agents[probes.ROLE], run.policies[probes.ROLE]
-    obs = jnp.asarray(obs)[:, None]
-    value = agent.value(learner, obs, (), jnp.zeros(obs.shape[:2], bool), None)[:, 0]
+    program, train, obs = make_program(config), make_train(config), np.float32(obs)[:, None]
+    agent = program.agents[probes.ROLE]
+
+    @jax.jit
+    def learnt(key):
+        run, _ = train(key)
+        value = agent.value(run.policies[probes.ROLE], obs, (), np.zeros(obs.shape[:2], bool), None)
+        return value[:, 0], program.evaluate(run, jax.random.key(1)).episode_return[probes.ROLE]
+
+    value, returned = learnt(jax.random.key(0))
     np.testing.assert_allclose(value, expected, rtol=0.06)
-    returned = program.evaluate(run, jax.random.key(1)).episode_return[probes.ROLE]
     np.testing.assert_allclose(returned, env.spec.episode_limit)
 
 

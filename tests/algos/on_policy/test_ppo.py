@@ -1,7 +1,11 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import on_policy_cases
 import pytest
+from on_policy_cases import assert_same, numbers
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
@@ -13,12 +17,14 @@ from algos.types import ActionSpec, ObservationSpec, Rollout
 CONTINUOUS = ActionSpec("continuous", (2,))
 DISCRETE = ActionSpec("discrete", (3, 2))
 T, E, A, F = 8, 3, 2, 5
-SMALL = {"horizon": T, "widths": (16,), "epochs": 2, "num_minibatches": 4}
+SMALL = {"horizon": T, "widths": (16,), "epochs": 4, "num_minibatches": 2}
+STEPS = SMALL["epochs"] * SMALL["num_minibatches"]
+WITHOUT_THE_SECOND = np.broadcast_to(np.arange(5) != 1, (T, E, A, 5))
 
 
 def make(action=CONTINUOUS, **settings):
-    agent = PPOConfig(**SMALL | settings).make((F,), action, samples=E * A)
-    return agent, agent.init(jax.random.key(0))
+    """An agent, and its state before the first update."""
+    return on_policy_cases.make(PPOConfig(**SMALL | settings), (F,), action, samples=E * A)
 
 
 def rollout_of(agent, state, key=1, mask=None, reward=None):
@@ -45,8 +51,23 @@ def rollout_of(agent, state, key=1, mask=None, reward=None):
     )
 
 
-def assert_same(x, y, **tolerance):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
+@functools.cache
+def played(action=CONTINUOUS):
+    """What an agent with the usual networks lives through before its first update."""
+    mask = None if action is CONTINUOUS else WITHOUT_THE_SECOND
+    agent, state = make(action)
+    return numbers(jax.jit(lambda state: rollout_of(agent, state, mask=mask))(state))
+
+
+def learn(agent, state, rollout, key=2):
+    return numbers(jax.jit(agent.update)(state, jax.random.key(key), rollout))
+
+
+def changed(array, place, value):
+    """A copy of an array with this value in some place."""
+    copy = np.array(array)
+    copy[place] = value
+    return copy
 
 
 @pytest.mark.parametrize(
@@ -59,10 +80,14 @@ def assert_same(x, y, **tolerance):
 )
 def test_the_first_minibatch_has_ratio_one_with_warm_normalisers(action, settings):
     agent, state = make(action, epochs=1, num_minibatches=1, **settings)
-    mask = None if action is CONTINUOUS else jnp.ones((T, E, A, 5), bool).at[..., 1].set(False)
-    update = jax.jit(agent.update)
+    mask = None if action is CONTINUOUS else WITHOUT_THE_SECOND
+
+    @jax.jit
+    def update(state, i):
+        return agent.update(state, jax.random.key(i), rollout_of(agent, state, i, mask))
+
     for i in range(3):
-        state, metrics = update(state, jax.random.key(i), rollout_of(agent, state, i, mask))
+        state, metrics = numbers(update(state, i))
         assert abs(metrics["approx_kl"]) < 1e-9 and metrics["clip_fraction"] == 0.0
         assert all(np.isfinite(float(x)) for x in metrics.values())
     assert state.observations.count == 3 * T * E * A and state.updates == 3
@@ -70,33 +95,36 @@ def test_the_first_minibatch_has_ratio_one_with_warm_normalisers(action, setting
 
 def test_loss_is_the_policy_gradient_plus_value_loss_minus_entropy():
     policy = make_actor_critic(PPOConfig(widths=(16,)), ObservationSpec((F,)), CONTINUOUS)
-    params = policy.init(jax.random.key(0))
-    keys = jax.random.split(jax.random.key(1), 4)
-    obs, advantage = jax.random.normal(keys[0], (6, F)), jax.random.normal(keys[1], (6,))
-    distribution, value = policy.apply(params, obs, None)
-    action = distribution.sample(keys[2])
-    batch = Batch(
-        obs=obs,
-        action=action,
-        log_prob=distribution.log_prob(action),
-        value=value,
-        advantage=advantage,
-        target=value + 1.0,
-        alive=jnp.ones(6, bool),
-        mask=None,
-    )
     hyper = {"clip": 0.2, "value_clip": jnp.inf, "value_coefficient": 0.7, "entropy_coefficient": 0.1}
+    obs, advantage = (np.float32(np.random.default_rng(0).normal(size=shape)) for shape in ((6, F), 6))
 
-    def expected(params):
+    @jax.jit
+    def gradients(key):
+        params = policy.init(key)
         distribution, value = policy.apply(params, obs, None)
-        policy_term = -(distribution.log_prob(action) * advantage).mean()
-        value_term = 0.35 * jnp.square(value - batch.target).mean()
-        return policy_term + value_term - 0.1 * distribution.entropy().mean()
+        action = distribution.sample(key)
+        batch = Batch(
+            obs=obs,
+            action=action,
+            log_prob=distribution.log_prob(action),
+            value=value,
+            advantage=advantage,
+            target=value + 1.0,
+            alive=jnp.ones(6, bool),
+            mask=None,
+        )
 
-    grads, samples = jax.jit(jax.grad(ppo_loss, argnums=1, has_aux=True), static_argnums=0)(
-        policy, params, batch, hyper
-    )
-    assert_same(grads, jax.jit(jax.grad(expected))(params), rtol=1e-4, atol=1e-6)
+        def expected(params):
+            distribution, value = policy.apply(params, obs, None)
+            policy_term = -(distribution.log_prob(action) * advantage).mean()
+            value_term = 0.35 * jnp.square(value - batch.target).mean()
+            return policy_term + value_term - 0.1 * distribution.entropy().mean()
+
+        found = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, batch, hyper)
+        return *found, jax.grad(expected)(params)
+
+    grads, samples, expected = gradients(jax.random.key(0))
+    assert_same(grads, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(samples["value_loss"], 0.5, rtol=1e-5)
 
 
@@ -119,7 +147,7 @@ def test_passes_leave_sums_behind_and_no_samples(settings):
     """Between T * E * A = 48 samples and one number per minibatch there is no third."""
     epochs, minibatches = 11, 3
     agent, state = make(epochs=epochs, num_minibatches=6 if settings else minibatches, **settings)
-    program = jax.make_jaxpr(agent.update)(state, jax.random.key(0), rollout_of(agent, state)).jaxpr
+    program = jax.make_jaxpr(agent.update)(state, jax.random.key(0), played()).jaxpr
     (passes,) = (loop for loop in loops(program) if loop.params["length"] == epochs)
     inner = list(loops(passes.params["jaxpr"].jaxpr))
     assert inner
@@ -166,77 +194,77 @@ def test_clipped_terms():
 
 def test_dead_agents_do_not_influence_learning_whatever_their_data():
     agent, state = make(DISCRETE, normalize_reward=True)
-    mask = jnp.ones((T, E, A, 5), bool).at[..., 1].set(False)
-    rollout = rollout_of(agent, state, mask=mask)
-    alive = rollout.alive.at[:, 0, 1].set(False).at[3:, 1, 0].set(False)
+    rollout = played(DISCRETE)
+    alive = np.array(rollout.alive)
+    alive[:, 0, 1], alive[3:, 1, 0] = False, False
     rollout = rollout.replace(
         alive=alive,
-        discount=rollout.discount.at[2, 1, 0].set(0.0),
-        boundary=rollout.boundary.at[:, 1, 0].set(False).at[-1, 1, 0].set(True),
+        discount=changed(rollout.discount, (2, 1, 0), 0.0),
+        boundary=changed(changed(rollout.boundary, np.s_[:, 1, 0], False), (-1, 1, 0), True),
     )
 
     def poison(x, value):
-        return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - 3)), x, value)
+        return np.where(alive.reshape(alive.shape + (1,) * (x.ndim - 3)), x, x.dtype.type(value))
 
     poisoned = rollout.replace(
-        obs=poison(rollout.obs, jnp.nan),
+        obs=poison(rollout.obs, np.nan),
         action=poison(rollout.action, 1),
         extras={
-            "log_prob": poison(rollout.extras["log_prob"], -jnp.inf),
-            "value": poison(rollout.extras["value"], jnp.nan),
+            "log_prob": poison(rollout.extras["log_prob"], -np.inf),
+            "value": poison(rollout.extras["value"], np.nan),
         },
-        reward=poison(rollout.reward, jnp.inf),
-        bootstrap=poison(rollout.bootstrap, jnp.nan),
+        reward=poison(rollout.reward, np.inf),
+        bootstrap=poison(rollout.bootstrap, np.nan),
         mask=poison(rollout.mask, False),
-        last_value=rollout.last_value.at[0, 1].set(jnp.nan).at[1, 0].set(jnp.inf),
+        last_value=changed(changed(rollout.last_value, (0, 1), np.nan), (1, 0), np.inf),
     )
-    update = jax.jit(agent.update)
-    clean, garbage = (update(state, jax.random.key(5), x) for x in (rollout, poisoned))
+    clean, garbage = (learn(agent, state, x, key=5) for x in (rollout, poisoned))
     assert_same(clean[0].replace(hyper={}), garbage[0].replace(hyper={}), rtol=1e-6)
     assert_same(clean[1], garbage[1], rtol=1e-6)
-    changed = jax.tree.map(lambda x, y: jnp.any(x != y), clean[0].params, state.params)
-    assert any(jax.tree.leaves(changed))
+    assert any(jax.tree.leaves(jax.tree.map(lambda x, y: np.any(x != y), clean[0].params, state.params)))
 
-    nobody, _ = update(state, jax.random.key(5), poisoned.replace(alive=jnp.zeros_like(alive)))
+    nobody, _ = learn(agent, state, poisoned.replace(alive=np.zeros_like(alive)), key=5)
     assert_same(nobody.params, state.params)
 
 
 def test_vmapping_over_learning_rates_equals_single_runs():
-    agent, state = make()
-    rollout = rollout_of(agent, state)
-    rates = jnp.array([1e-4, 1e-3, 1e-2])
+    (agent, state), rollout = make(), played()
+    rates = np.float32([1e-4, 1e-3, 1e-2])
 
-    def run(rate):
-        start = state.replace(hyper=state.hyper | {"learning_rate": rate})
-        return agent.update(start, jax.random.key(2), rollout)
+    def start(rate):
+        return state.replace(hyper=state.hyper | {"learning_rate": rate})
 
-    together = jax.jit(jax.vmap(run))(rates)
-    single = jax.jit(run)
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def together(rate, rollout):
+        return agent.update(start(rate), jax.random.key(2), rollout)
+
+    results = numbers(together(rates, rollout))
     for i, rate in enumerate(rates):
-        assert_same(jax.tree.map(lambda x, i=i: x[i], together), single(rate), rtol=1e-3, atol=1e-5)
+        single = learn(agent, start(rate), rollout)
+        assert_same(jax.tree.map(lambda x, i=i: x[i], results), single, rtol=1e-3, atol=1e-5)
 
 
 def test_kl_stop_skips_the_rest_of_the_update():
-    agent, state = make(learning_rate=0.05, epochs=3, target_kl=1e-3)
-    rollout = rollout_of(agent, state)
-    stopped, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
+    agent, state = make(learning_rate=0.05, target_kl=1e-3)
+    stopped, metrics = learn(agent, state, played())
     applied = int(stopped.optimizer.count)
-    assert 1 <= applied < 12
-    np.testing.assert_allclose(metrics["skipped_minibatches"], 1 - applied / 12, rtol=1e-6)
+    assert 1 <= applied < STEPS
+    np.testing.assert_allclose(metrics["skipped_minibatches"], 1 - applied / STEPS, rtol=1e-6)
 
-    free = state.replace(hyper=state.hyper | {"target_kl": jnp.array(jnp.inf)})
-    full, metrics = jax.jit(agent.update)(free, jax.random.key(2), rollout)
-    assert full.optimizer.count == 12 and metrics["skipped_minibatches"] == 0.0
+    free = state.replace(hyper=state.hyper | {"target_kl": np.float32(np.inf)})
+    full, metrics = learn(agent, free, played())
+    assert full.optimizer.count == STEPS and metrics["skipped_minibatches"] == 0.0
 
 
 def test_kl_is_judged_over_whole_epochs_if_asked_to():
     """The epoch that diverges is finished, and the last; under a bound above its divergence it is not."""
-    agent, state = make(learning_rate=0.05, epochs=3, target_kl=1e-3, kl_stop="epoch")
-    rollout = rollout_of(agent, state)
-    stopped, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
+    settings = {"epochs": 3, "num_minibatches": 4, "kl_stop": "epoch"}
+    agent, state = make(learning_rate=0.05, target_kl=1e-3, **settings)
+    stopped, metrics = learn(agent, state, played())
     assert int(stopped.optimizer.count) == 4
-    bound = state.hyper | {"target_kl": metrics["approx_kl"] * 1.01}
-    longer, _ = jax.jit(agent.update)(state.replace(hyper=bound), jax.random.key(2), rollout)
+    bound = state.hyper | {"target_kl": metrics["approx_kl"] * np.float32(1.01)}
+    longer, _ = learn(agent, state.replace(hyper=bound), played())
     assert int(longer.optimizer.count) >= 8
 
 
@@ -250,9 +278,9 @@ def test_schedules_follow_the_updates():
         clip_end=0.1,
         total_updates=4,
     )
-    rollout, update, seen = rollout_of(agent, state), jax.jit(agent.update), []
+    seen = []
     for i in range(6):
-        state, metrics = update(state, jax.random.key(i), rollout)
+        state, metrics = learn(agent, state, played(), i)
         seen.append([float(metrics[k]) for k in ("learning_rate", "entropy_coefficient", "clip")])
     share = np.minimum(np.arange(6) / 4, 1.0)
     np.testing.assert_allclose([s[0] for s in seen], 3e-4 - 2e-4 * share, rtol=1e-4)
@@ -262,16 +290,16 @@ def test_schedules_follow_the_updates():
 
 def test_acting_leaves_the_normaliser_alone_and_uses_it():
     agent, state = make()
-    trained, _ = jax.jit(agent.update)(state, jax.random.key(0), rollout_of(agent, state))
+    trained, _ = learn(agent, state, played(), key=0)
     np.testing.assert_allclose(trained.observations.mean, 3.0, atol=1.0)
-    obs, reset = jnp.full((E, A, F), 4.0), jnp.zeros((E, A), bool)
-    bare = trained.replace(observations=state.observations)
-    with_statistics, carry = agent.greedy(trained, obs, (), reset, None)
+    obs, reset = np.full((E, A, F), 4.0, np.float32), np.zeros((E, A), bool)
+    bare, greedy = trained.replace(observations=state.observations), jax.jit(agent.greedy)
+    with_statistics, carry = greedy(trained, obs, (), reset, None)
     assert carry == () and with_statistics.shape == (E, A, 2)
-    assert not np.allclose(with_statistics, agent.greedy(bare, obs, (), reset, None)[0])
-    shifted = (obs - trained.observations.mean) / jnp.sqrt(trained.observations.var)
+    assert not np.allclose(with_statistics, greedy(bare, obs, (), reset, None)[0])
+    shifted = (obs - trained.observations.mean) / np.sqrt(trained.observations.var)
     np.testing.assert_allclose(
-        with_statistics, agent.greedy(bare, shifted, (), reset, None)[0], rtol=1e-4, atol=1e-6
+        with_statistics, greedy(bare, shifted, (), reset, None)[0], rtol=1e-4, atol=1e-6
     )
 
 
@@ -286,14 +314,18 @@ def test_a_continuous_target_is_learnt(normalize_advantage):
         rollout = rollout_of(agent, state, i, reward=reward)
         return agent.update(state, jax.random.key(i), rollout)
 
-    state, metrics = jax.jit(lambda s: jax.lax.scan(step, s, jnp.arange(60)))(state)
-    action, _ = agent.greedy(state, jnp.full((4, F), 3.0), (), jnp.zeros(4, bool), None)
+    @jax.jit
+    def learnt(state):
+        state, metrics = jax.lax.scan(step, state, jnp.arange(60))
+        return agent.greedy(state, jnp.full((4, F), 3.0), (), jnp.zeros(4, bool), None)[0], metrics
+
+    action, metrics = numbers(learnt(state))
     np.testing.assert_allclose(action, np.broadcast_to([0.5, -0.4], (4, 2)), atol=0.15)
     assert metrics["action_std"][-1] < 0.5 * metrics["action_std"][0]
 
 
 def test_a_masked_choice_is_learnt():
-    mask = jnp.ones((T, E, A, 5), bool).at[..., 2].set(False)
+    mask = np.broadcast_to(np.arange(5) != 2, (T, E, A, 5))
 
     def reward(obs, action):
         return (action[..., 0] == 1) + 0.5 * (action[..., 1] == 0)
@@ -303,37 +335,41 @@ def test_a_masked_choice_is_learnt():
     def step(state, i):
         return agent.update(state, jax.random.key(i), rollout_of(agent, state, i, mask, reward))
 
-    state, _ = jax.jit(lambda s: jax.lax.scan(step, s, jnp.arange(40)))(state)
-    action, _ = agent.greedy(state, jnp.full((4, F), 3.0), (), jnp.zeros(4, bool), mask[0, 0, :1])
+    @jax.jit
+    def learnt(state):
+        state, _ = jax.lax.scan(step, state, jnp.arange(40))
+        return agent.greedy(state, jnp.full((4, F), 3.0), (), jnp.zeros(4, bool), mask[0, 0, :1])[0]
+
+    action = learnt(state)
     np.testing.assert_array_equal(action, np.broadcast_to([1, 0], (4, 2)))
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_time_limits_bootstrap_and_deaths_do_not(terminal):
+def test_time_limits_bootstrap_and_deaths_do_not():
     """Reward 1 for ever, cut every fourth step: the value is 1 / (1 - gamma) unless the cut is a death."""
     gamma = 0.8
     agent, state = make(gamma=gamma, learning_rate=0.01, normalize_observation=False)
-    boundary = jnp.broadcast_to((jnp.arange(T) % 4 == 3)[:, None, None], (T, E, A))
+    boundary = np.broadcast_to((np.arange(T) % 4 == 3)[:, None, None], (T, E, A))
 
-    def step(state, i):
-        rollout = rollout_of(agent, state, i, reward=lambda obs, action: jnp.ones((T, E, A)))
-        ones = jnp.ones_like(rollout.obs)
-        value = agent.value(state, ones, (), rollout.reset, None)
-        rollout = rollout.replace(
-            obs=ones,
-            extras=agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)[2] | {"value": value},
-            last_value=value[0],
-            boundary=boundary,
-            bootstrap=jnp.where(boundary & ~jnp.array(terminal), value, 0.0),
-            discount=jnp.where(boundary & jnp.array(terminal), 0.0, 1.0),
-        )
-        return agent.update(state, jax.random.key(i), rollout)[0], value[0, 0, 0]
+    def values(terminal):
+        def step(state, i):
+            rollout = rollout_of(agent, state, i, reward=lambda obs, action: jnp.ones((T, E, A)))
+            ones = jnp.ones_like(rollout.obs)
+            _, _, extras = agent.act(state, jax.random.key(0), ones, (), rollout.reset, None)
+            rollout = rollout.replace(
+                obs=ones,
+                extras=extras,
+                last_value=extras["value"][0],
+                boundary=boundary,
+                bootstrap=jnp.where(boundary & ~terminal, extras["value"], 0.0),
+                discount=jnp.where(boundary & terminal, 0.0, 1.0),
+            )
+            return agent.update(state, jax.random.key(i), rollout)[0], extras["value"][0, 0, 0]
 
-    _, values = jax.jit(lambda s: jax.lax.scan(step, s, jnp.arange(250)))(state)
-    if terminal:
-        assert 1.5 < values[-1] < 3.5
-    else:
-        np.testing.assert_allclose(values[-1], 1 / (1 - gamma), rtol=0.03)
+        return jax.lax.scan(step, state, jnp.arange(250))[1]
+
+    cut, died = numbers(jax.jit(jax.vmap(values))(np.array([False, True])))
+    assert 1.5 < died[-1] < 3.5
+    np.testing.assert_allclose(cut[-1], 1 / (1 - gamma), rtol=0.03)
 
 
 @pytest.mark.parametrize(
@@ -363,16 +399,15 @@ def test_settings_that_do_not_fit_together():
     with pytest.raises(ValueError, match="normalize_reward=True: needs samples"):
         PPOConfig(normalize_reward=True).make((F,), CONTINUOUS)
     agent = PPOConfig(**SMALL | {"num_minibatches": 5}).make((F,), CONTINUOUS)
-    state = agent.init(jax.random.key(0))
+    _, state = make()
     with pytest.raises(ValueError, match="num_minibatches=5"):
-        agent.update(state, jax.random.key(0), rollout_of(agent, state))
-    assert (
-        PPOConfig()
-        .make((F,), CONTINUOUS, samples=4, updates=10)
-        .init(jax.random.key(0))
-        .hyper["total_updates"]
-        == 10
-    )
+        agent.update(state, jax.random.key(0), played())
+
+
+def test_schedules_know_the_length_of_the_run():
+    agent = PPOConfig(**SMALL).make((F,), CONTINUOUS, samples=4, updates=10)
+    assert agent.hyper()["total_updates"] == 10
+    assert jax.jit(agent.init)(jax.random.key(0)).hyper["total_updates"] == 10
 
 
 def test_settings_from_lists_are_hashable():
@@ -382,15 +417,15 @@ def test_settings_from_lists_are_hashable():
 @pytest.mark.parametrize("normalize", ["minibatch", "batch"])
 def test_slots_that_never_act_take_no_share_of_a_minibatch(normalize):
     """Half of the rows belong to a slot that is never filled: half of the minibatches are full."""
-    agent, state = make(normalize_advantage=normalize, normalize_observation=False)
-    rollout = rollout_of(agent, state)
-    after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout)
-    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"]
-    alive = rollout.alive.at[:, :, 1].set(False)
-    after, metrics = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(alive=alive))
-    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"] // 2
+    agent, state = make(normalize_advantage=normalize)
+    rollout = played()
+    after, _ = learn(agent, state, rollout)
+    assert int(after.optimizer.count) == STEPS
+    alive = changed(rollout.alive, np.s_[:, :, 1], False)
+    after, metrics = learn(agent, state, rollout.replace(alive=alive))
+    assert int(after.optimizer.count) == STEPS // 2
     assert all(np.isfinite(float(x)) for x in metrics.values())
     # A slot that is filled for a while is learnt from wherever its rows lie.
-    alive = rollout.alive.at[1:, :, 1].set(False)
-    after, _ = jax.jit(agent.update)(state, jax.random.key(2), rollout.replace(alive=alive))
-    assert int(after.optimizer.count) == SMALL["epochs"] * SMALL["num_minibatches"]
+    alive = changed(rollout.alive, np.s_[1:, :, 1], False)
+    after, _ = learn(agent, state, rollout.replace(alive=alive))
+    assert int(after.optimizer.count) == STEPS

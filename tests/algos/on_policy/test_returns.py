@@ -6,6 +6,8 @@ import pytest
 from algos.on_policy.returns import accumulate_by_doubling, accumulate_by_scan, gae, vtrace_gae
 
 T, SHAPE = 13, (3, 2)
+GAE = jax.jit(gae)
+VTRACE = jax.jit(vtrace_gae, static_argnames=("accumulate", "bootstrap_last"))
 
 
 @pytest.fixture
@@ -43,8 +45,7 @@ def by_definition(rollout, gamma, lambda_):
 @pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
 def test_equals_the_definition(rollout, lambda_):
     with jax.enable_x64(True):
-        arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
-        advantage, target = gae(**arrays, gamma=0.9, lambda_=lambda_)
+        advantage, target = GAE(**rollout, gamma=0.9, lambda_=lambda_)
         np.testing.assert_allclose(advantage, by_definition(rollout, 0.9, lambda_), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(target, advantage + rollout["value"], rtol=1e-12)
 
@@ -52,7 +53,7 @@ def test_equals_the_definition(rollout, lambda_):
 def test_lambda_one_is_the_discounted_return_of_the_segment(rollout):
     quiet = rollout | {"boundary": np.zeros((T, *SHAPE), bool), "discount": np.ones((T, *SHAPE))}
     with jax.enable_x64(True):
-        _, target = gae(**{key: jnp.asarray(x) for key, x in quiet.items()}, gamma=0.9, lambda_=1.0)
+        _, target = GAE(**quiet, gamma=0.9, lambda_=1.0)
         powers = 0.9 ** np.arange(T)[:, None, None]
         expected = (powers * rollout["reward"]).sum(0) + 0.9**T * rollout["last_value"]
         np.testing.assert_allclose(target[0], expected, rtol=1e-12)
@@ -67,19 +68,17 @@ def test_a_time_limit_bootstraps_and_a_death_does_not():
         "boundary": jnp.ones((1, 2), bool),
         "bootstrap": jnp.array([[10.0, 7.0]]),
     }
-    _, target = gae(**kwargs, gamma=0.5, lambda_=0.95)
+    _, target = GAE(**kwargs, gamma=0.5, lambda_=0.95)
     np.testing.assert_allclose(target, [[6.0, 1.0]])
 
 
 def test_nothing_flows_back_over_a_boundary(rollout):
     rollout["boundary"][6] = True
-    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
-    changed = arrays | {
-        "reward": arrays["reward"].at[7:].set(99.0),
-        "value": arrays["value"].at[7:].set(99.0),
-    }
-    before, _ = gae(**arrays, gamma=0.9, lambda_=0.9)
-    after, _ = gae(**changed, gamma=0.9, lambda_=0.9)
+    changed = {name: np.array(rollout[name]) for name in ("reward", "value")}
+    for values in changed.values():
+        values[7:] = 99.0
+    before, _ = GAE(**rollout, gamma=0.9, lambda_=0.9)
+    after, _ = GAE(**rollout | changed, gamma=0.9, lambda_=0.9)
     np.testing.assert_array_equal(before[:7], after[:7])
     assert not np.allclose(before[7:], after[7:])
 
@@ -94,15 +93,14 @@ def test_garbage_after_an_ending_stays_there():
         "bootstrap": jnp.array([0.0, jnp.nan, jnp.nan, jnp.nan]),
         "alive": jnp.array([True, True, False, False]),
     }
-    advantage, _ = gae(**kwargs, gamma=0.9, lambda_=1.0)
+    advantage, _ = GAE(**kwargs, gamma=0.9, lambda_=1.0)
     np.testing.assert_allclose(advantage, [1.0 + 0.9 * 2.0 - 0.5, 1.5, 0.0, 0.0], rtol=1e-6)
 
 
 def test_agents_do_not_mix(rollout):
-    arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
-    together, _ = gae(**arrays, gamma=0.9, lambda_=0.9)
-    alone = {key: x[..., 2, 1] for key, x in arrays.items()}
-    np.testing.assert_allclose(gae(**alone, gamma=0.9, lambda_=0.9)[0], together[:, 2, 1], rtol=1e-6)
+    together, _ = GAE(**rollout, gamma=0.9, lambda_=0.9)
+    alone = {key: x[..., 2, 1] for key, x in rollout.items()}
+    np.testing.assert_allclose(GAE(**alone, gamma=0.9, lambda_=0.9)[0], together[:, 2, 1], rtol=1e-6)
 
 
 def loop(delta, decay):
@@ -142,9 +140,8 @@ def ratio():
 @pytest.mark.parametrize("accumulate", [accumulate_by_scan, accumulate_by_doubling, loop])
 def test_vtrace_equals_the_definition(rollout, ratio, rho_clip, c_clip, accumulate):
     with jax.enable_x64(True):
-        arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
         settings = {"gamma": 0.9, "lambda_": 0.8, "rho_clip": rho_clip, "c_clip": c_clip}
-        advantage, target = vtrace_gae(**arrays, ratio=jnp.asarray(ratio), **settings, accumulate=accumulate)
+        advantage, target = VTRACE(**rollout, ratio=ratio, **settings, accumulate=accumulate)
         expected = vtrace_by_definition(rollout, ratio, **settings)
         np.testing.assert_allclose(advantage, expected, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(target, advantage + rollout["value"], rtol=1e-12)
@@ -154,11 +151,9 @@ def test_vtrace_equals_the_definition(rollout, ratio, rho_clip, c_clip, accumula
 def test_vtrace_of_an_unchanged_policy_is_gae_to_the_bit(rollout, clip):
     arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
     alive = jnp.asarray(np.random.default_rng(2).random((T, *SHAPE)) < 0.8)
-    expected = jax.jit(gae)(**arrays, gamma=0.9, lambda_=0.8, alive=alive)
+    expected = GAE(**arrays, gamma=0.9, lambda_=0.8, alive=alive)
     ones = jnp.ones((T, *SHAPE))
-    corrected = jax.jit(vtrace_gae)(
-        **arrays, ratio=ones, gamma=0.9, lambda_=0.8, rho_clip=clip, c_clip=clip, alive=alive
-    )
+    corrected = VTRACE(**arrays, ratio=ones, gamma=0.9, lambda_=0.8, rho_clip=clip, c_clip=clip, alive=alive)
     jax.tree.map(np.testing.assert_array_equal, corrected, expected)
 
 
@@ -189,7 +184,7 @@ def from_cleanrl(reward, done):
 )
 def test_golden_vectors_of_the_original(done, ratio, expected):
     value = jnp.array([0.5, 0.2, -0.1, 0.4, 0.3])
-    advantage, target = vtrace_gae(
+    advantage, target = VTRACE(
         value=value,
         **from_cleanrl([9.0, 1.0, 0.0, -1.0, 0.5], done),
         ratio=jnp.array(ratio, jnp.float32),
@@ -207,8 +202,8 @@ def test_without_the_last_bootstrap_the_last_row_is_the_value_after_the_row_befo
     arrays = {key: jnp.asarray(x) for key, x in rollout.items()}
     settings = {"gamma": 0.9, "lambda_": 0.8, "rho_clip": 1.0, "c_clip": 1.0}
     shorter = {key: x[:-1] for key, x in arrays.items() if key != "last_value"}
-    expected, _ = vtrace_gae(**shorter, last_value=arrays["value"][-1], ratio=ratio[:-1], **settings)
-    advantage, _ = vtrace_gae(**arrays, ratio=ratio, **settings, bootstrap_last=False)
+    expected, _ = VTRACE(**shorter, last_value=arrays["value"][-1], ratio=ratio[:-1], **settings)
+    advantage, _ = VTRACE(**arrays, ratio=ratio, **settings, bootstrap_last=False)
     np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-6, atol=1e-7)
     assert (advantage[-1] == 0).all()
 
@@ -223,7 +218,7 @@ def test_ratios_of_dead_rows_stay_there():
         "bootstrap": jnp.full(3, jnp.nan),
         "alive": jnp.array([True, True, False]),
     }
-    advantage, _ = vtrace_gae(
+    advantage, _ = VTRACE(
         **kwargs,
         ratio=jnp.array([0.5, 2.0, jnp.nan]),
         gamma=0.9,
@@ -258,7 +253,7 @@ def waiting_game(poison=0.0):
 @pytest.mark.parametrize("poison", [0.0, 1e6, np.nan])
 def test_seats_that_wait_for_their_turn_are_paid_for_their_last_move(poison):
     """Golden values of a game by turns: gamma counts a seat's own decisions, not plies."""
-    advantage, target = gae(**waiting_game(poison), gamma=0.9, lambda_=0.8)
+    advantage, target = GAE(**waiting_game(poison), gamma=0.9, lambda_=0.8)
     wanted = np.array([[0.55016, 0], [0, -0.592], [0.528, 0], [0, -0.6], [0.4, 0]])
     np.testing.assert_allclose(advantage, wanted, atol=1e-6)
     acts = np.asarray(waiting_game()["alive"])
@@ -301,8 +296,8 @@ def test_waiting_rows_change_nothing_but_where_rewards_lie(seed):
         last_skip=np.zeros(number, bool),
     )
     own, rows = ({k: jnp.asarray(v) for k, v in part.items()} for part in (own, rows))
-    wanted = gae(**own, gamma=0.97, lambda_=0.9)
-    found = gae(**rows, gamma=0.97, lambda_=0.9)
+    wanted = GAE(**own, gamma=0.97, lambda_=0.9)
+    found = GAE(**rows, gamma=0.97, lambda_=0.9)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(a)[acts], b, rtol=1e-4, atol=1e-5)
     assert (np.asarray(found[0])[~acts] == 0).all()
@@ -313,7 +308,7 @@ def test_a_decision_whose_pay_is_still_to_come_only_stands_for_the_value_after_t
     first = {k: v[:4] if k not in ("last_value", "last_skip") else v for k, v in game.items()}
     # After four plies A is to move and B waits: B's move of ply 4 is not paid yet.
     first |= {"last_skip": np.array([False, True]), "last_value": np.array([0.6, 99.0], np.float32)}
-    advantage, target = gae(**first, gamma=0.9, lambda_=0.8)
+    advantage, target = GAE(**first, gamma=0.9, lambda_=0.8)
     np.testing.assert_allclose(advantage[3, 1], 0.0)
     np.testing.assert_allclose(target[3, 1], -0.4)
     np.testing.assert_allclose(advantage[1, 1], 0.9 * -0.4 + 0.2, atol=1e-6)

@@ -1,9 +1,13 @@
 """PPO on segments, given rollouts that the agent itself played."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import on_policy_cases
 import pytest
+from on_policy_cases import assert_same, numbers
 
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
@@ -19,21 +23,43 @@ SMALL = {
     "normalize_observation": False,
     "sampling": "sequential",
 }
+THRICE = {"epochs": 3, "normalize_observation": True}
+LESS = {"burn_in": 3, "bootstrap_last": False, "normalize_advantage": "none", "reward_centering": 0.25}
+
+
+def fresh(kind="gru", **settings):
+    """An agent, and its state before the first update."""
+    config = PPOConfig(**SMALL | {"core": {"kind": kind, "width": 8}} | settings)
+    return on_policy_cases.make(config, (F,), DISCRETE, samples=E * A, updates=10)
 
 
 def make(kind="gru", **settings):
-    core = {"kind": kind, "width": 8}
-    agent = PPOConfig(**SMALL | {"core": core} | settings).make((F,), DISCRETE, samples=E * A, updates=10)
-    state = agent.init(jax.random.key(0))
+    """An agent, and a state that prefers some actions by far."""
+    agent, state = fresh(kind, **settings)
     params = jax.tree_util.tree_map_with_path(
-        lambda path, x: 100.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
+        lambda path, x: np.float32(100.0) * x if "policy" in jax.tree_util.keystr(path) else x, state.params
     )
     return agent, state.replace(params=params)
 
 
-def play(agent, state, segments=1, key=1):
-    """T decisions in episodes of random length, cut into this many segments."""
-    keys = jax.random.split(jax.random.key(key), 4)
+def in_minibatches(accumulation):
+    """Settings of two steps, on half of the segments each, from this many gradients."""
+    return {
+        "num_minibatches": 2 * accumulation,
+        "accumulation": accumulation,
+        "normalize_advantage": "batch",
+    }
+
+
+@functools.cache
+def played(kind="gru"):
+    """T decisions in episodes of random length; carries are those before each of them."""
+    agent, state = make(kind)
+    return numbers(jax.jit(functools.partial(play, agent))(state))
+
+
+def play(agent, state):
+    keys = jax.random.split(jax.random.key(1), 4)
     shape = (T, E, A)
     obs = jax.random.normal(keys[0], (*shape, F))
     boundary = jax.random.bernoulli(keys[1], 0.2, shape)
@@ -57,17 +83,26 @@ def play(agent, state, segments=1, key=1):
         bootstrap=jnp.where(boundary, 0.3, 0.0),
         alive=jnp.ones(shape, bool),
         mask=None,
-        carry=jax.tree.map(lambda x: x[:: T // segments], carries),
+        carry=carries,
         last_value=agent.value(state, obs[0], last, boundary[-1], None),
     )
 
 
+def rollout_of(kind="gru", segments=1):
+    """What was played, cut into this many segments."""
+    rollout = played(kind)
+    return rollout.replace(carry=jax.tree.map(lambda x: x[:: T // segments], rollout.carry))
+
+
 def learn(agent, state, rollout, key=5):
-    return jax.jit(agent.update)(state, jax.random.key(key), rollout)
+    return numbers(jax.jit(agent.update)(state, jax.random.key(key), rollout))
 
 
-def assert_same(x, y, **tolerance):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
+def changed(array, place, value):
+    """A copy of an array with this value in some place."""
+    copy = np.array(array)
+    copy[place] = value
+    return copy
 
 
 def test_two_segments_look_like_one_before_the_first_step():
@@ -75,7 +110,7 @@ def test_two_segments_look_like_one_before_the_first_step():
     results = []
     for number in (1, 2):
         agent, state = make("lstm", horizon=T // number, segments_per_agent=number, gae_lambda=0.0)
-        results.append(learn(agent, state, play(agent, state, number))[1])
+        results.append(learn(agent, state, rollout_of("lstm", number))[1])
     for name in ("policy_loss", "value_loss", "entropy", "explained_variance"):
         np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-4, atol=1e-6)
     assert abs(results[1]["approx_kl"]) < 3e-8 and results[1]["clip_fraction"] == 0.0
@@ -84,48 +119,48 @@ def test_two_segments_look_like_one_before_the_first_step():
 @pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
 def test_ratios_are_one_with_the_carries_and_resets_of_the_rollout_and_with_no_others(kind):
     agent, state = make(kind, horizon=T // 2, segments_per_agent=2)
-    rollout = play(agent, state, 2)
+    rollout = rollout_of(kind, 2)
     carry = rollout.carry
     wrong = {
-        "carry": rollout.replace(carry=jax.tree.map(jnp.zeros_like, carry)),
+        "carry": rollout.replace(carry=jax.tree.map(np.zeros_like, carry)),
         "order": rollout.replace(carry=jax.tree.map(lambda x: x[::-1], carry)),
-        "reset": rollout.replace(reset=jnp.zeros_like(rollout.reset)),
-        "late": rollout.replace(reset=jnp.roll(rollout.reset, 1, axis=0)),
+        "reset": rollout.replace(reset=np.zeros_like(rollout.reset)),
+        "late": rollout.replace(reset=np.roll(rollout.reset, 1, axis=0)),
     }
-    update = jax.jit(agent.update)
-    assert abs(update(state, jax.random.key(0), rollout)[1]["approx_kl"]) < 3e-8
+    assert abs(learn(agent, state, rollout)[1]["approx_kl"]) < 3e-8
     for name, other in wrong.items():
-        assert update(state, jax.random.key(0), other)[1]["approx_kl"] > 1e-5, name
+        assert learn(agent, state, other)[1]["approx_kl"] > 1e-5, name
 
 
 def test_dead_agents_do_not_influence_learning_whatever_their_data():
     agent, state = make()
-    rollout = play(agent, state)
-    alive = rollout.alive.at[:, 0, 1].set(False).at[3:, 1, 0].set(False)
+    rollout = rollout_of()
+    alive = np.array(rollout.alive)
+    alive[:, 0, 1], alive[3:, 1, 0] = False, False
     rollout = rollout.replace(
         alive=alive,
-        discount=rollout.discount.at[2, 1, 0].set(0.0),
-        boundary=rollout.boundary.at[:, 1, 0].set(False),
+        discount=changed(rollout.discount, (2, 1, 0), 0.0),
+        boundary=changed(rollout.boundary, np.s_[:, 1, 0], False),
     )
 
     def poison(x, value):
-        return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - 3)), x, value)
+        return np.where(alive.reshape(alive.shape + (1,) * (x.ndim - 3)), x, np.float32(value))
 
     poisoned = rollout.replace(
-        obs=poison(rollout.obs, jnp.nan),
+        obs=poison(rollout.obs, np.nan),
         extras={
-            "log_prob": poison(rollout.extras["log_prob"], -jnp.inf),
-            "value": poison(rollout.extras["value"], jnp.nan),
+            "log_prob": poison(rollout.extras["log_prob"], -np.inf),
+            "value": poison(rollout.extras["value"], np.nan),
         },
-        reward=poison(rollout.reward, jnp.inf),
-        bootstrap=poison(rollout.bootstrap, jnp.nan),
-        last_value=rollout.last_value.at[0, 1].set(jnp.nan).at[1, 0].set(jnp.inf),
-        carry=jax.tree.map(lambda x: x.at[:, 0, 1].set(jnp.nan), rollout.carry),
+        reward=poison(rollout.reward, np.inf),
+        bootstrap=poison(rollout.bootstrap, np.nan),
+        last_value=changed(changed(rollout.last_value, (0, 1), np.nan), (1, 0), np.inf),
+        carry=jax.tree.map(lambda x: changed(x, np.s_[:, 0, 1], np.nan), rollout.carry),
     )
     clean, garbage = learn(agent, state, rollout), learn(agent, state, poisoned)
     assert_same(clean[0].params, garbage[0].params, rtol=1e-6)
     assert_same(clean[1], garbage[1], rtol=1e-6)
-    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.any(a != b), clean[0].params, state.params)))
+    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: np.any(a != b), clean[0].params, state.params)))
 
 
 @pytest.mark.parametrize(
@@ -133,12 +168,13 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
 )
 def test_padding_does_not_influence_learning(settings):
     """Environments without anybody alive leave the update what it is without them."""
-    shared = {"normalize_observation": True, "epochs": 2, "adam_eps": 1e-3}
-    agent, state = make(**shared | settings)
-    rollout = play(agent, state)
+    agent, state = make(**THRICE | {"adam_eps": 1e-3} | settings)
+    rollout = rollout_of()
     alone = jax.tree.map(lambda x: x[:, :2], rollout.replace(last_value=None))
     alone = alone.replace(last_value=rollout.last_value[:2])
-    padded = rollout.replace(alive=rollout.alive.at[:, 2:].set(False), obs=rollout.obs.at[:, 2:].set(jnp.inf))
+    padded = rollout.replace(
+        alive=changed(rollout.alive, np.s_[:, 2:], False), obs=changed(rollout.obs, np.s_[:, 2:], np.inf)
+    )
     few, many = learn(agent, state, alone), learn(agent, state, padded)
     assert_same(few[0].params, many[0].params, rtol=1e-3, atol=1e-5)
     assert_same(few[0].observations, many[0].observations, rtol=1e-5)
@@ -147,8 +183,8 @@ def test_padding_does_not_influence_learning(settings):
 
 def test_the_order_of_environments_does_not_matter():
     agent, state = make()
-    rollout = play(agent, state)
-    order = jnp.array([2, 0, 3, 1])
+    rollout = rollout_of()
+    order = np.array([2, 0, 3, 1])
     moved = jax.tree.map(lambda x: x[:, order], rollout.replace(last_value=None))
     moved = moved.replace(last_value=rollout.last_value[order])
     assert_same(
@@ -158,38 +194,36 @@ def test_the_order_of_environments_does_not_matter():
 
 def test_accumulated_gradients_equal_those_of_whole_minibatches():
     results = []
-    for number, accumulation in ((2, 1), (4, 2)):
-        agent, state = make(
-            num_minibatches=number, accumulation=accumulation, normalize_advantage="batch", adam_eps=1e-3
-        )
-        rollout = play(agent, state)
-        rollout = rollout.replace(alive=rollout.alive.at[5:, 0].set(False))
+    for accumulation in (1, 2):
+        agent, state = make(**in_minibatches(accumulation), adam_eps=1e-3)
+        rollout = rollout_of()
+        rollout = rollout.replace(alive=changed(rollout.alive, np.s_[5:, 0], False))
         results.append(learn(agent, state, rollout)[0])
     assert results[1].optimizer.count == 2
     assert_same(results[0].params, results[1].params, rtol=1e-3, atol=1e-5)
 
 
 def test_sequential_sampling_sees_every_segment_once_and_others_do_not():
+    """While nothing moves, the loss of the values is that of the segments that were drawn."""
+    chosen = {"whole": {}, "sequential": in_minibatches(2), "uniform": {"sampling": "uniform"}}
+    chosen["uniform"] |= {"num_minibatches": 8}
     losses = {}
-    for mode, number in (("sequential", 1), ("sequential", 8), ("uniform", 8)):
-        agent, state = make(
-            sampling=mode, num_minibatches=number, learning_rate=0.0, normalize_advantage="none"
-        )
-        losses[mode, number] = float(learn(agent, state, play(agent, state))[1]["value_loss"])
-    whole = losses["sequential", 1]
-    assert losses["sequential", 8] == pytest.approx(whole, rel=1e-5)
-    assert abs(losses["uniform", 8] - whole) > 1e-3 * whole
+    for name, settings in chosen.items():
+        agent, state = make(**settings, learning_rate=0.0)
+        losses[name] = float(learn(agent, state, rollout_of())[1]["value_loss"])
+    assert losses["sequential"] == pytest.approx(losses["whole"], rel=1e-5)
+    assert abs(losses["uniform"] - losses["whole"]) > 1e-3 * losses["whole"]
 
 
 def test_fresh_advantages_equal_old_ones_while_nothing_has_changed():
     agent, state = make()
-    rollout = play(agent, state)
+    rollout = rollout_of()
     expected = learn(agent, state, rollout)[0].params
     for settings in (
         {"recompute_advantage": "minibatch", "policy_advantage": "vtrace"},
         {"recompute_advantage": "epoch", "value_clip_center": "refreshed", "value_clip": 10.0},
     ):
-        other, _ = make(**settings)
+        other, state = make(**settings)
         assert_same(expected, learn(other, state, rollout)[0].params, atol=1e-4)
 
 
@@ -197,36 +231,36 @@ def test_what_was_learnt_of_the_rollout_reaches_later_minibatches():
     """Values of the second epoch are those of the moved critic; the third regresses on targets from them."""
     results = {}
     for mode in ("once", "epoch"):
-        agent, state = make(epochs=3, recompute_advantage=mode, learning_rate=0.05)
-        results[mode] = learn(agent, state, play(agent, state))[1]["value_loss"]
+        agent, state = make(**THRICE, recompute_advantage=mode, learning_rate=0.05)
+        results[mode] = learn(agent, state, rollout_of())[1]["value_loss"]
     assert abs(results["once"] - results["epoch"]) > 1e-4
 
 
 def test_burn_in_and_the_dropped_last_column():
-    agent, state = make(burn_in=3, normalize_advantage="none")
-    rollout = play(agent, state)
+    agent, state = make(**LESS)
+    rollout = rollout_of()
 
     def less_likely(steps):
-        log_prob = rollout.extras["log_prob"].at[steps].add(-1.0)
+        log_prob = np.array(rollout.extras["log_prob"])
+        log_prob[steps] -= 1.0
         return rollout.replace(extras=rollout.extras | {"log_prob": log_prob})
 
-    changed = less_likely(slice(3))
-    assert_same(learn(agent, state, rollout)[0].params, learn(agent, state, changed)[0].params)
-    changed = less_likely(slice(3, None))
-    assert learn(agent, state, changed)[1]["clip_fraction"] == 1.0
+    assert_same(learn(agent, state, rollout)[0].params, learn(agent, state, less_likely(np.s_[:3]))[0].params)
+    assert learn(agent, state, less_likely(np.s_[3:]))[1]["clip_fraction"] == 1.0
 
-    agent, state = make(bootstrap_last=False, normalize_advantage="none")
-    rollout = rollout.replace(boundary=jnp.zeros_like(rollout.boundary))
-    changed = rollout.replace(last_value=rollout.last_value + 5.0, reward=rollout.reward.at[-1].add(7.0))
-    assert_same(learn(agent, state, rollout)[0].params, learn(agent, state, changed)[0].params)
+    rollout = rollout.replace(boundary=np.zeros_like(rollout.boundary))
+    other = rollout.replace(
+        last_value=rollout.last_value + 5.0, reward=changed(rollout.reward, -1, rollout.reward[-1] + 7.0)
+    )
+    assert_same(learn(agent, state, rollout)[0].params, learn(agent, state, other)[0].params)
 
 
 def test_centred_rewards_are_those_above_the_agents_own_mean():
-    agent, state = make(reward_centering=0.25)
-    rollout = play(agent, state)
+    agent, state = make(**LESS)
+    rollout = rollout_of()
     after, _ = learn(agent, state, rollout)
     mean = np.zeros(E * A)
-    for row in np.asarray(rollout.reward).reshape(T, -1):
+    for row in rollout.reward.reshape(T, -1):
         mean += 0.25 * (row - mean)
     np.testing.assert_allclose(after.centre, mean, rtol=1e-5)
 
@@ -236,11 +270,10 @@ def test_other_optimisers_take_the_step(optimizer):
     """Every array moves, by at most a few learning rates, and less where the rate is half."""
     moves = {}
     for rate in (1e-3, 5e-4):
-        agent, _ = make(optimizer=optimizer, weight_decay=0.01, learning_rate=rate)
-        state = agent.init(jax.random.key(0))
-        after, metrics = learn(agent, state, play(agent, state))
+        agent, state = fresh(optimizer=optimizer, weight_decay=0.01, learning_rate=rate)
+        after, metrics = learn(agent, state, rollout_of())
         moves[rate] = [
-            float(jnp.abs(b - a).max())
+            float(np.abs(b - a).max())
             for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(after.params), strict=True)
         ]
         assert all(np.isfinite(float(x)) for x in metrics.values())
@@ -248,10 +281,9 @@ def test_other_optimisers_take_the_step(optimizer):
     assert max(moves[1e-3]) < 3e-3
     assert sum(moves[5e-4]) < 0.8 * sum(moves[1e-3])
     kept = agent.policy_state(after)
-    obs, carry = jnp.ones((E, A, F)), agent.initial_carry((E, A))
-    reset = jnp.zeros((E, A), bool)
     assert kept.optimizer is None
-    assert_same(agent.value(after, obs, carry, reset, None), agent.value(kept, obs, carry, reset, None))
+    seen = np.ones((E, A, F), np.float32), agent.initial_carry((E, A)), np.zeros((E, A), bool), None
+    assert_same(agent.value(after, *seen), agent.value(kept, *seen))
 
 
 @pytest.mark.parametrize(

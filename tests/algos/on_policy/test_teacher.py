@@ -1,7 +1,5 @@
 """Kickstarting: the imitation losses, and a small recurrent learner that takes over what a teacher does."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +57,7 @@ def settings(**changes):
 def teacher():
     config = PPOConfig(widths=(32, 32), normalize_observation=True)
     agent = config.make(SHAPE, ACTION, updates=1)
-    state = agent.policy_state(agent.init(jax.random.key(7)))
+    state = agent.policy_state(jax.jit(agent.init)(jax.random.key(7)))
     sharp = jax.tree_util.tree_map_with_path(
         lambda path, x: 2000.0 * x if "policy" in jax.tree_util.keystr(path) else x, state.params
     )
@@ -96,9 +94,15 @@ def rollout(agent, state, key):
     )
 
 
-def learning(agent):
-    """`(state, key) -> (state, metrics)` of an update on what the agent lives through itself."""
-    return jax.jit(lambda state, key: agent.update(state, key, rollout(agent, state, key)))
+def learnt_once(agent):
+    """`key -> parameters` after an update on what the agent lives through itself."""
+
+    @jax.jit
+    def learn(key):
+        state = agent.init(jax.random.key(0))
+        return agent.update(state, key, rollout(agent, state, key))[0].params
+
+    return learn
 
 
 @pytest.mark.parametrize(("core", "loss"), [("none", "reverse_kl"), ("gru", "cross_entropy")])
@@ -107,40 +111,39 @@ def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss)
         core={"kind": core, "width": 16}, teacher_loss=loss, teacher_coefficient_schedule="constant"
     )
     agent = config.make(SHAPE, ACTION, samples=E, updates=1000, teacher=teacher)
-    state = agent.init(jax.random.key(0))
-    step = learning(agent)
-    losses = []
-    for key in jax.random.split(jax.random.key(1), 150):
-        state, metrics = step(state, key)
-        losses.append(float(metrics["imitation_loss"]))
-    assert np.mean(losses[-10:]) < 0.25 * np.mean(losses[:3])
 
-    obs = jax.random.normal(jax.random.key(5), (256, *SHAPE))
-    reset = jnp.ones(256, bool)
-    frozen = agent.policy_state(state)
-    assert frozen.teacher is None
-    chosen, _ = agent.greedy(frozen, obs, agent.initial_carry((256,)), reset, None)
-    wanted, _ = teacher.agent.greedy(teacher.state, obs, (), reset, None)
-    assert float((chosen == wanted).mean()) > 0.85
+    @jax.jit
+    def learnt(key):
+        def step(state, key):
+            return agent.update(state, key, rollout(agent, state, key))
+
+        state, metrics = jax.lax.scan(step, agent.init(jax.random.key(0)), jax.random.split(key, 150))
+        frozen = agent.policy_state(state)
+        assert frozen.teacher is None
+        obs, reset = jax.random.normal(jax.random.key(5), (256, *SHAPE)), jnp.ones(256, bool)
+        chosen, _ = agent.greedy(frozen, obs, agent.initial_carry((256,)), reset, None)
+        wanted, _ = teacher.agent.greedy(teacher.state, obs, (), reset, None)
+        return metrics["imitation_loss"], chosen == wanted
+
+    losses, agree = learnt(jax.random.key(1))
+    assert np.mean(losses[-10:]) < 0.25 * np.mean(losses[:3])
+    assert np.mean(agree) > 0.85
 
 
 def test_a_weight_of_nothing_teaches_nothing(teacher):
     with_one = settings(teacher_coefficient=0.0).make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
     without = settings(teacher=None).make(SHAPE, ACTION, samples=E, updates=9)
-    ours, theirs = (agent.init(jax.random.key(0)) for agent in (with_one, without))
-    key = jax.random.key(2)
-    ours, _ = learning(with_one)(ours, key)
-    theirs, _ = learning(without)(theirs, key)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), ours.params, theirs.params)
+    ours, theirs = (learnt_once(agent)(jax.random.key(2)) for agent in (with_one, without))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), ours, theirs)
 
 
 def test_a_recurrent_teacher_remembers_what_the_learner_lived_through():
     """Its lessons about a rollout are what it would have said while the rollout went on."""
     theirs = settings(teacher=None, core={"kind": "lstm", "width": 8}).make(SHAPE, ACTION, updates=1)
-    teacher = Teacher(theirs, theirs.policy_state(theirs.init(jax.random.key(3))))
+    teacher = Teacher(theirs, theirs.policy_state(jax.jit(theirs.init)(jax.random.key(3))))
     agent = settings().make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
-    state = agent.init(jax.random.key(0))
-    batch = jax.device_get(jax.jit(partial(rollout, agent))(state, jax.random.key(4)))
+    play = jax.jit(lambda key: rollout(agent, agent.init(jax.random.key(0)), key))
+    batch = jax.device_get(play(jax.random.key(4)))
     carry = jax.tree.map(lambda x: x[0], batch.carry[1])
     teach = jax.jit(lambda obs, carry, reset: theirs.teach(teacher.state, obs, carry, reset, None)[1])
     value = teach(batch.obs, carry, batch.reset)
@@ -157,20 +160,23 @@ def test_a_recurrent_teacher_remembers_what_the_learner_lived_through():
 
 def test_the_weight_falls_and_settings_are_checked(teacher):
     agent = settings(total_updates=4).make(SHAPE, ACTION, samples=E, updates=4, teacher=teacher)
-    state = agent.init(jax.random.key(0))
-    weights, step = [], learning(agent)
-    for key in jax.random.split(jax.random.key(1), 3):
-        state, metrics = step(state, key)
-        weights.append(float(metrics["teacher_coefficient"]))
-    np.testing.assert_allclose(weights, [1.0, 0.75, 0.5], rtol=1e-6)
+
+    @jax.jit
+    def weights(key):
+        def step(state, key):
+            state, metrics = agent.update(state, key, rollout(agent, state, key))
+            return state, metrics["teacher_coefficient"]
+
+        return jax.lax.scan(step, agent.init(key), jax.random.split(key, 3))[1]
+
+    np.testing.assert_allclose(weights(jax.random.key(0)), [1.0, 0.75, 0.5], rtol=1e-6)
     with pytest.raises(ValueError, match="teacher=somewhere: must be None with sampling=samples"):
         settings(sampling="samples")
     with pytest.raises(ValueError, match="teacher_loss=mse: unknown; allowed: cross_entropy, reverse_kl"):
         settings(teacher_loss="mse")
     bare = settings().make(SHAPE, ACTION, samples=E, updates=4)
-    state = bare.init(jax.random.key(0))
     with pytest.raises(ValueError, match="teacher=somewhere: must be loaded"):
-        bare.update(state, jax.random.key(0), rollout(bare, state, jax.random.key(0)))
+        jax.eval_shape(learnt_once(bare), jax.random.key(0))
 
 
 def test_divergences_of_masked_choices():

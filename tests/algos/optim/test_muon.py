@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,9 @@ COEFFICIENTS = [
     (2.8769, -3.1427, 1.2046),
     (2.8366, -3.0525, 1.2012),
 ]
+
+
+ORTHOGONALIZE = jax.jit(orthogonalize)
 
 
 def normal(seed, *shape):
@@ -35,7 +40,7 @@ def test_singular_values_end_close_to_one(shape):
     """From 1/100 of the norm upwards; 3 % is the bound of these coefficients to its first digit."""
     u, _, v = np.linalg.svd(normal(0, *shape), full_matrices=False)
     s = np.geomspace(1.0, 0.02, min(shape))
-    values = np.linalg.svd(orthogonalize(jnp.asarray((u * s) @ v, jnp.float32)), compute_uv=False)
+    values = np.linalg.svd(ORTHOGONALIZE(np.float32((u * s) @ v)), compute_uv=False)
     np.testing.assert_allclose(values, 1.0, atol=0.032)
 
 
@@ -43,15 +48,16 @@ def test_singular_values_end_close_to_one(shape):
 def test_orthogonalised_matrices_equal_the_polynomials_of_their_singular_values(shape):
     x = normal(1, *shape)
     with jax.enable_x64(True):
-        result = orthogonalize(jnp.asarray(x))
+        result = ORTHOGONALIZE(x)
     expected = np.stack([newton_schulz(y) for y in x]) if x.ndim == 3 else newton_schulz(x)
     np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_matrix_of_zeros_stays_one_and_scale_does_not_matter():
-    assert (orthogonalize(jnp.zeros((3, 4))) == 0).all()
-    x = jnp.asarray(normal(2, 4, 6), jnp.float32)
-    np.testing.assert_allclose(orthogonalize(1e-3 * x), orthogonalize(1e3 * x), atol=1e-5)
+    assert (ORTHOGONALIZE(np.zeros((4, 6), np.float32)) == 0).all()
+    x = np.float32(normal(2, 4, 6))
+    small, large = (ORTHOGONALIZE(np.float32(scale) * x) for scale in (1e-3, 1e3))
+    np.testing.assert_allclose(small, large, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +73,18 @@ def test_a_matrix_of_zeros_stays_one_and_scale_does_not_matter():
     ],
 )
 def test_the_factor_for_shape_counts_outputs_over_inputs(matrix, shape, factor):
-    x = jnp.asarray(normal(3, *shape), jnp.float32)
+    x = np.float32(normal(3, *shape))
     flat = x.reshape((*shape[: matrix.stacked], -1, shape[-1]))
-    values = np.linalg.svd(np.asarray(direction(x, matrix)).reshape(flat.shape), compute_uv=False)
+    found = jax.jit(direction, static_argnums=1)(x, matrix)
+    values = np.linalg.svd(np.asarray(found).reshape(flat.shape), compute_uv=False)
     np.testing.assert_allclose(values, factor, rtol=0.032)
 
 
 def test_the_matrices_of_our_networks():
     """Hidden kernels are `[in, out]`, those of the heads `[out, in]`; biases and deviations are neither."""
     config = ActorCriticConfig(widths=(16, 8), value_widths=(16,))
-    params = make_actor_critic(config, ObservationSpec((5,)), ActionSpec("continuous", (3,))).init(
-        jax.random.key(0)
-    )
+    policy = make_actor_critic(config, ObservationSpec((5,)), ActionSpec("continuous", (3,)))
+    params = jax.eval_shape(policy.init, jax.random.key(0))
     matrices = find_matrices(params)["params"]
     hidden, head = Matrix(0, False), Matrix(0, True)
     assert matrices["actor_trunk"]["layer_0"] == {"kernel": hidden, "bias": None}
@@ -142,24 +148,36 @@ def test_the_rest_takes_steps_of_adamw_at_its_own_rate():
     grads = jax.tree.map(jnp.cos, params)
     hyper = {"learning_rate": 0.1, "weight_decay": 0.2, "rest_rate": 0.5, "adam_eps": 1e-3}
     muon, adamw = make_optimizer("muon"), make_optimizer("adamw")
-    moved, state = muon.step(grads, muon.init(params), params, hyper, 0.7, True)
+
+    def stepped(optimizer, grads, params, hyper):
+        step = jax.jit(
+            lambda grads, params: optimizer.step(grads, optimizer.init(params), params, hyper, 0.7)
+        )
+        return step(grads, params)
+
+    moved, state = stepped(muon, grads, params, hyper)
     bias, bias_grad = {"bias": params["layer"]["bias"]}, {"bias": grads["layer"]["bias"]}
     slower = {"learning_rate": 0.05, "weight_decay": 0.2, "adam_eps": 1e-3}
-    expected, _ = adamw.step(bias_grad, adamw.init(bias), bias, slower, 0.7, True)
+    expected, _ = stepped(adamw, bias_grad, bias, slower)
     np.testing.assert_allclose(moved["layer"]["bias"], expected["bias"], rtol=1e-6)
     assert state.rest.mean["layer"]["kernel"] is None and state.momentum["layer"]["bias"] is None
 
 
 def test_stacked_networks_learn_as_if_alone():
     kernel, bias = normal(6, 3, 4, 5).astype(np.float32), normal(7, 3, 5).astype(np.float32)
-    together = {"critics": {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}}
+    together = {"critics": {"kernel": kernel, "bias": bias}}
     hyper = {"learning_rate": 0.1}
     optimizer = make_optimizer("muon", stacked=("critics",))
-    moved, _ = optimizer.step(jax.tree.map(jnp.sin, together), optimizer.init(together), together, hyper)
+    single = make_optimizer("muon")
+
+    @partial(jax.jit, static_argnums=0)
+    def stepped(optimizer, params):
+        grads = jax.tree.map(jnp.sin, params)
+        return optimizer.step(grads, optimizer.init(params), params, hyper)[0]
+
+    moved = stepped(optimizer, together)
     for i in range(3):
-        alone = {"critic": {"kernel": jnp.asarray(kernel[i]), "bias": jnp.asarray(bias[i])}}
-        single = make_optimizer("muon")
-        one, _ = single.step(jax.tree.map(jnp.sin, alone), single.init(alone), alone, hyper)
+        one = stepped(single, {"critic": {"kernel": kernel[i], "bias": bias[i]}})
         for name in ("kernel", "bias"):
             np.testing.assert_allclose(moved["critics"][name][i], one["critic"][name], rtol=1e-5, atol=1e-6)
 

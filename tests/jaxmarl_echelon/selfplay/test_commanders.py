@@ -1,10 +1,9 @@
 """Candidates and commanders: who is promoted, who is met, and who goes."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,26 +33,39 @@ SCRIPT = 8
 
 def started(settings: PoolSettings = SMALL):
     pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
-    return pool, pool_lib.init(pool, jax.random.key(0), {"w": jnp.zeros(1)})
+    return pool, jax.jit(partial(pool_lib.init, pool))(jax.random.key(0), {"w": np.zeros(1, np.float32)})
+
+
+@cache
+def small():
+    """A pool of these settings, and its first state in NumPy."""
+    pool, state = started()
+    return pool, jax.device_get(state)
+
+
+@cache
+def compiled(function):
+    """A function of this pool and a state."""
+    return jax.jit(partial(function, small()[0]))
 
 
 def filled(commanders: tuple[int, ...], ratings: dict[int, tuple[float, float]], games: dict[int, int]):
     """Seven snapshots, the higher the slot the newer, that have won all their games with the learner."""
-    pool, state = started()
+    pool, state = small()
     rating, wins = np.array(state.rating), np.zeros((9, 9), np.int32)
     for entry, given in ratings.items():
         rating[entry, :2] = given
     for entry, number in games.items():
         wins[entry, 0] = number
-    entry = jnp.arange(9)
+    entry = np.arange(9, dtype=np.int32)
     past = (entry > 0) & (entry < SCRIPT)
     return pool, state.replace(
-        kind=jnp.where(past, pool_lib.SNAPSHOT, state.kind),
-        iteration=jnp.where(past, entry - 1, -1),
-        rating=jnp.asarray(rating),
-        wins=jnp.asarray(wins),
-        taken=jnp.int32(7),
-        commander=jnp.isin(entry, jnp.array(commanders, jnp.int32)),
+        kind=np.where(past, np.int32(pool_lib.SNAPSHOT), state.kind),
+        iteration=np.where(past, entry - 1, np.int32(-1)),
+        rating=rating,
+        wins=wins,
+        taken=np.int32(7),
+        commander=np.isin(entry, commanders),
     )
 
 
@@ -74,13 +86,16 @@ MET = [
 def test_opponents_are_equally_likely(commanders, met):
     """Top commanders, newest candidates and the script, also where there are fewer than asked for."""
     ratings = RATINGS | {5: (1500.0, 50.0), 6: (1490.0, 50.0), 7: (1480.0, 50.0)}
-    chances = np.asarray(pool_lib.chances(*filled(commanders, ratings, {})))
+    _, state = filled(commanders, ratings, {})
+    chances = compiled(pool_lib.chances)(state)
     np.testing.assert_allclose(chances, [(entry in met) / len(met) for entry in range(9)], atol=1e-6)
 
 
 def test_an_empty_league_meets_its_script_and_the_first_candidate():
-    pool, state = started()
-    np.testing.assert_allclose(pool_lib.chances(pool, state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6)
+    _, state = small()
+    np.testing.assert_allclose(
+        compiled(pool_lib.chances)(state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6
+    )
 
 
 PROMOTED = [
@@ -99,29 +114,30 @@ PROMOTED = [
 
 @pytest.mark.parametrize("ratings,games,expected", PROMOTED)
 def test_promotions(ratings, games, expected):
-    pool, state = filled((1, 2), RATINGS | {4: (1000.0, 50.0)} | ratings, games)
-    assert set(np.flatnonzero(pool_lib.promoted(pool, state).commander)) == expected
+    _, state = filled((1, 2), RATINGS | {4: (1000.0, 50.0)} | ratings, games)
+    assert set(np.flatnonzero(compiled(pool_lib.promoted)(state).commander)) == expected
 
 
 def test_who_is_not_met_goes_first():
     """Idle ones by their pessimistic ratings, whatever they have played; then the weakest that has played."""
     ratings = RATINGS | {5: (1450.0, 10.0), 7: (1400.0, 350.0)}
     pool, state = filled((1, 2, 3), ratings, {2: 9, 3: 9})
-    nobody = jnp.zeros(9, bool)
+    judged = pool._replace(settings=replace(SMALL, evict_games=5))
 
-    def gone(state, held=nobody):
-        slots = pool_lib.bank_slots(pool, state, held, 1)
-        place, found = pool_lib.eviction.choose("idle", slots)
+    @jax.jit
+    def chosen(state, held):
+        slots = (pool_lib.bank_slots(one, state, held, 1) for one in (pool, judged))
+        return [pool_lib.eviction.choose("idle", one) for one in slots]
+
+    def gone(*held):
+        (place, found), (other, _) = chosen(state, np.isin(np.arange(9), held))
         assert bool(found)
-        return int(place) + 1
+        return int(place) + 1, int(other) + 1
 
     # Not met: 1 (1500), 4 (1530) and 5 (1430).
-    assert gone(state) == 5
-    assert gone(state, nobody.at[5].set(True)) == 1
-    assert gone(state, nobody.at[jnp.array([1, 4, 5])].set(True)) == 7
-    judged = pool._replace(settings=replace(SMALL, evict_games=5))
-    slots = pool_lib.bank_slots(judged, state, nobody.at[jnp.array([1, 4, 5])].set(True), 1)
-    assert int(pool_lib.eviction.choose("idle", slots)[0]) + 1 == 3
+    assert gone()[0] == 5
+    assert gone(5)[0] == 1
+    assert gone(1, 4, 5) == (7, 3)
 
 
 def update(step, state, number: int):
@@ -129,13 +145,13 @@ def update(step, state, number: int):
     rng, counts = np.random.default_rng(number), np.zeros((9, 3), np.int32)
     for slot in np.asarray(state.slots):
         counts[slot] += rng.multinomial(4, [0.5, 0.1, 0.4])
-    return jax.device_get(step(state, jax.random.key(number), jnp.asarray(counts), {"w": jnp.ones(1)}))
+    return jax.device_get(step(state, jax.random.key(number), counts, {"w": np.ones(1, np.float32)}))
 
 
 def test_life_of_a_league(tmp_path):
     """Candidates first, then commanders until their slots are reused; also from a checkpoint."""
-    pool, state = started()
-    step, promotions, states = jax.jit(partial(pool_lib.after_update, pool)), 0, []
+    pool, state = small()
+    step, promotions, states = compiled(pool_lib.after_update), 0, []
     for number in range(60):
         before, state = jax.device_get(state), update(step, state, number)
         states.append(state)
@@ -146,7 +162,8 @@ def test_life_of_a_league(tmp_path):
         assert (np.asarray(pool_lib.games_of(state))[risen] >= 5).all()
         promotions += risen.sum()
         changed = np.asarray(pool_lib.due(pool, before.updates))
-        assert (np.asarray(pool_lib.chances(pool, state))[state.slots[changed]] > 0).all()
+        chances = np.asarray(compiled(pool_lib.chances)(state))
+        assert (chances[state.slots[changed]] > 0).all()
         kinds = np.asarray(report.kinds(state))
         assert (state.commander == (kinds == report.COMMANDER)).all() and kinds[SCRIPT] == pool_lib.FIXED
         assert report.CANDIDATE in kinds and pool_lib.SNAPSHOT not in kinds

@@ -1,7 +1,6 @@
 """Advantages from reward transforms, in whole runs and by hand."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from duels import Duel
@@ -30,14 +29,14 @@ def test_a_story_told_by_hand():
         final=["WinDrawLoss", BASELINE], step=[{"name": "Discount", "gamma": 0.5}], sampling=["Normalize"]
     )
     credit = make_credit(settings, seats=2)
-    ended = jnp.array([0, 0, 1, 0, 0, 0], bool)[:, None, None]
-    over = ended | (jnp.arange(6) == 4)[:, None, None]
-    alive = jnp.array([1, 1, 0, 1, 1, 1], bool)[:, None, None]
-    rollout = experience(jnp.arange(6.0)[:, None, None], ended, over, alive)
-    story = Story(jnp.ones((6, 1, 1), jnp.int32), ended, jnp.where(ended, 1.0, 0.0))
+    ended = np.array([0, 0, 1, 0, 0, 0], bool)[:, None, None]
+    over = ended | (np.arange(6) == 4)[:, None, None]
+    alive = np.array([1, 1, 0, 1, 1, 1], bool)[:, None, None]
+    rollout = experience(np.arange(6, dtype=np.float32)[:, None, None], ended, over, alive)
+    story = Story(np.ones((6, 1, 1), np.int32), ended, ended.astype(np.float32))
     state = credit.init(1)
-    state = state.replace(stages=state.stages | {"final": ((), jnp.array([[9.0, 0.25]]))})
-    state, found = credit.apply(state, rollout, story)
+    state = state.replace(stages=state.stages | {"final": ((), np.float32([[9.0, 0.25]]))})
+    state, found = jax.device_get(jax.jit(credit.apply)(state, rollout, story))
     # The winner's 1, minus the average of its role; its first of two decisions is worth half; then centred.
     paid = np.array([0.75 * 0.5, 0.75])
     np.testing.assert_allclose(found.advantage[:, 0, 0], [*(paid - paid.mean()), 0, 0, 0, 0], atol=1e-6)
@@ -52,8 +51,8 @@ def experience(reward, ended, over, alive) -> Rollout:
         action=None,
         extras=None,
         reward=reward,
-        reset=jnp.concatenate([jnp.ones_like(over[:1]), over[:-1]]),
-        discount=jnp.where(ended, 0.0, 1.0),
+        reset=np.concatenate([np.ones_like(over[:1]), over[:-1]]),
+        discount=np.where(ended, np.float32(0.0), np.float32(1.0)),
         boundary=over,
         bootstrap=None,
         alive=alive,

@@ -1,6 +1,7 @@
 """The pool's state: snapshots, slots, counts and whom groups play."""
 
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -84,29 +85,36 @@ SMALL = PoolSettings(
 
 def started(settings: PoolSettings):
     pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
-    return pool, pool_lib.init(pool, jax.random.key(0), {"w": jnp.arange(3.0)})
+    return pool, jax.jit(partial(pool_lib.init, pool))(
+        jax.random.key(0), {"w": np.arange(3, dtype=np.float32)}
+    )
 
 
-def advance(pool):
-    return jax.jit(partial(pool_lib.after_update, pool))
+@cache
+def small():
+    """A pool of these settings, its first state, and its compiled update."""
+    pool, state = started(SMALL)
+    return pool, jax.device_get(state), jax.jit(partial(pool_lib.after_update, pool))
 
 
-def random_counts(state, rng) -> jax.Array:
+def random_counts(state, rng) -> np.ndarray:
     """Counts of random games against whoever is played."""
     counts = np.zeros((state.kind.shape[0], 3), np.int32)
     for slot in np.asarray(state.slots):
         counts[slot] += rng.multinomial(rng.integers(0, 6), [0.5, 0.2, 0.3])
-    return jnp.asarray(counts)
+    return counts
 
 
 def test_life_of_a_pool():
     """Random games: pins hold, reused slots start afresh, held groups keep their opponent."""
-    pool, state = started(SMALL)
-    step, rng = advance(pool), np.random.default_rng(0)
+    pool, state, step = small()
+    rng = np.random.default_rng(0)
     assert pool.rivals == 4 and state.slots.shape == (4,)
     for number in range(40):
         before, counts = jax.device_get(state), random_counts(state, rng)
-        state = jax.device_get(step(state, jax.random.key(number), counts, {"w": jnp.full(3, number + 1.0)}))
+        state = jax.device_get(
+            step(state, jax.random.key(number), counts, {"w": np.full(3, number + 1.0, np.float32)})
+        )
         assert state.kind[0] == pool_lib.LEARNER and state.kind[5] == pool_lib.FIXED
         np.testing.assert_array_equal(state.bank["w"][0], [0, 1, 2])
         assert state.iteration[1] == 0 and state.pinned[1]
@@ -125,9 +133,10 @@ def test_life_of_a_pool():
 
 
 def test_counts_and_decay():
-    pool, state = started(SMALL)
-    counts = jnp.zeros((6, 3), jnp.int32).at[1].set(jnp.array([5, 2, 3])).at[5].set(jnp.array([0, 0, 4]))
-    after = pool_lib.after_update(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
+    _, state, step = small()
+    counts = np.zeros((6, 3), np.int32)
+    counts[1], counts[5] = [5, 2, 3], [0, 0, 4]
+    after = jax.device_get(step(state, jax.random.key(1), counts, {"w": np.ones(3, np.float32)}))
     assert (int(after.wins[0, 1]), int(after.wins[1, 0]), int(after.draws[0, 1])) == (5, 3, 2)
     np.testing.assert_allclose(after.points[0, 1], 0.99 * 6.0, rtol=1e-6)
     np.testing.assert_allclose(after.points[5, 0], 0.99 * 4.0, rtol=1e-6)
@@ -138,7 +147,7 @@ def test_counts_and_decay():
 
 def test_ratings_do_not_depend_on_where_games_were_played():
     """The same games in another order of environments, summed over eight parts, give the same bits."""
-    pool, state = started(SMALL)
+    _, state, step = small()
     rng = np.random.default_rng(3)
     games = np.stack([rng.integers(1, 6, 200), rng.integers(0, 3, 200)], axis=1)
 
@@ -149,8 +158,8 @@ def test_ratings_do_not_depend_on_where_games_were_played():
 
     parts = sum(total(part) for part in np.split(rng.permutation(games), 8))
     np.testing.assert_array_equal(parts, total(games))
-    step = advance(pool)
-    both = [step(state, jax.random.key(0), jnp.asarray(x), {"w": jnp.ones(3)}) for x in (parts, total(games))]
+    policy = {"w": np.ones(3, np.float32)}
+    both = [step(state, jax.random.key(0), x, policy) for x in (parts, total(games))]
     np.testing.assert_array_equal(*(one.rating for one in both))
 
 
@@ -168,9 +177,10 @@ GATES = [
 
 @pytest.mark.parametrize("options,counts,taken", GATES)
 def test_gates(options, counts, taken):
-    settings = PoolSettings(capacity=4, groups=4, snapshot_every=1, **options)
-    pool, state = started(settings)
-    counts = jnp.zeros((5, 3), jnp.int32).at[1].set(jnp.array(counts))
+    pool = pool_lib.make_pool(replace(SMALL, **options), episode_limit=10, horizon=5)
+    _, state, _ = small()
+    state = jax.tree.map(jnp.asarray, state)
+    counts = jnp.asarray(np.eye(6, 1, -1, np.int32) * np.array(counts, np.int32))
     after = pool_lib.after_update(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
     assert bool(after.taken == 2) == taken
 

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from played_runs import History, played
 
+from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Finished
@@ -23,8 +24,9 @@ from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.program import make_program
 
 NUM_ENVS = 16
-POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("random",), hold=2)
-ALGO = PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=1)
+SHARES = {"mirror": 0.5, "exploration": 0.5}
+POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("random",), hold=2, shares=SHARES)
+ALGO = A2CConfig(horizon=8, widths=(8,))
 
 
 def configured(**changes) -> RunConfig:
@@ -53,22 +55,14 @@ def test_everybody_decides_once_per_phase(phases):
 
 
 @pytest.fixture(scope="module")
-def run():
-    """A program with a pool in tic-tac-toe, its first state, and some updates."""
-    config = configured()
-    program = make_program(config)
-    update = jax.jit(program.update)
-    states, reports = [jax.jit(program.init)(jax.random.key(0))], []
-    for _ in range(5):
-        state, report = update(states[-1])
-        states.append(state)
-        reports.append(jax.device_get(report))
-    return config, program, states, reports
+def run() -> History:
+    """A pool in tic-tac-toe."""
+    return played(configured(), 5)
 
 
 def test_columns_and_rewards(run):
     """The learner is paid what its own seats have scored in the games that ended, and nothing else."""
-    config, program, states, _ = run
+    config, (program, states, *_) = configured(), run
     assert config.columns("player") == 2 * 8 + 8
     env, agents, seat = program.env, program.agents, agents_lib.make_seat(config, {}, {})
     acting = agents_lib.make_controllers(config, env, agents, {}, greedy=False)
@@ -95,7 +89,7 @@ def fixed_draw(program, state, key):
 
 
 def test_games_are_counted_by_the_learners_seat(run):
-    _, _, states, reports = run
+    _, states, reports, _ = run
     total = 0
     for before, after, report in zip(states, states[1:], reports, strict=False):
         number = int(report.episodes["number"])
@@ -110,12 +104,36 @@ def test_games_are_counted_by_the_learners_seat(run):
     assert total > 20 and int(states[-1].pool.taken) == 6
 
 
+def test_a_run_keeps_whole_games_of_each_opponent(run):
+    """Legal games only; as many as were counted; a slot that is taken anew begins afresh."""
+    before, forgotten = np.zeros(5, int), 0
+    for earlier, state, report in zip(run.states, run.states[1:], run.reports, strict=False):
+        number = int(report.episodes["number"])
+        met = np.bincount(report.episodes["opponent"][:number], minlength=5)
+        met[0] = 0
+        written = np.asarray(state.plays.written)
+        anew = np.asarray(state.pool.iteration != earlier.pool.iteration)
+        np.testing.assert_array_equal(written, np.where(anew, 0, before + met))
+        forgotten += before[anew].sum()
+        before = written
+        for games in np.asarray(state.plays.kept):
+            for game in games[games[:, 0] >= 0]:
+                moves = game[game >= 0]
+                assert len(moves) >= 5 and len(set(moves.tolist())) == len(moves)
+        assert 0 < report.metrics["pool/exploration/unique_2_grams"] <= 1
+    assert forgotten > 0 and before.sum() >= 8
+    assert (np.asarray(run.states[-1].pool.distinct)[4] < 1).all()
+
+
 def test_kuhn_is_learnt_against_a_pool():
     """Its exact NashConv, .917 for uniform play, falls below a third of that."""
     small_steps = {"learning_rate": 5e-3, "adam_beta1": 0.0, "entropy_coefficient": 0.2}
     exact = {"gamma": 1.0, "gae_lambda": 1.0, "normalize_observation": False}
-    algo = replace(ALGO, widths=(32,), **small_steps, **exact)
-    program = make_program(configured(env=kuhn.make(), algo=algo, num_envs=256, total_env_steps=1_000_000))
+    once = {"num_minibatches": 1, "epochs": 1}
+    algo = PPOConfig(horizon=8, widths=(32,), **once, **small_steps, **exact)
+    pool = replace(POOL, shares={"mirror": 0.5, "pfsp": 0.5})
+    many = {"num_envs": 64, "total_env_steps": 1_000_000}
+    program = make_program(configured(env=kuhn.make(), algo=algo, pool=pool, **many))
     tree, agent = exploitability.tree(program.env.rules), program.agents["player"]
 
     @jax.jit
@@ -137,19 +155,20 @@ def test_games_of_three_seats_are_rated_by_ranks():
         [[[1, 0.5, 0], [0.25, 0.25, 1], [0, 0, 0]], [[0, 1, 0.5], [1, 0, 0.5], [0.5, 0.5, 0.5]]]
     )
     finished = Finished(
-        mask=jnp.array([[True, True, False], [True, True, True]]),
+        mask=np.array([[True, True, False], [True, True, True]]),
         present={},
         episode_return={},
-        length=jnp.zeros((2, 3), int),
-        results={"points": jnp.array(points)},
-        tags={"opponent": jnp.array([[3, 2, 1], [0, 4, 2]]), "seat": jnp.array([[0, 2, 1], [1, 1, 0]])},
+        length=np.zeros((2, 3), np.int32),
+        results={"points": np.float32(points)},
+        tags={"opponent": np.int32([[3, 2, 1], [0, 4, 2]]), "seat": np.int32([[0, 2, 1], [1, 1, 0]])},
     )
-    games = opponents.ranked(spec, seat, finished)
+    ranked = jax.jit(lambda finished: opponents.ranked(spec, seat, finished))
+    games = jax.device_get(ranked(finished))
     assert games.mask.tolist() == [True] * 4 + [False] * 2
     assert games.entries[:4].tolist() == [[0, 3, 3], [2, 2, 0], [4, 0, 4], [0, 2, 2]]
     assert games.ranks[:4].tolist() == [[0, 1, 2], [1, 1, 0], [0, 2, 1], [0, 0, 0]]
-    many = jax.tree.map(lambda x: jnp.tile(x, (20, 1) + (1,) * (x.ndim - 2)), finished)
-    first = opponents.ranked(spec, seat, many)
+    many = jax.tree.map(lambda x: np.tile(x, (20, 1) + (1,) * (x.ndim - 2)), finished)
+    first = jax.device_get(ranked(many))
     assert first.mask.sum() == 64 and first.entries[60:].tolist() == games.entries[:4].tolist()
     assert opponents.ranked(configured().env.spec, seat, finished) is None
 
@@ -157,9 +176,8 @@ def test_games_of_three_seats_are_rated_by_ranks():
 def test_a_learner_with_three_seats_is_rated():
     """Against a random player and its own past; who wins more of the rated games is rated higher."""
     pool = replace(POOL, shares={"pfsp": 0.5, "fixed": 0.5}, groups=2, capacity=2)
-    program = make_program(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool))
-    state = jax.jit(program.init)(jax.random.key(0))
-    after, report = jax.jit(program.update)(state)
+    found = played(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool), 1)
+    (state, after), (report,) = found.states, found.reports
     number = int(report.episodes["number"])
     table = {
         name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"
@@ -170,10 +188,10 @@ def test_a_learner_with_three_seats_is_rated():
         mask=np.arange(number) < 64,
     )
     system, moves = rating_system("trueskill"), state.pool.kind == LEARNER
-    expected = system.rank(state.pool.rating, jax.tree.map(jnp.asarray, games), moves)
+    expected = np.asarray(jax.jit(system.rank)(state.pool.rating, games, moves))
     old = np.asarray(after.pool.iteration == state.pool.iteration)
-    assert number > 10 and float(jnp.max(jnp.abs(expected - state.pool.rating))) > 1.0
-    np.testing.assert_allclose(after.pool.rating[old], expected[old], atol=1e-3)
+    assert number > 10 and np.abs(expected - state.pool.rating).max() > 1.0
+    np.testing.assert_allclose(np.asarray(after.pool.rating)[old], expected[old], atol=1e-3)
 
 
 def test_wrong_pools_of_turn_games():

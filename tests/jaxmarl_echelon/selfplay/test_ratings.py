@@ -1,5 +1,7 @@
 """Ratings against published values and against each other."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,18 @@ FIRST, DRAWN, SECOND = ratings.WIN, ratings.DRAW, ratings.LOSS
 
 rate_teams = jax.jit(trueskill.rate_teams, static_argnums=0)
 rate_ranked = jax.jit(trueskill.rate_ranked, static_argnums=0)
+rate_seats = jax.jit(trueskill.rate_seats, static_argnums=0)
+
+
+@cache
+def ranking():
+    return jax.jit(ratings.rating_system("trueskill", tau=TAU).rank)
+
+
+@cache
+def rate_glicko():
+    return jax.jit(elo.rate_glicko)
+
 
 PAIRS = [
     (NEW, NEW, FIRST, (29.424433080, 7.152194395), (20.575566920, 7.152194395)),
@@ -30,7 +44,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("ours,theirs,outcome,new_ours,new_theirs", PAIRS)
 def test_two_players(ours, theirs, outcome, new_ours, new_theirs):
-    found = rate_teams(RULES, jnp.array([ours], float), jnp.array([theirs], float), (TAU, TAU), outcome)
+    found = rate_teams(RULES, np.float32([ours]), np.float32([theirs]), (TAU, TAU), outcome)
     np.testing.assert_allclose(np.concatenate(found), [new_ours, new_theirs], atol=1e-4)
 
 
@@ -67,7 +81,7 @@ TEAMS = [
 
 @pytest.mark.parametrize("first,second,outcome,new_first,new_second", TEAMS)
 def test_teams(first, second, outcome, new_first, new_second):
-    found = rate_teams(RULES, jnp.array(first, float), jnp.array(second, float), (TAU, TAU), outcome)
+    found = rate_teams(RULES, np.float32(first), np.float32(second), (TAU, TAU), outcome)
     np.testing.assert_allclose(np.concatenate(found), [*new_first, *new_second], atol=1e-4)
 
 
@@ -108,42 +122,47 @@ RANKED = [
 
 @pytest.mark.parametrize("ranks,expected", RANKED)
 def test_free_for_all(ranks, expected):
-    found = rate_ranked(RULES, jnp.array(THREE, float), jnp.array(ranks), TAU, jnp.eye(3))
+    found = rate_ranked(RULES, np.float32(THREE), np.array(ranks), TAU, np.eye(3, dtype=np.float32))
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("ranks,expected", RANKED)
 def test_seats_of_different_players(ranks, expected):
     """The same as without anybody who has two seats, and one game of a batch of which one place is empty."""
-    found = trueskill.rate_seats(
-        RULES, jnp.array(THREE, float), jnp.array(ranks), TAU, jnp.eye(3, dtype=bool)
-    )
+    found = rate_seats(RULES, np.float32(THREE), np.array(ranks), TAU, np.eye(3, dtype=bool))
     np.testing.assert_allclose(found, expected, atol=2e-4)
-    system = ratings.rating_system("trueskill", tau=TAU)
-    nobody = jnp.zeros(3, int)
+    nobody = np.zeros(3, int)
     games = ratings.Games(
-        jnp.stack([nobody, jnp.arange(3)]), jnp.stack([nobody, jnp.array(ranks)]), jnp.array([False, True])
+        np.stack([nobody, np.arange(3)]), np.stack([nobody, np.array(ranks)]), np.array([False, True])
     )
-    batch = system.rank(jnp.array(THREE, float), games, jnp.ones(3, bool))
+    batch = ranking()(np.float32(THREE), games, np.ones(3, bool))
     np.testing.assert_allclose(batch, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("ranks", [(0, 1, 2), (1, 0, 2), (2, 0, 0)])
-def test_a_player_with_two_seats(ranks):
-    """Against two million games of drawn skills and performances, of those that end so."""
-    (mu, sigma), (other, spread) = (27.0, 4.0), (24.0, 3.0)
+@pytest.fixture(scope="module")
+def two_million():
+    """Skills `[2, N]` of two players, and performances `[3, N]` of seats, of which the second has two."""
     rng, number = np.random.default_rng(0), 2_000_000
-    skills = np.stack([rng.normal(mu, sigma, number), rng.normal(other, spread, number)])
-    played = skills[[0, 1, 1]] + rng.normal(0.0, RULES.beta, (3, number))
+    skills = np.stack([rng.normal(*one, number) for one in TWO])
+    return skills, skills[[0, 1, 1]] + rng.normal(0.0, RULES.beta, (3, number))
+
+
+TWO = (27.0, 4.0), (24.0, 3.0)
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (1, 0, 2), (2, 0, 0)])
+def test_a_player_with_two_seats(ranks, two_million):
+    """Against two million games of drawn skills and performances, of those that end so."""
+    skills, played = two_million
     margin = float(RULES.margin(2.0))
     order = np.argsort(ranks, kind="stable")
-    so = np.ones(number, bool)
+    so = np.ones(played.shape[1], bool)
     for better, worse in zip(order, order[1:], strict=False):
         ahead = played[better] - played[worse]
         so &= (np.abs(ahead) <= margin) if ranks[better] == ranks[worse] else (ahead > margin)
-    same = jnp.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]], bool)
-    rating = jnp.array([(mu, sigma), (other, spread), (other, spread)])
-    found = np.asarray(trueskill.rate_seats(RULES, rating, jnp.array(ranks), 0.0, same))
+    same = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]], bool)
+    rating = np.float32([TWO[0], TWO[1], TWO[1]])
+    found = np.asarray(rate_seats(RULES, rating, np.array(ranks), 0.0, same))
     np.testing.assert_allclose(found[2], found[1], atol=1e-5)
     exact = [(skill[so].mean(), skill[so].std()) for skill in skills]
     assert so.sum() > 50_000
@@ -173,11 +192,15 @@ def test_margins_and_quality():
 
 
 def test_moments_are_finite_and_ordered_far_out():
-    t, e = jnp.meshgrid(jnp.linspace(-100.0, 100.0, 401), jnp.array([1e-3, 0.05, 0.7, 3.0]))
-    for v, w in (trueskill.win_moments(t, e), trueskill.draw_moments(t, e)):
+    t, e = np.meshgrid(np.linspace(-100.0, 100.0, 401, dtype=np.float32), np.float32([1e-3, 0.05, 0.7, 3.0]))
+    won, drawn = (
+        [np.asarray(x) for x in jax.jit(moments)(t, e)]
+        for moments in (trueskill.win_moments, trueskill.draw_moments)
+    )
+    for v, w in (won, drawn):
         assert np.isfinite(v).all() and np.isfinite(w).all()
         assert (w >= 0).all() and (w <= 1).all()
-    v, _ = trueskill.win_moments(t, e)
+    v, _ = won
     assert (np.diff(v, axis=1) <= 1e-5).all() and (np.asarray(v) >= 0).all()
     np.testing.assert_allclose(trueskill.win_moments(jnp.float32(-10.0), 0.0)[0], 10.0980932, rtol=1e-6)
 
@@ -219,10 +242,8 @@ PERIODS = [
 
 @pytest.mark.parametrize("player,others,score,games,expected", PERIODS)
 def test_glicko(player, others, score, games, expected):
-    others = jnp.array([(*one, 0.06) for one in others], float)
-    found = elo.rate_glicko(
-        jnp.array(player, float), others, jnp.array(score, float), jnp.array(games, float)
-    )
+    others = np.float32([(*one, 0.06) for one in others])
+    found = rate_glicko()(np.float32(player), others, np.float32(score), np.float32(games))
     np.testing.assert_allclose(found[:2], expected[:2], atol=2e-3)
     np.testing.assert_allclose(found[2], expected[2], atol=1e-7)
 
@@ -252,14 +273,20 @@ def test_batch_of_two_defaults():
 @pytest.mark.parametrize("name", sorted(ratings.SYSTEMS))
 def test_every_system_orders_players_and_ignores_the_idle(name):
     system = ratings.rating_system(name)
-    rating = jnp.tile(jnp.array(system.prior), (4, 1))
-    counts = jnp.array([[3, 1, 0], [0, 1, 3], [0, 0, 0]])
-    pairs = jnp.zeros(3, jnp.int32), jnp.array([1, 2, 3])
-    found = np.asarray(system.update(rating, *pairs, counts, jnp.array([True, False, False, False])))
+    rating = np.tile(np.float32(system.prior), (4, 1))
+    counts = np.array([[3, 1, 0], [0, 1, 3], [0, 0, 0]])
+    pairs = np.zeros(3, np.int32), np.array([1, 2, 3])
+
+    @jax.jit
+    def updated(rating, *given):
+        found = system.update(rating, *given)
+        return found, system.expected(found[2], found[:2]), system.quality(found[2], found[:2])
+
+    moves = np.array([True, False, False, False])
+    found, chances, quality = (np.asarray(x) for x in updated(rating, *pairs, counts, moves))
     assert found[2, 0] > found[0, 0] > found[1, 0]
     np.testing.assert_array_equal(found[3], rating[3])
-    chances = system.expected(jnp.asarray(found[2]), jnp.asarray(found[:2]))
-    assert (chances > 0.5).all() and (system.quality(found[2], found[:2]) < 1).all()
+    assert (chances > 0.5).all() and (quality < 1).all()
 
 
 def test_random_games_recover_true_skills():

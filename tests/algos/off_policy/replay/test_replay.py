@@ -1,4 +1,5 @@
 import re
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ EVERYTHING = {
 }
 
 
+@cache
 def make(capacity=60, batch_size=16, goals=True, between=False, **settings):
     return make_replay(
         ReplayConfig(capacity=capacity, **settings),
@@ -130,12 +132,12 @@ def test_batched_runs_equal_single_runs():
     seeds = [[0, 1, 2], [3, 4, 5]]
     runs = [[experience(seed, 30, ROWS, end=0.1 * (seed % 3)) for seed in line] for line in seeds]
     stacked = jax.tree.map(
-        lambda *x: jnp.stack(x).reshape(2, 3, *x[0].shape), *(run for line in runs for run in line)
+        lambda *x: np.stack(x).reshape(2, 3, *x[0].shape), *(run for line in runs for run in line)
     )
     keys = jax.random.split(jax.random.key(0), (2, 3))
     batched = jax.jit(jax.vmap(jax.vmap(learn(replay), (None, 0, 0)), (None, 0, 0)))
     single = jax.jit(learn(replay))
-    state, batch = batched(replay.init(), keys, stacked)
+    state, batch = jax.tree.map(np.asarray, batched(replay.init(), keys, stacked))
     for i in range(2):
         for j in range(3):
             one = single(replay.init(), keys[i, j], runs[i][j])
@@ -152,7 +154,7 @@ def test_no_buffer_is_copied_inside_a_scan(runs):
     state, key, transitions = replay.init(), jax.random.key(0), experience(0, 10, ROWS)
     run = learn(replay)
     if runs:
-        state, transitions = jax.tree.map(lambda x: jnp.stack([x] * runs), (state, transitions))
+        state, transitions = jax.tree.map(lambda x: np.stack([x] * runs), (state, transitions))
         run, key = jax.vmap(run), jax.random.split(key, runs)
     buffers = {leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= 900}
     assert len(buffers) == 7

@@ -1,8 +1,22 @@
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import NUMBER, Model, assert_holds, contents, cut, experience, fill, play, returns, window
+from replay_model import (
+    NUMBER,
+    Model,
+    assert_holds,
+    contents,
+    cut,
+    draws,
+    experience,
+    fill,
+    play,
+    returns,
+    window,
+)
 from scipy import stats
 
 from algos.off_policy.replay.replay import ReplayConfig, make_replay
@@ -12,6 +26,7 @@ from algos.types import Transition
 ROWS, SLOTS = 4, 11
 
 
+@cache
 def make(n_step=1, batch_size=40, **settings):
     config = ReplayConfig(capacity=ROWS * SLOTS + 3, n_step=n_step, **settings)
     return make_replay(
@@ -38,11 +53,10 @@ def test_rows_hold_their_newest_transitions_in_order(seed):
 def test_every_sample_is_the_n_step_return_of_its_transition(n_step, steps):
     replay = make(n_step)
     transitions = experience(steps, steps, ROWS)
-    state = play(replay, replay.init(), transitions)
+    state = play(make(), make().init(), transitions)
     model = fill(Model(ROWS, SLOTS), transitions)
     gamma = 0.5
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key, gamma)[1]))
-    batch = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(0), 12)))
+    batch = draws(replay, state, 12, gamma)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
     for i, number in enumerate(batch.obs[:, NUMBER]):

@@ -1,10 +1,23 @@
 import re
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import NUMBER, Model, assert_holds, contents, cut, experience, fill, play, returns, window
+from replay_model import (
+    NUMBER,
+    Model,
+    assert_holds,
+    contents,
+    cut,
+    draws,
+    experience,
+    fill,
+    play,
+    returns,
+    window,
+)
 from scipy import stats
 
 from algos.off_policy.replay.replay import ReplayConfig, make_replay
@@ -12,6 +25,7 @@ from algos.off_policy.replay.replay import ReplayConfig, make_replay
 ROWS, SLOTS, CAPACITY, GAMMA = 4, 13, 29, 0.5
 
 
+@cache
 def make(episode_limit=SLOTS, batch_size=40, ratio=0.25, capacity=CAPACITY, between=False, **settings):
     config = ReplayConfig(capacity=ROWS * SLOTS, success_capacity=capacity, success_ratio=ratio, **settings)
     sizes = {"rows": ROWS, "observation_size": 6, "action_size": 2}
@@ -61,8 +75,7 @@ def test_each_batch_ends_with_its_share_of_successes(prioritized):
     transitions = experience(5, 60, ROWS, end=0.2, limit=SLOTS)
     state = play(replay, replay.init(), transitions)
     model = fill(Model(ROWS, SLOTS, success_capacity=CAPACITY), transitions)
-    draw = jax.jit(jax.vmap(lambda key: replay.sample(state, key, GAMMA)[1]))
-    batch = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(0), 200)))
+    batch = draws(replay, state, 200, GAMMA)
 
     assert (batch.weight[:, 30:] == 1).all() and (batch.index[:, 30:] == -1).all()
     assert (batch.index[:, :30] >= 0).all()
