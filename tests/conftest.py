@@ -61,8 +61,9 @@ MOST_MAPS = 40_000
 
 
 def pytest_collection_modifyitems(items):
-    """Puts the files beside this one first: whole trainings, which would keep one worker busy at the end."""
-    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+    """Puts files with slow tests first, which would keep one worker busy at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(tryfirst=True)
