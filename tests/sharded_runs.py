@@ -305,7 +305,7 @@ def told(arguments: Sequence[str], folder: Path) -> dict:
 
 
 TINY = (
-    "env=gymnax/CartPole-v1",
+    "env=fickle",
     "algo=ppo",
     "tuning=none",
     "algo.horizon=8",
@@ -314,7 +314,6 @@ TINY = (
     "tracking=quiet",
     "num_envs=16",
     "eval_episodes=8",
-    "env.params.max_steps_in_episode=20",
 )
 REFUSED = {
     "envs": ("num_envs=12", "devices=8"),
@@ -326,12 +325,16 @@ REFUSED = {
 
 def write_lines(folder: Path) -> None:
     """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
-    heard = {name: told([*TINY, *more], folder / name) for name, more in REFUSED.items()}
+    mine = folder / "conf"
+    (mine / "env").mkdir(parents=True)
+    (mine / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
+    tiny = ["--config-dir", str(mine), *TINY]
+    heard = {name: told([*tiny, *more], folder / name) for name, more in REFUSED.items()}
     with mock.patch.object(memory, "available_bytes", lambda devices: 1_000_000):
-        heard["memory"] = told([*TINY, "num_envs=131072", "devices=8"], folder / "memory")
-    begun = [*TINY, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
+        heard["memory"] = told([*tiny, "num_envs=131072", "devices=8"], folder / "memory")
+    begun = [*tiny, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
     heard["begun"] = told(begun, folder / "begun")
-    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
+    run = folder / "outputs" / "fickle" / "ppo" / "run"
     shutil.copytree(run, folder / "before", symlinks=True)
     heard["three"] = told([f"resume={run}", "devices=3"], folder / "three")
     (folder / "lines.json").write_text(json.dumps(heard))
@@ -351,8 +354,9 @@ def write_rollouts(folder: Path) -> None:
 
 
 def write_replays(folder: Path) -> None:
-    """Learners from a replay."""
+    """Learners from a replay, and a pool."""
     write_runs(("sac", "td3", "tqc"), folder)
+    write_pool(folder)
 
 
 def write_rest(folder: Path) -> None:
@@ -365,7 +369,6 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "rollouts": write_rollouts,
     "replays": write_replays,
     "rest": write_rest,
-    "pool": write_pool,
 }
 
 

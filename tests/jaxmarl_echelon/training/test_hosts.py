@@ -29,7 +29,7 @@ TINY = (
     "eval_episodes=8",
     "checkpoint_every=1",
 )
-HEARTBEAT = 10
+HEARTBEAT = 6
 # See `test_shards` on the emitters.
 FLAGS = (
     "--xla_backend_optimization_level=0",
@@ -224,9 +224,9 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 3 s"), (0, "no start within 3 s")])
+@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 2 s"), (0, "no start within 2 s")])
 def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, number, words):
-    setting = joined(free_port(), number, initialization_timeout=3)
+    setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"
     status, out, errors = ended(begin(repository, where, 1, *TINY, setting))
     assert status == 2, errors

@@ -128,7 +128,7 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
 @pytest.mark.slow
 def test_a_pool_does_not_depend_on_the_devices(ran):
     """Counts, ratings, snapshots, opponents, moves and averages of rewards, of two shards on two devices."""
-    folder = ran("pool")
+    folder = ran("replays")
     for update in range(UPDATES):
         one, two = (dict(np.load(folder / f"pool_{devices}_{update}.npz")) for devices in (1, 2))
         parts = [key for key in one if key.startswith(("[0].pool", "[0].credit", "[0].plays", "[1].entries"))]
@@ -265,7 +265,7 @@ def test_a_run_on_all_devices_says_so_and_is_left_alone_by_a_refusal(ran):
     folder = ran("rest")
     heard = json.loads((folder / "lines.json").read_text())["begun"]
     assert heard["status"] == 0 and "devices: 8 (8 for the environments), shards of a run: 8" in heard["out"]
-    run = folder / "outputs" / "gymnax_CartPole-v1" / "ppo" / "run"
+    run = folder / "outputs" / "fickle" / "ppo" / "run"
     before, after = (
         {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
         for top in (folder / "before", run)
