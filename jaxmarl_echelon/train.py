@@ -182,6 +182,11 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
 
 
+def shortened(line: str, error: Exception) -> str:
+    """The line, with the beginning of what the error says."""
+    return f"{line} ({' '.join(str(error).split())[:160]})"
+
+
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> dict[str, Any]:
     """Runs the loop and returns its summary.
 
@@ -203,12 +208,14 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
             discard(*missing)
         raise
     except checkpoints.CheckpointError as error:
+        if isinstance(error.__cause__, Exception) and processes.lost(error.__cause__):
+            processes.end(shortened(gone, error.__cause__))
         if processes.several():
             processes.end(str(error))
         raise
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         if processes.lost(error):
-            processes.end(f"{gone} ({' '.join(str(error).split())[:160]})")
+            processes.end(shortened(gone, error))
         if not isinstance(error, ValueError):
             raise
         # The configuration is valid at this point, so this is not a user error.

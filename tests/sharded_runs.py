@@ -310,11 +310,24 @@ TINY = (
     "tuning=none",
     "algo.horizon=8",
     "algo.widths=[8]",
-    "algo.num_minibatches=1",
+    "algo.epochs=1",
+    "algo.num_minibatches=2",
     "tracking=quiet",
     "num_envs=16",
+    "eval_every=1",
     "eval_episodes=8",
+    "checkpoint_every=1",
 )
+LENGTH_TYPED = "total_env_steps=384"
+
+
+def write_environment(folder: Path) -> list[str]:
+    """Writes the configuration of the environment of `TINY`; what is typed so that it is found."""
+    (folder / "env").mkdir(parents=True, exist_ok=True)
+    (folder / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
+    return ["--config-dir", str(folder)]
+
+
 REFUSED = {
     "envs": ("num_envs=12", "devices=8"),
     "episodes": ("eval_episodes=12", "devices=8"),
@@ -324,15 +337,12 @@ REFUSED = {
 
 
 def write_lines(folder: Path) -> None:
-    """What the command line says: of a run on all devices, of its continuation, and of what is refused."""
-    mine = folder / "conf"
-    (mine / "env").mkdir(parents=True)
-    (mine / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
-    tiny = ["--config-dir", str(mine), *TINY]
+    """What the command line says: of a run on four devices, of its continuation, and of what is refused."""
+    tiny = [*write_environment(folder / "conf"), *TINY]
     heard = {name: told([*tiny, *more], folder / name) for name, more in REFUSED.items()}
     with mock.patch.object(memory, "available_bytes", lambda devices: 1_000_000):
         heard["memory"] = told([*tiny, "num_envs=131072", "devices=8"], folder / "memory")
-    begun = [*tiny, "devices=8", "total_env_steps=128", "run_name=run", f"output_dir={folder / 'outputs'}"]
+    begun = [*tiny, "devices=4", LENGTH_TYPED, "run_name=run", f"output_dir={folder / 'outputs'}"]
     heard["begun"] = told(begun, folder / "begun")
     run = folder / "outputs" / "fickle" / "ppo" / "run"
     shutil.copytree(run, folder / "before", symlinks=True)

@@ -10,27 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from sharded_runs import LENGTH_TYPED, TINY, write_environment
 
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, processes, train
 
-TINY = (
-    "env=fickle",
-    "algo=ppo",
-    "tuning=none",
-    "algo.horizon=8",
-    "algo.widths=[8]",
-    "algo.epochs=1",
-    "algo.num_minibatches=2",
-    "tracking=quiet",
-    "num_envs=16",
-    "eval_every=1",
-    "eval_episodes=8",
-    "checkpoint_every=1",
-)
-HEARTBEAT = 6
-# See `test_shards` on the emitters.
+HEARTBEAT = 10
+# See conftest.py on the emitters.
 FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_cpu_multi_thread_eigen=false",
@@ -49,13 +37,11 @@ def free_port() -> int:
 def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subprocess.Popen:
     """A training process with so many devices, in its own folder, on a probe that needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
-    mine = folder.with_name(f"{folder.name}_conf")
-    (mine / "env").mkdir(parents=True, exist_ok=True)
-    (mine / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
+    found = write_environment(folder.with_name(f"{folder.name}_conf"))
     flags = (*FLAGS, f"--xla_force_host_platform_device_count={devices}")
     paths = os.pathsep.join(map(str, (repository, repository / "tests")))
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxmarl_echelon.train", "--config-dir", mine, *arguments],
+        [sys.executable, "-m", "jaxmarl_echelon.train", *found, *arguments],
         env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(flags)},
         cwd=folder,
         text=True,
@@ -87,7 +73,8 @@ def ended(process: subprocess.Popen, limit: float = 120) -> tuple[int, str, str]
     except subprocess.TimeoutExpired:
         process.kill()
         raise
-    quiet = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+    # Its threads may write into each other's lines.
+    quiet = [line for line in out.splitlines() if "[Gloo]" not in line and "peer ranks" not in line]
     return process.returncode, "\n".join(quiet), errors
 
 
@@ -119,14 +106,12 @@ def assert_alike(ours: np.ndarray, theirs: np.ndarray, name: str) -> None:
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path):
-    length = "total_env_steps=384"
+def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path, ran):
     where, run = placed(tmp_path, "two")
-    hosts = pair(repository, tmp_path, *TINY, *where, length)
-    alone, single = placed(tmp_path, "one")
-    one = begin(repository, tmp_path / "alone", 4, *TINY, *alone, length, "devices=4")
-    first, second, other = (ended(process) for process in (*hosts, one))
-    assert [first[0], second[0], other[0]] == [0, 0, 0], (first, second, other)
+    hosts = pair(repository, tmp_path, *TINY, *where, LENGTH_TYPED)
+    first, second = (ended(process) for process in hosts)
+    assert [first[0], second[0]] == [0, 0], (first, second)
+    _, single = placed(ran("rest"), "run")
     assert "devices: 4 (4 for the environments), shards of a run: 4" in first[1]
     assert second[1] == "", "only the first process speaks"
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
@@ -233,3 +218,31 @@ def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, num
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and words in said[0], errors
     assert out == "" and list(where.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (
+            jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"),
+            processes.GONE,
+        ),
+        (OSError("no space left on device"), "could not be saved"),
+    ],
+)
+def test_a_process_that_is_lost_during_a_save_is_not_taken_for_a_full_disk(
+    monkeypatch, tmp_path, cause, words
+):
+    def saved(*_):
+        raise checkpoints.CheckpointError("the checkpoint of step 8 could not be saved") from cause
+
+    def end(line):
+        raise SystemExit(line)
+
+    for name, value in {"several": lambda: True, "is_first": lambda: False, "end": end}.items():
+        monkeypatch.setattr(processes, name, value)
+    for module, name in ((processes, "meet"), (processes, "on_abort"), (train, "require_shared")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    job = train.Job({}, saved, None, 0, False, None, (), None)
+    with pytest.raises(SystemExit, match=words):
+        train.execute(job, tmp_path, None, None)

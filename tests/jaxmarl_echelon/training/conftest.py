@@ -1,0 +1,51 @@
+"""Runs on several devices, which more than one file reads."""
+
+import fcntl
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+from sharded_runs import DEVICES
+
+# The older emitters of XLA, with which other tests compile, corrupt memory in programs on several devices.
+FLAGS = (
+    f"--xla_force_host_platform_device_count={DEVICES}",
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_multi_thread_eigen=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+
+
+@pytest.fixture(scope="session")
+def ran(repository, tmp_path_factory):
+    """`(part) -> folder` with what a part of `sharded_runs` wrote; a part runs once, whoever asks first."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    @functools.cache
+    def run(part):
+        folder, done = base / f"sharded_{part}", base / f"sharded_{part}.done"
+        with (base / f"sharded_{part}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file closes
+            if not done.exists():
+                folder.mkdir(exist_ok=True)
+                run_part(part, folder)
+                done.touch()
+        return folder
+
+    def run_part(part, folder):
+        paths = os.pathsep.join(map(str, (repository, repository / "tests")))
+        done = subprocess.run(
+            [sys.executable, repository / "tests" / "sharded_runs.py", part, folder],
+            env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(FLAGS)},
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+
+    return run
