@@ -15,6 +15,7 @@ from off_policy_cases import (
     E,
     F,
     assert_same,
+    build,
     changed,
     lived,
     make,
@@ -148,6 +149,23 @@ def test_actions_are_uniform_until_learning_starts(config):
     assert changed(action, act(late, jax.random.key(1), obs, (), reset, None)[0])
     early = state.replace(seen=np.int32(23))
     assert_same(action, act(early, jax.random.key(1), obs, (), reset, None)[0])
+
+
+@each(SACConfig, TD3Config)
+def test_first_states_hold_the_settings(config):
+    """Those of `agent.init`, which other tests share; how it is learnt leaves all else as it is."""
+    settings = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "gamma": 0.9, "learning_starts": 77}
+    expected = dict(settings)
+    if config is SACConfig:
+        settings |= {"alpha": 0.3, "target_entropy": -5.0}
+        expected |= {"target_entropy": -5.0}
+    state = jax.jit(build(config(**SMALL | settings, replay={"capacity": 600})).init)(jax.random.key(0))
+    for name, value in expected.items():
+        assert state.hyper[name] == np.float32(value)
+    if config is SACConfig:
+        np.testing.assert_allclose(state.params["log_alpha"], np.log(0.3), rtol=1e-6)
+    _, shared = make(config, **settings)
+    assert_same(state, shared, rtol=1e-6, atol=1e-7)
 
 
 @each(TD3Config)

@@ -404,10 +404,16 @@ def test_settings_that_do_not_fit_together():
         agent.update(state, jax.random.key(0), played())
 
 
-def test_schedules_know_the_length_of_the_run():
-    agent = PPOConfig(**SMALL).make((F,), CONTINUOUS, samples=4, updates=10)
-    assert agent.hyper()["total_updates"] == 10
-    assert jax.jit(agent.init)(jax.random.key(0)).hyper["total_updates"] == 10
+def test_first_states_hold_the_settings_and_the_length_of_the_run():
+    """Those of `agent.init`, which other tests share; how it is learnt leaves all else as it is."""
+    config = PPOConfig(**SMALL, learning_rate=0.05, clip=0.3, target_kl=0.1)
+    agent = config.make((F,), CONTINUOUS, samples=E * A, updates=10)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    numbers_of = {"learning_rate": 0.05, "clip": 0.3, "target_kl": 0.1, "total_updates": 10.0}
+    for name, value in numbers_of.items():
+        assert state.hyper[name] == agent.hyper()[name] == np.float32(value)
+    _, shared = on_policy_cases.make(config, (F,), CONTINUOUS, samples=E * A, updates=10)
+    assert_same(state, shared, rtol=1e-6, atol=1e-7)
 
 
 def test_settings_from_lists_are_hashable():

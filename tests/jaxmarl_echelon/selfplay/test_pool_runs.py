@@ -17,9 +17,11 @@ from jaxmarl_echelon.training.program import make_program
 
 GAME = (
     "tuning=none",
-    "algo=a2c",
+    "algo=ppo",
     "algo.horizon=4",
     "algo.widths=[4]",
+    "algo.num_minibatches=1",
+    "algo.epochs=1",
     "num_envs=8",
     "eval_episodes=16",
     "tracking=quiet",
