@@ -30,8 +30,8 @@ LISTS = ("ablate", "seeds")
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 PACKAGED = Sources()
-# Tracing makes millions of objects that live on; looking through them for cycles at Python's own thresholds
-# takes a quarter of it.
+# Tracing makes millions of objects that live on. At its own thresholds Python would look through them for
+# cycles over and over.
 COLLECTION = (200_000, 50, 1_000)
 
 

@@ -144,8 +144,8 @@ def meet(where: str) -> None:
         multihost_utils.sync_global_devices(where)
 
 
-def lost(error: Exception) -> bool:
-    """Whether the error says that another process cannot be reached any more."""
+def lost(error: BaseException | None) -> bool:
+    """Whether there is an error that says that another process cannot be reached any more."""
     kinds = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
     return several() and kinds and any(word in str(error) for word in LOST)
 

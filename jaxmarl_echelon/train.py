@@ -182,7 +182,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
 
 
-def shortened(line: str, error: Exception) -> str:
+def shortened(line: str, error: BaseException) -> str:
     """The line, with the beginning of what the error says."""
     return f"{line} ({' '.join(str(error).split())[:160]})"
 
@@ -208,7 +208,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
             discard(*missing)
         raise
     except checkpoints.CheckpointError as error:
-        if isinstance(error.__cause__, Exception) and processes.lost(error.__cause__):
+        if processes.lost(error.__cause__):
             processes.end(shortened(gone, error.__cause__))
         if processes.several():
             processes.end(str(error))

@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from arrays import numbers
 
 from algos.off_policy.replay.rings import Sample
 from algos.types import ActionSpec, ObservationSpec, Transition
@@ -97,11 +98,6 @@ def experience():
     return numbers(jax.jit(jax.vmap(transition_of))(jax.random.split(jax.random.key(0), 16)))
 
 
-def numbers(tree):
-    """The same arrays in NumPy, of which parts are taken without a program for each shape."""
-    return jax.tree.map(np.asarray, tree)
-
-
 @functools.cache
 def sample_of(size=16):
     """A batch as a replay would give it, with every field different from its default."""
@@ -163,11 +159,6 @@ def numpy_soft_sample(params, obs, key):
     action = np.tanh(mean + np.exp(log_std) * noise)
     gaussian = -0.5 * noise**2 - log_std - 0.5 * np.log(2.0 * np.pi)
     return action, (gaussian - np.log1p(-(action**2))).sum(-1)
-
-
-def assert_same(x, y, **tolerance):
-    """Compares two trees, exactly unless a tolerance is given."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **{"rtol": 0, "atol": 0} | tolerance), x, y)
 
 
 def changed(x, y) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import jax
-import numpy as np
+from arrays import numbers
 
 # What only matters once a rollout is learnt from, at its plainest.
 PLAIN = {
@@ -44,13 +44,3 @@ def agent_of(config, shape, action, updates, sizes):
 @functools.cache
 def first_state(*about):
     return numbers(jax.jit(agent_of(*about).init)(jax.random.key(0)))
-
-
-def numbers(tree):
-    """The same arrays in NumPy, of which parts are taken without a program for each shape."""
-    return jax.tree.map(np.asarray, tree)
-
-
-def assert_same(x, y, **tolerance):
-    """Compares two trees, exactly but for the tolerance."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import off_policy_cases as cases
 import pytest
-from off_policy_cases import numbers
+from arrays import numbers
 
 from algos.nets.networks import PRECISIONS
 from algos.off_policy.sac import SACConfig

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import numbers
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -140,11 +141,6 @@ def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     _, greedy, value = answer
     assert (np.ptp(value, axis=1) > 1e-3).any()
     assert not (greedy[0][:, 1, 0] == 0).any()
-
-
-def numbers(tree):
-    """The same arrays in numpy, of which parts are taken without a program for each shape."""
-    return jax.tree.map(np.asarray, tree)
 
 
 def looks(agent, state, key, *seen):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from arrays import assert_same, numbers
 from off_policy_cases import (
     CONTINUOUS,
     ROWS,
@@ -14,13 +15,11 @@ from off_policy_cases import (
     D,
     E,
     F,
-    assert_same,
     build,
     changed,
     lived,
     make,
     method_of,
-    numbers,
     perturbed,
     sample_of,
     transition_of,

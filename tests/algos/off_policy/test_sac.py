@@ -2,16 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_cases import (
-    assert_same,
-    changed,
-    make,
-    method_of,
-    numpy_critics,
-    numpy_soft_sample,
-    perturbed,
-    sample_of,
-)
+from arrays import assert_same
+from off_policy_cases import changed, make, method_of, numpy_critics, numpy_soft_sample, perturbed, sample_of
 
 from algos.nets.distributions import SquashedGaussian
 from algos.off_policy.learning import squared_loss

@@ -2,18 +2,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import assert_same, numbers
 from off_policy_cases import (
     ROWS,
     A,
     D,
     E,
     F,
-    assert_same,
     changed,
     lived,
     make,
     method_of,
-    numbers,
     numpy_actor,
     numpy_critics,
     perturbed,

@@ -6,7 +6,7 @@ import numpy as np
 import on_policy_cases
 import probes
 import pytest
-from on_policy_cases import assert_same, numbers
+from arrays import assert_same, numbers
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import on_policy_cases
 import pytest
-from on_policy_cases import assert_same, numbers
+from arrays import assert_same, changed, numbers
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
@@ -61,13 +61,6 @@ def played(action=CONTINUOUS):
 
 def learn(agent, state, rollout, key=2):
     return numbers(jax.jit(agent.update)(state, jax.random.key(key), rollout))
-
-
-def changed(array, place, value):
-    """A copy of an array with this value in some place."""
-    copy = np.array(array)
-    copy[place] = value
-    return copy
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import on_policy_cases
 import pytest
-from on_policy_cases import assert_same, numbers
+from arrays import assert_same, changed, numbers
 
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
@@ -96,13 +96,6 @@ def rollout_of(kind="gru", segments=1):
 
 def learn(agent, state, rollout, key=5):
     return numbers(jax.jit(agent.update)(state, jax.random.key(key), rollout))
-
-
-def changed(array, place, value):
-    """A copy of an array with this value in some place."""
-    copy = np.array(array)
-    copy[place] = value
-    return copy
 
 
 def test_two_segments_look_like_one_before_the_first_step():

@@ -17,7 +17,7 @@ from physics.voxels import DEBRIS_FIELD, DIRT, FOLIAGE, GLASS, LAVA, SOLID, WATE
 SIZE = (40, 40, 20)
 TEAMS = (5, 5)
 CLASSES = [3, 2, 2, 1, 0] * 2
-BATTLES, DECISIONS = 24, 60
+BATTLES, DECISIONS = 48, 60
 _SPAN = np.arange(12)
 
 
