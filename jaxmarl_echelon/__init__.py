@@ -3,9 +3,15 @@
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
+from jaxmarl_echelon.collection import collect_rarely, is_command
+
 if TYPE_CHECKING:
     from jaxmarl_echelon.api import make, make_train, read_config
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
+
+# Before the commands' own imports, which take a quarter less time with it.
+if is_command():
+    collect_rarely()
 
 __all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
 

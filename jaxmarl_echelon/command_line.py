@@ -3,7 +3,6 @@
 import argparse
 import copy
 import difflib
-import gc
 import itertools
 import os
 import re
@@ -30,9 +29,6 @@ LISTS = ("ablate", "seeds")
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 PACKAGED = Sources()
-# Tracing makes millions of objects that live on. At its own thresholds Python would look through them for
-# cycles over and over.
-COLLECTION = (200_000, 50, 1_000)
 
 
 class UsageError(ValueError):
@@ -42,9 +38,8 @@ class UsageError(ValueError):
 def guarded(main: Callable[[], Any]) -> Any:
     """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
 
-    JAXMARL_TRACEBACK=1 shows the traceback instead. Python's collector runs as rarely as `COLLECTION` says.
+    JAXMARL_TRACEBACK=1 shows the traceback instead.
     """
-    gc.set_threshold(*COLLECTION)
     try:
         return main()
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:

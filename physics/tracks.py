@@ -178,10 +178,15 @@ def _carve(name: str, line: Centerline, resolution: float) -> OccupancyMap:
     solid = np.ones((rows, cols), bool)
     grid = OccupancyMap(name, solid, resolution, (low[0] * resolution, low[1] * resolution, 0.0), line)
     dense = resample(line, max(len(line.x), int(np.ceil(2 * line.length / resolution))))
-    centres = grid.world(*np.indices(solid.shape))
-    distance, nearest = cKDTree(dense.points).query(centres, distance_upper_bound=margin)
-    half_width = np.append(dense.left, 0.0)
-    return OccupancyMap(name, distance >= half_width[nearest], resolution, grid.origin, line)
+    # Only cells within reach of the line can be free; a filter finds them sooner than a tree.
+    row, column, _ = grid.cells(dense.points)
+    near = np.zeros(solid.shape, bool)
+    near[row, column] = True
+    reach = int(np.ceil(line.left.max() / resolution)) + 1
+    near = ndimage.maximum_filter(near, 2 * reach + 1)
+    distance, nearest = cKDTree(dense.points).query(grid.world(*np.nonzero(near)))
+    solid[near] = distance >= dense.left[nearest]
+    return OccupancyMap(name, solid, resolution, grid.origin, line)
 
 
 def _is_ring(occupied: np.ndarray) -> bool:

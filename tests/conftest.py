@@ -1,5 +1,6 @@
 """Settings and fixtures shared by all tests."""
 
+import atexit
 import functools
 import gc
 import importlib.util
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxmarl_echelon.collection import collect_rarely
+
+collect_rarely()
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they run, and each worker has a core to itself: without optimisation and
@@ -33,8 +37,10 @@ def known_flags(flags: dict[str, str]) -> list[str]:
     return [f"--{name}={value}" for name, value in flags.items() if name in known]
 
 
-# Before jax starts its backend, here and in the processes that tests start.
-os.environ["XLA_FLAGS"] = " ".join([*known_flags(QUICK), os.environ.get("XLA_FLAGS", "")])
+# Before jax starts its backend, here and in the processes that tests start. Each flag once, as programs of
+# other flags are others to the persistent cache: workers inherit those of the process that starts them.
+given = os.environ.get("XLA_FLAGS", "").split()
+os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in known_flags(QUICK) if flag not in given), *given])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -45,12 +51,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax  # noqa: E402
 from jax._src.interpreters import mlir  # noqa: E402
 
-from jaxmarl_echelon.command_line import COLLECTION  # noqa: E402
 
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-gc.set_threshold(*COLLECTION)
 # jax lowers each program in a context of its own, with dozens of dialects to load, and keeps it as long as
 # the program: beside thousands of them making one more takes several times as long as lowering an operation.
 # One does for all; where jax has moved the function, tests only take a fifth longer.
@@ -64,6 +68,13 @@ def pytest_collection_modifyitems(items):
     """Puts files with slow tests first, which would keep one worker busy at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_sessionfinish(session):
+    """Ends workers at once, which takes seconds where millions of objects are looked through and freed."""
+    gc.freeze()
+    if hasattr(session.config, "workerinput"):
+        atexit.register(os._exit, 0)
 
 
 @pytest.hookimpl(tryfirst=True)

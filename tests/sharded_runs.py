@@ -5,7 +5,6 @@
 PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
 
-import gc
 import json
 import os
 import shutil
@@ -33,6 +32,7 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Goal
 from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.collection import collect_rarely
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.missions import missions
 from jaxmarl_echelon.curricula.phased import phased
@@ -387,5 +387,5 @@ if __name__ == "__main__":
     if len(jax.devices()) != DEVICES:
         raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    gc.set_threshold(*command_line.COLLECTION)
+    collect_rarely()
     PARTS[part](Path(where))

@@ -214,9 +214,8 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
 
 def _apart(poses: np.ndarray, others: np.ndarray, size: tuple[float, float]) -> np.ndarray:
     """Whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
-    extent = jnp.asarray(size)
-    touch = jax.vmap(lambda one, other: overlap(one, extent, other, extent))
-    return ~np.asarray(jax.vmap(touch, (0, None))(jnp.asarray(poses), jnp.asarray(others)))
+    box = np.reshape(size, (2, 1, 1))
+    return ~overlap(np.moveaxis(poses, -1, 0), box, np.moveaxis(others, -1, 0), box, np)
 
 
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
