@@ -51,7 +51,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax  # noqa: E402
 from jax._src.interpreters import mlir  # noqa: E402
 
-
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
