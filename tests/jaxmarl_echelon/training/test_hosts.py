@@ -41,7 +41,7 @@ def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subp
     flags = (*FLAGS, f"--xla_force_host_platform_device_count={devices}")
     paths = os.pathsep.join(map(str, (repository, repository / "tests")))
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxmarl_echelon.train", *found, *arguments],
+        [sys.executable, repository / "tests" / "host_process.py", *found, *arguments],
         env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(flags)},
         cwd=folder,
         text=True,
