@@ -100,6 +100,22 @@ def course(env):
     return phased(env, phases, common)
 
 
+def compiler_flags(devices: int) -> str:
+    """Flags of XLA for a process with so many devices, with which it compiles soon.
+
+    Not all of those of other tests: the older emitters corrupt memory in programs on several devices.
+    """
+    return " ".join(
+        (
+            f"--xla_force_host_platform_device_count={devices}",
+            "--xla_backend_optimization_level=0",
+            "--xla_cpu_multi_thread_eigen=false",
+            "--xla_cpu_parallel_codegen_split_count=1",
+            "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-constant-sinking",
+        )
+    )
+
+
 SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}
 REPLAY = {
     "batch_size": 16,

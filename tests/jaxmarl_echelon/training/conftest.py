@@ -7,15 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from sharded_runs import DEVICES
-
-# The older emitters of XLA, with which other tests compile, corrupt memory in programs on several devices.
-FLAGS = (
-    f"--xla_force_host_platform_device_count={DEVICES}",
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_multi_thread_eigen=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+from sharded_runs import DEVICES, compiler_flags
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +31,7 @@ def ran(repository, tmp_path_factory):
         paths = os.pathsep.join(map(str, (repository, repository / "tests")))
         done = subprocess.run(
             [sys.executable, repository / "tests" / "sharded_runs.py", part, folder],
-            env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(FLAGS)},
+            env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": compiler_flags(DEVICES)},
             cwd=folder,
             text=True,
             stdout=subprocess.PIPE,

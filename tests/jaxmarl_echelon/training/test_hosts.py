@@ -13,17 +13,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from sharded_runs import LENGTH_TYPED, TINY, write_environment
+from sharded_runs import LENGTH_TYPED, TINY, compiler_flags, write_environment
 
 from jaxmarl_echelon import checkpoints, processes, train
 
 HEARTBEAT = 10
-# See conftest.py on the emitters.
-FLAGS = (
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_multi_thread_eigen=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +32,10 @@ def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subp
     """A training process with so many devices, in its own folder, on a probe that needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
     found = write_environment(folder.with_name(f"{folder.name}_conf"))
-    flags = (*FLAGS, f"--xla_force_host_platform_device_count={devices}")
     paths = os.pathsep.join(map(str, (repository, repository / "tests")))
     return subprocess.Popen(
         [sys.executable, repository / "tests" / "host_process.py", *found, *arguments],
-        env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": " ".join(flags)},
+        env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": compiler_flags(devices)},
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
