@@ -17,14 +17,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they run, and each worker has a core to itself: without optimisation and
 # without the newer emitters of fusions compiling takes a third of the time, running two to three times. A
-# program in one piece takes a seventh less than one cut up for several cores, and half the memory maps. Two
-# passes that only move code out of and into loops take a fifth.
+# program in one piece takes a seventh less than one cut up for several cores, and half the memory maps.
 QUICK = {
     "xla_cpu_multi_thread_eigen": "false",
     "xla_backend_optimization_level": "0",
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
-    "xla_disable_hlo_passes": "while-loop-invariant-code-motion,while-loop-constant-sinking",
 }
 
 

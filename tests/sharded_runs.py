@@ -111,7 +111,6 @@ def compiler_flags(devices: int) -> str:
             "--xla_backend_optimization_level=0",
             "--xla_cpu_multi_thread_eigen=false",
             "--xla_cpu_parallel_codegen_split_count=1",
-            "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-constant-sinking",
         )
     )
 
