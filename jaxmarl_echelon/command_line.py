@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxmarl_echelon.collection import collect_rarely
 from jaxmarl_echelon.config_path import Sources, config_directory
 
 # Keys whose values are comma-separated lists, not sweeps.
@@ -38,8 +39,10 @@ class UsageError(ValueError):
 def guarded(main: Callable[[], Any]) -> Any:
     """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
 
-    JAXMARL_TRACEBACK=1 shows the traceback instead.
+    JAXMARL_TRACEBACK=1 shows the traceback instead. Garbage is collected rarely from here on, in processes of
+    a sweep's launcher too.
     """
+    collect_rarely()
     try:
         return main()
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_sessionfinish(session):
-    """Ends workers at once, which takes seconds where millions of objects are looked through and freed."""
+    """Ends workers at once: to free millions of objects, and to look for cycles first, takes seconds."""
     gc.freeze()
     if hasattr(session.config, "workerinput"):
         atexit.register(os._exit, 0)

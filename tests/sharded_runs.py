@@ -101,18 +101,12 @@ def course(env):
 
 
 def compiler_flags(devices: int) -> str:
-    """Flags of XLA for a process with so many devices, with which it compiles soon.
+    """Flags of XLA for a process of tests with so many devices.
 
-    Not all of those of other tests: the older emitters corrupt memory in programs on several devices.
+    Those of other tests but for the older emitters, which corrupt memory in programs on several devices.
     """
-    return " ".join(
-        (
-            f"--xla_force_host_platform_device_count={devices}",
-            "--xla_backend_optimization_level=0",
-            "--xla_cpu_multi_thread_eigen=false",
-            "--xla_cpu_parallel_codegen_split_count=1",
-        )
-    )
+    common = (flag for flag in os.environ["XLA_FLAGS"].split() if "use_fusion_emitters" not in flag)
+    return " ".join((*common, f"--xla_force_host_platform_device_count={devices}"))
 
 
 SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}

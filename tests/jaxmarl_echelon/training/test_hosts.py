@@ -13,11 +13,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import sharded_runs
 from sharded_runs import LENGTH_TYPED, TINY, compiler_flags, write_environment
 
 from jaxmarl_echelon import checkpoints, processes, train
 
 HEARTBEAT = 10
+
+TYPED = ("-m", "jaxmarl_echelon.train")
+KEEPING = (Path(sharded_runs.__file__).with_name("host_process.py"),)
 
 pytestmark = pytest.mark.slow
 
@@ -28,13 +32,15 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def begin(repository: Path, folder: Path, devices: int, *arguments: str) -> subprocess.Popen:
+def begin(
+    repository: Path, folder: Path, devices: int, *arguments: str, program: tuple = KEEPING
+) -> subprocess.Popen:
     """A training process with so many devices, in its own folder, on a probe that needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
     found = write_environment(folder.with_name(f"{folder.name}_conf"))
     paths = os.pathsep.join(map(str, (repository, repository / "tests")))
     return subprocess.Popen(
-        [sys.executable, repository / "tests" / "host_process.py", *found, *arguments],
+        [sys.executable, *program, *found, *arguments],
         env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": compiler_flags(devices)},
         cwd=folder,
         text=True,
@@ -208,7 +214,7 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
 def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"
-    status, out, errors = ended(begin(repository, where, 1, *TINY, setting))
+    status, out, errors = ended(begin(repository, where, 1, *TINY, setting, program=TYPED))
     assert status == 2, errors
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and words in said[0], errors
