@@ -21,12 +21,14 @@ class Once:
         # The configuration is kept as well, so that its id stays its own.
         return self._programs.setdefault(key, (config, make_program(config, **options)))[1]
 
-    def compile(self, init, update, assess, arguments, world, updates_per_chunk, options, layout, local):
+    def compile(
+        self, init, update, assess, arguments, world, updates_per_chunk, options, layout, local, admit
+    ):
         """As `compile_program`; `local` is a function of the program, and the arguments tell seeds apart."""
         given = tuple(value.tobytes() for value in checkpoints.flatten(arguments).values())
         key = local, given, updates_per_chunk, layout
         if key not in self._compiled:
-            rest = (arguments, world, updates_per_chunk, options, layout, local)
+            rest = (arguments, world, updates_per_chunk, options, layout, local, admit)
             self._compiled[key] = compiling.compile_program(init, update, assess, *rest)
         return self._compiled[key]
 

@@ -46,6 +46,7 @@ def compile_program(
     options: dict[str, str] | None = None,
     layout: Layout = ALONE,
     local: Callable | None = None,
+    admit: Callable | None = None,
 ) -> Compiled:
     """Compiles `init`, the evaluation and a chunk of updates in parallel.
 
@@ -63,6 +64,8 @@ def compile_program(
       options: XLA options for the updates, see `Program.compiler_options`.
       layout: the devices. On several, `init` is compiled for parts of the state, so that no device holds all.
       local: see `Program.local`; needed on several devices.
+      admit: `(state, world)` with the state as shapes, called before anything is compiled; what it raises
+        ends the compilation, of which nothing goes on in the background.
     """
     begin = time.perf_counter()
     all_of_it, shared = Spec(), layout.shared
@@ -74,10 +77,12 @@ def compile_program(
     def compiled(lowered, options=None):
         return lowered.compile(compiler_options=options), time.perf_counter()
 
-    pool = ThreadPoolExecutor(max_workers=3)
     state = jax.eval_shape(jax.jit(init), *arguments, world)
     specs = None if layout.mesh is None else layout.specs(local(state))
     state = layout.shapes(state, specs)
+    if admit is not None:
+        admit(state, world)
+    pool = ThreadPoolExecutor(max_workers=3)
     start = layout.jit(init, (*(shared for _ in arguments), all_of_it), specs, specs)
     parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick(layout.number))]
     score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))

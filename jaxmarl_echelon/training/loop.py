@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,8 @@ class Runner:
             options,
             self.layout,
             self.program.local,
+            partial(memory.check_arrays, layout=self.layout),
         )
-        memory.check_arrays(self.compiled.state, self.compiled.world, self.layout)
         state = self._start(resume)
         stats = self.compiled.executable().memory_analysis()
         memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)

@@ -1,10 +1,12 @@
 """The replay's memory is known before a run starts, and one that does not fit is refused."""
 
+import jax.numpy as jnp
 import pytest
 
 from jaxmarl_echelon.command_line import compose_config, plain
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import memory
+from jaxmarl_echelon.training.compiling import compile_program
 
 SMALL = ("algo=sac", "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "algo.replay.capacity=4000")
 GOAL = "env.goal={low: [-1.5, -0.4], high: [-1.0, 0.4], radius: 0.2, amount: 1.0}"
@@ -31,3 +33,22 @@ def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
 def test_learners_of_rollouts_keep_nothing():
     config, _ = compose_config(["env.lidar_beams=8"])
     assert memory.check_replay(config_lib.read(config)) == 0
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_compiled():
+    traced = []
+
+    def init(key, world):
+        return {"reached": key + world}
+
+    def refuse(state, world):
+        traced.append((state["reached"].shape, world.shape))
+        raise memory.MemoryPlanError("too much")
+
+    def never(*_):
+        raise AssertionError("traced")
+
+    arguments, world = (jnp.zeros((3,)),), jnp.zeros((2, 1))
+    with pytest.raises(memory.MemoryPlanError, match="too much"):
+        compile_program(init, never, never, arguments, world, 1, admit=refuse)
+    assert traced == [((2, 3), (2, 1))]
