@@ -279,8 +279,8 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
         _require_equal("the same key and actions", first, again, 0.0)
         _require_equal("jax.jit", first, (start, once), TOLERANCE)
     else:
-        _require_one_program("reset", env.reset, keys[0], params)
-        _require_one_program("step", env.step, keys[0], start[0], actions, params)
+        _require_one_program("reset", compiled.reset, env.reset, keys[0], params)
+        _require_one_program("step", compiled.step, env.step, keys[0], start[0], actions, params)
 
     # As one program: one per shape and dtype takes seconds to compile.
     stack = jax.jit(lambda *all_: jax.tree.map(lambda *rows: jnp.stack(rows), *all_))
@@ -293,10 +293,11 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
     _warn_of_equal_starts(env.spec, starts)
 
 
-def _require_one_program(name: str, function: Callable, *arguments) -> None:
-    """Raises if two traces of a function differ: it depends on more than its arguments."""
-    # A new lambda for each trace, as JAX caches traces by function.
-    first, again = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
+def _require_one_program(name: str, compiled: Callable, function: Callable, *arguments) -> None:
+    """Raises if another trace of a compiled function differs: it depends on more than its arguments."""
+    # JAX caches traces by function: the first is known, a new lambda makes another.
+    traced = (compiled, jax.jit(lambda *given: function(*given)))
+    first, again = (one.trace(*arguments).jaxpr for one in traced)
     texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (first, again)]
     same = texts[0] == texts[1] and all(
         np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")

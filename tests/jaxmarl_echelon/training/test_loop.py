@@ -120,7 +120,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
 
 
 def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path):
-    config = configure(updates=8)
+    config = configure()
     summary = run(tmp_path / "run", config)
     folder = checkpoints.find(tmp_path / "run", "best_eval")
     program = make_program(config)
@@ -180,7 +180,7 @@ def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path
 
 
 def test_a_run_without_references_has_none_in_its_summary(tmp_path):
-    assert "references" not in run(tmp_path / "run", configure(updates=1))
+    assert "references" not in run(tmp_path / "run", configure())
 
 
 def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(tmp_path):
