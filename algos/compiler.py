@@ -7,7 +7,8 @@ import jax
 
 # For programs that run once: on a CPU they compile in a quarter of the time and run at half the speed.
 _QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-# The older emitters, which this turns on, corrupt memory in programs on several devices.
+# The older emitters, which this turns on, were seen to corrupt memory in programs on several devices;
+# it could not be brought about again.
 _OF_ONE_DEVICE = ("xla_cpu_use_fusion_emitters",)
 
 

@@ -103,8 +103,8 @@ def course(env):
 def compiler_flags(devices: int) -> str:
     """Flags of XLA for a process of tests with so many devices.
 
-    Those of all tests. The older emitters, which runs on several devices avoid, compile twice as fast; with
-    one thread to a device, as here, every program of these tests gave the same bits 3,000 updates long.
+    Those of all tests, with the older emitters, which compile sooner and which runs on several devices avoid
+    (`algos.compiler`); results on several devices are compared with those on one.
     """
     return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
 

@@ -36,13 +36,13 @@ def test_learners_of_rollouts_keep_nothing():
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_compiled():
-    traced = []
+    asked = []
 
     def init(key, world):
         return {"reached": key + world}
 
     def refuse(state, world):
-        traced.append((state["reached"].shape, world.shape))
+        asked.append((state["reached"].shape, world.shape))
         raise memory.MemoryPlanError("too much")
 
     def never(*_):
@@ -51,4 +51,4 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_compiled():
     arguments, world = (jnp.zeros((3,)),), jnp.zeros((2, 1))
     with pytest.raises(memory.MemoryPlanError, match="too much"):
         compile_program(init, never, never, arguments, world, 1, admit=refuse)
-    assert traced == [((2, 3), (2, 1))]
+    assert asked == [((2, 3), (2, 1))]
