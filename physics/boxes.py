@@ -104,7 +104,7 @@ def clearance(
 
 
 def ray_box(
-    origin: jax.Array,
+    scanner: jax.Array,
     angles: jax.Array,
     pose: jax.Array,
     length: float | jax.Array,
@@ -113,8 +113,8 @@ def ray_box(
     """Returns how far rays run until they cross a box's boundary (slab method).
 
     Args:
-      origin: start of all rays [2].
-      angles: directions of the rays in the world [B], rad.
+      scanner: pose [3] that all rays start at.
+      angles: directions of the rays [B] relative to the scanner's heading, rad. Constant ones cost no sine.
       pose: pose of the box [3].
       length, width: size of the box, m.
 
@@ -123,9 +123,11 @@ def ray_box(
     """
     cos_box, sin_box = jnp.cos(pose[2]), jnp.sin(pose[2])
     cos_ray, sin_ray = jnp.cos(angles), jnp.sin(angles)
-    dx, dy = origin[0] - pose[0], origin[1] - pose[1]
-    near_x, far_x = _slab(dx * cos_box + dy * sin_box, cos_ray * cos_box + sin_ray * sin_box, length / 2)
-    near_y, far_y = _slab(dy * cos_box - dx * sin_box, sin_ray * cos_box - cos_ray * sin_box, width / 2)
+    turn = scanner[2] - pose[2]
+    cos_turn, sin_turn = jnp.cos(turn), jnp.sin(turn)
+    dx, dy = scanner[0] - pose[0], scanner[1] - pose[1]
+    near_x, far_x = _slab(dx * cos_box + dy * sin_box, cos_turn * cos_ray - sin_turn * sin_ray, length / 2)
+    near_y, far_y = _slab(dy * cos_box - dx * sin_box, sin_turn * cos_ray + cos_turn * sin_ray, width / 2)
     near, far = jnp.maximum(near_x, near_y), jnp.minimum(far_x, far_y)
     hit = (near <= far) & (far >= 0)
     return jnp.where(hit, jnp.where(near >= 0, near, far), jnp.inf)

@@ -2,7 +2,7 @@
 
 A ray advances by the distance field until it stands on an occupied cell (J. C. Hart, "Sphere
 tracing", 1996). Most need three or four steps, a few along a wall more than a hundred: unfinished rays are
-compacted in stages (`_STAGES`). Rows are fans of neighbouring beams, which differ by fixed angles, so that
+compacted in stages. Rows are fans of neighbouring beams, which differ by fixed angles, so that
 little is gathered.
 """
 
@@ -23,7 +23,8 @@ from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, tak
 
 # (steps, share): all beams take some steps, then the unfinished fans are compacted into chunks of a share of
 # all, for the next stage. The last stage runs until all beams are done, and is the only one of small batches.
-_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
+_STAGES = ((4, 0.4), (5, 0.5), (10, 0.45), (20, 0.4), (40, 0.2))
+_WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # of wide fans
 _SMALL = 1 << 11  # with fewer rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
 _FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
@@ -138,8 +139,8 @@ def add_opponents(
     Returns:
       `[beams]` m.
     """
-    angles = pose[2] + lidar.angles.astype(pose.dtype)
-    hits = jax.vmap(lambda box, size: ray_box(pose[:2], angles, box, size[0], size[1]))(others, sizes)
+    angles = lidar.angles.astype(pose.dtype)
+    hits = jax.vmap(lambda box, size: ray_box(pose, angles, box, size[0], size[1]))(others, sizes)
     return jnp.minimum(ranges, jnp.where(valid[:, None], hits, jnp.inf).min(0, initial=jnp.inf))
 
 
@@ -191,7 +192,7 @@ def _march_on(
 
     here = distance_at(bank, map_index, pose[:, :2])
     fans = _fans(bank, map_index, pose, here > 0, middle, lidar)
-    stages = _STAGES if pose.shape[0] * lidar.beams > _SMALL else ()
+    stages = () if pose.shape[0] * lidar.beams <= _SMALL else _WIDE_STAGES if width > _FAN else _STAGES
     travelled = jnp.broadcast_to(jnp.repeat(here, number)[:, None], (here.size * number, width))
     for march in marches:
         travelled = _finish(march, turn, fans, travelled, stages)
@@ -246,10 +247,15 @@ def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, 
         fans.col_ahead[:, None] * cos + fans.col_left[:, None] * sin,
     )
 
+    def step(_, carry):
+        ahead = march.ahead(fans, rates, carry[0])
+        return carry[0] + ahead, ahead
+
     def advance(travelled, steps):
-        travelled = lax.fori_loop(0, steps - 1, lambda _, t: t + march.ahead(fans, rates, t), travelled)
-        last = march.ahead(fans, rates, travelled)
-        return travelled + last, last > 0
+        # The last step too is in the loop: outside it, XLA fuses it with what gives the rates, and it takes
+        # as long as three.
+        travelled, last = lax.fori_loop(0, steps, step, (travelled, travelled))
+        return travelled, last > 0
 
     if not stages:
         carry = (travelled, jnp.ones(travelled.shape, bool))

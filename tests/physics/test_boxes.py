@@ -198,7 +198,7 @@ def test_contact_has_no_false_alarm_and_misses_less_than_half_a_spacing():
 
 def test_recorded_opponent_beams():
     with jax.enable_x64(True):
-        ranges = ray_box(jnp.zeros(2), jnp.linspace(-2.35, 2.35, 54), jnp.array([1.2, 0.3, 0.2]), 0.32, 0.225)
+        ranges = ray_box(jnp.zeros(3), jnp.linspace(-2.35, 2.35, 54), jnp.array([1.2, 0.3, 0.2]), 0.32, 0.225)
     np.testing.assert_allclose(ranges[29:31], [1.075933962, 1.082266717], atol=6e-10)
     assert np.isinf(np.delete(np.asarray(ranges), [29, 30])).all()
 
@@ -220,11 +220,11 @@ def test_rays_match_edge_crossings():
         cast = jax.jit(ray_box)
         for case in range(60):
             pose, size = rng.uniform([-1, -1, -4], [1, 1, 4]), rng.uniform(0.2, 1, 2)
-            origin = rng.uniform(-1.5, 1.5, 2)
+            origin, heading = rng.uniform(-1.5, 1.5, 2), rng.uniform(-4, 4)
             if case % 4 == 0:
                 origin = to_world(pose, rng.uniform(-0.49, 0.49, 2) * size)
             angles = rng.uniform(-7, 7, 30)
-            found = np.asarray(cast(origin, angles, pose, *size))
+            found = np.asarray(cast(np.append(origin, heading), angles - heading, pose, *size))
             quad = np.asarray(corners(jnp.asarray(pose), *size))
             expected = [np.min(crossings(origin, a, quad), initial=np.inf) for a in angles]
             np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -234,12 +234,12 @@ def test_rays_along_the_axes_in_float32():
     angles = jnp.array([0, np.pi / 2, np.pi, -np.pi / 2], jnp.float32)
     box = (jnp.array([2.0, 0.0, 0.0]), 0.4, 0.2)
     miss = np.inf
-    for origin, expected in (
-        ([0.0, 0.0], [1.8, miss, miss, miss]),
-        ([2.0, -1.0], [miss, 0.9, miss, miss]),
-        ([2.0, 0.0], [0.2, 0.1, 0.2, 0.1]),
+    for scanner, expected in (
+        ([0.0, 0.0, 0.0], [1.8, miss, miss, miss]),
+        ([2.0, -1.0, 0.0], [miss, 0.9, miss, miss]),
+        ([2.0, 0.0, 0.0], [0.2, 0.1, 0.2, 0.1]),
     ):
-        np.testing.assert_allclose(ray_box(jnp.array(origin), angles, *box), expected, rtol=1e-6)
+        np.testing.assert_allclose(ray_box(jnp.array(scanner), angles, *box), expected, rtol=1e-6)
 
 
 def test_side_distances():
@@ -255,7 +255,7 @@ def test_side_distances():
 
 def test_side_distance_is_the_ray_from_the_centre():
     angles = jnp.linspace(-3, 3, 41)
-    rays = ray_box(jnp.zeros(2), angles, jnp.zeros(3), 0.32, 0.225)
+    rays = ray_box(jnp.zeros(3), angles, jnp.zeros(3), 0.32, 0.225)
     np.testing.assert_allclose(side_distances(angles, 0.16, 0.1125), rays, rtol=1e-6)
 
 
@@ -263,7 +263,7 @@ def test_gradients_are_finite_where_rays_miss_or_run_parallel():
     angles = jnp.array([0.0, 0.3, np.pi / 2, 3.0])
 
     def total(pose):
-        ranges = ray_box(jnp.zeros(2), angles, pose, 0.32, 0.225)
+        ranges = ray_box(jnp.zeros(3), angles, pose, 0.32, 0.225)
         return jnp.where(jnp.isfinite(ranges), ranges, 0).sum()
 
     gradient = jax.jit(jax.grad(total))(jnp.array([1.0, 0.0, 0.0]))
