@@ -160,15 +160,22 @@ def test_vmap_over_banks():
         np.testing.assert_allclose(ranges, traced(bank, pose, lidar), atol=1e-3)
 
 
-@pytest.mark.parametrize("stages", [module._STAGES, ((1, 0.05), (1, 0.05), (2, 0.1))])
-def test_results_do_not_depend_on_the_room_for_unfinished_rays(monkeypatch, stages):
-    grid = random_grid(7)
+@pytest.mark.parametrize(
+    ("fov", "stages"),
+    [
+        (4.7, {"_STAGES": module._STAGES}),
+        (4.7, {"_STAGES": ((1, 0.05), (1, 0.05), (2, 0.1))}),
+        (0.4, {"_WIDE_STAGES": ((1, 0.05), *module._WIDE_STAGES)}),
+    ],
+)
+def test_results_do_not_depend_on_the_room_for_unfinished_rays(monkeypatch, fov, stages):
+    grid, lidar = random_grid(7), Lidar(beams=23, fov=fov)
     bank, poses = map_bank([grid]), free_poses(grid, 17, seed=6)
-    usual = traced(bank, poses, Lidar(beams=23))
-    monkeypatch.setattr(module, "_STAGES", stages)
-    monkeypatch.setattr(module, "_SMALL", 0)
+    usual = traced(bank, poses, lidar)
+    for name, value in (stages | {"_SMALL": 0}).items():
+        monkeypatch.setattr(module, name, value)
     # Compiled anew: what `traced` has compiled holds the usual stages.
-    patched = jax.jit(lambda bank, poses: scan(bank, 0, poses, Lidar(beams=23)))
+    patched = jax.jit(lambda bank, poses: scan(bank, 0, poses, lidar))
     np.testing.assert_array_equal(patched(bank, poses), usual)
 
 
