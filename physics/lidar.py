@@ -23,7 +23,7 @@ from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, tak
 
 # (steps, share): all beams take some steps, then the unfinished fans are compacted into chunks of a share of
 # all, for the next stage. The last stage runs until all beams are done, and is the only one of small batches.
-_STAGES = ((4, 0.4), (5, 0.5), (10, 0.45), (20, 0.4), (40, 0.2))
+_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
 _WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # of wide fans
 _SMALL = 1 << 11  # with fewer rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
