@@ -253,7 +253,7 @@ def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, 
 
     def advance(travelled, steps):
         # The last step too is in the loop: outside it, XLA fuses it with what gives the rates, and it takes
-        # as long as three.
+        # as long as four.
         travelled, last = lax.fori_loop(0, steps, step, (travelled, travelled))
         return travelled, last > 0
 
