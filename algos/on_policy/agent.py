@@ -119,6 +119,11 @@ def make_rollout_agent(
     Its `samples` are those of one shard.
     """
 
+    def policy_state(state):
+        average = state.average is not None
+        params = state.average if average else acting_params(method, state)
+        return state.replace(params=params, optimizer=None, rewards=None, centre=None, average=None)
+
     def evaluate(state, obs, carry, reset, mask):
         seen = observe(state.observations, flat(observation, obs))
         return policy.step(acting_params(method, state), seen, carry, reset, mask)
@@ -133,12 +138,12 @@ def make_rollout_agent(
         return learn_from(config, method, state, key, rollout)
 
     def greedy(state, obs, carry, reset, mask):
-        carry, distribution, _ = evaluate(state, obs, carry, reset, mask)
+        carry, distribution, _ = evaluate(policy_state(state), obs, carry, reset, mask)
         return distribution.mode(), carry
 
     def teach(state, obs, carry, reset, mask):
         seen = observe(state.observations, obs)
-        return policy.sequence(acting_params(method, state), seen, carry, reset, mask)
+        return policy.sequence(policy_state(state).params, seen, carry, reset, mask)
 
     return Agent(
         init=lambda key: initial_state(config, policy, method, observation, samples, total_updates, key),
@@ -147,9 +152,7 @@ def make_rollout_agent(
         greedy=greedy,
         value=lambda state, obs, carry, reset, mask: evaluate(state, obs, carry, reset, mask)[2],
         update=update,
-        policy_state=lambda state: state.replace(
-            params=acting_params(method, state), optimizer=None, rewards=None, centre=None
-        ),
+        policy_state=policy_state,
         # A lesson is made of what the actor sees.
         teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
@@ -196,12 +199,27 @@ def initial_state(
         hyper=config.initial_hyper(total_updates),
         updates=jnp.zeros((), jnp.int32),
         centre=jnp.zeros(samples) if config.reward_centering else None,
+        # Copies, as a state is donated whole.
+        average=jax.tree.map(jnp.copy, params) if config.policy_average else None,
     )
 
 
 def acting_params(method: Method, state: OnPolicyState) -> PyTree:
     """The parameters to act with; a state without its optimiser already holds these."""
     return state.params if state.optimizer is None else method.acting(state.optimizer, state.params)
+
+
+def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) -> PyTree:
+    """A running mean of parameters after one more update: the plain mean at first, then exponential.
+
+    Args:
+      average: the mean of the parameters after the first `updates` updates; of none, anything.
+      latest: the parameters after this one.
+      share: share that the past keeps, once it has that many updates.
+      updates: updates before this one.
+    """
+    kept = jnp.minimum(share, updates / (updates + 1.0))
+    return jax.tree.map(lambda old, new: new + kept * (old - new), average, latest)
 
 
 def learn_from(
@@ -228,6 +246,9 @@ def learn_from(
     # Losses are those before the last step: only this shows a last step that diverges.
     metrics["parameter_norm"] = global_norm(params)
     metrics |= {name: hyper[name] for name in config.annealed()}
+    if state.average is not None:
+        latest = method.acting(optimizer, params)
+        state = state.replace(average=averaged(state.average, latest, config.policy_average, state.updates))
     state = state.replace(
         params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
     )

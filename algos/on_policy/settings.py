@@ -37,6 +37,9 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
       reward_centering: rate of the running mean that is subtracted from each agent's rewards; 0 for none.
       reward_scale: constant factor on rewards, after their normalisation.
       reward_clamp: bound on the magnitude of a reward after scaling; None for none.
+      policy_average: share that the past keeps, per update, in a running mean of the parameters. Rollouts
+        are played by the latest parameters, evaluations and whoever takes over the policy use the mean. 0
+        for none: the latest are used everywhere.
       adam_eps, adam_beta1, adam_beta2: of Adam.
     """
 
@@ -80,6 +83,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     reward_scale: float = 1.0
     reward_clamp: float | None = None
     reward_centering: float = 0.0
+    policy_average: float = 0.0
     adam_eps: float = 1e-5
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -91,6 +95,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         if self.total_updates is not None:
             require_count("total_updates", self.total_updates)
         require_range("reward_centering", self.reward_centering, 0.0, 1.0)
+        require_range("policy_average", self.policy_average, 0.0, 1.0 - 1e-6)
         for key, (low, high) in self.traced().items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
@@ -153,6 +158,7 @@ class OnPolicyState:
       updates: int32 scalar, updates done.
       centre: `[E * A]` running means of the rewards, or None.
       teacher: state of the policy that is imitated, or None.
+      average: running mean of the parameters to act with, or None.
     """
 
     params: PyTree
@@ -163,6 +169,7 @@ class OnPolicyState:
     updates: jax.Array
     centre: jax.Array | None = None
     teacher: PyTree = None
+    average: PyTree = None
 
 
 def annealed(config: OnPolicySettings, hyper: Hyper, updates: jax.Array) -> Hyper:
