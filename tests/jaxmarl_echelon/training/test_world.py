@@ -7,9 +7,11 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints, command_line
+from jaxmarl_echelon.config_path import Sources
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.keys import run_key
 from jaxmarl_echelon.training.program import make_program, scored_assessment
@@ -27,22 +29,34 @@ FEW_MAPS = ("env=echelon", "env.maps=2")
 
 
 @functools.cache
-def program_of(*overrides):
-    config, _ = command_line.compose_config(command_line.plain([*SMALL, "algo=ppo", *overrides]))
+def program_of(*overrides, folder=None):
+    arguments = command_line.plain([*SMALL, "algo=ppo", *overrides])
+    config, _ = command_line.compose_config(arguments, Sources(folder))
     return make_program(config_lib.read(config))
 
 
 @functools.cache
-def text(part, *overrides):
-    """The text of one of the three programs that a run compiles: "init", "update" or "assess"."""
-    program = program_of(*overrides)
-    key, world = run_key(0), program.world
-    init = jax.jit(lambda key, world: program.init(key, world=world))
+def traced(part, *overrides, folder=None):
+    """One of the three programs that a run compiles: "init", "update" or "assess"."""
+    program = program_of(*overrides, folder=folder)
     if part == "init":
-        return init.lower(key, world).as_text()
-    state = jax.eval_shape(init, key, world)
+        init = jax.jit(lambda key, world: program.init(key, world=world))
+        return init.trace(run_key(0), program.world)
+    state = traced("init", *overrides, folder=folder).out_info
     fn = {"update": program.update, "assess": scored_assessment(program, 0)}[part]
-    return jax.jit(fn).lower(state, world).as_text()
+    return jax.jit(fn).trace(state, program.world)
+
+
+@functools.cache
+def lowered(part, *overrides, folder=None):
+    return traced(part, *overrides, folder=folder).lower()
+
+
+@functools.cache
+def reset_with_constants():
+    """A reset of the race whose world is part of the program."""
+    env = program_of(*JOBS["race"]).env
+    return jax.jit(env.reset).lower(run_key(3), env.default_params())
 
 
 def constants(text):
@@ -59,33 +73,39 @@ def test_no_large_constant_stands_in_a_lowered_program(job):
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))
     assert size > LARGEST
     for part in PARTS:
-        found = text(part, *JOBS[job])
+        found = lowered(part, *JOBS[job]).as_text()
         assert "stablehlo.while" in found
         assert max(constants(found), default=0) <= LARGEST, part
 
 
 def test_a_constant_would_be_seen():
-    program = program_of(*JOBS["race"])
-    found = jax.jit(program.init).lower(run_key(0)).as_text()
-    assert max(constants(found)) > LARGEST
+    assert max(constants(reset_with_constants().as_text())) > LARGEST
+
+
+def equations(jaxpr):
+    """The number of equations of a traced program, with those of the programs in it."""
+    return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
 
 
 def test_what_is_compiled_does_not_depend_on_the_number_of_maps():
-    few, many = (text("update", *overrides).count("\n") for overrides in (FEW_MAPS, JOBS["echelon"]))
-    # Drawing one of n takes a few lines more or less, as n is.
+    few, many = (
+        equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (FEW_MAPS, JOBS["echelon"])
+    )
+    # Drawing one of n takes a few equations more or less, as n is.
     assert few == pytest.approx(many, rel=0.01)
 
 
 def test_a_world_as_argument_gives_the_same_observations():
-    program = program_of(*JOBS["race"])
-    env, params, key = program.env, program.env.default_params(), run_key(3)
+    env, key = program_of(*JOBS["race"]).env, run_key(3)
+    params = env.default_params()
     placed = jax.jit(lambda key, world: env.with_world(world).reset(key, params)[1].obs)(key, env.world)
-    np.testing.assert_allclose(placed["car"], env.reset(key, params)[1].obs["car"], rtol=1e-5, atol=1e-5)
+    own = reset_with_constants().compile()(key, params)[1].obs
+    np.testing.assert_allclose(placed["car"], own["car"], rtol=1e-5, atol=1e-5)
 
 
 def test_checkpoints_hold_no_world(tmp_path):
     program = program_of(*JOBS["echelon"])
-    state = jax.jit(lambda key, world: program.init(key, world=world))(run_key(0), program.world)
+    state = lowered("init", *JOBS["echelon"]).compile()(run_key(0), program.world)
     largest = max(leaf.size for leaf in jax.tree.leaves(program.world.env))
     sizes = [leaf.size for leaf in jax.tree.leaves(state) if hasattr(leaf, "size")]
     assert largest not in sizes
@@ -95,16 +115,17 @@ def test_checkpoints_hold_no_world(tmp_path):
 
 
 def test_a_frozen_policy_and_a_teacher_are_no_constants(tmp_path):
-    wide = [part.replace("[16]", "[256,256]") for part in SMALL]
-    small = ["env.lidar_beams=24", "env.max_steps=40"]
-    overrides = [*wide, *small, "env=f110", "algo=ppo", "controllers.defender=learner"]
-    config, choices = command_line.compose_config(command_line.plain(overrides))
-    program = make_program(config_lib.read(config))
-    state = jax.jit(lambda key, world: program.init(key, world=world))(run_key(0), program.world)
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
+    learners = ("env=rivals", "algo.widths=[256,256]", "controllers.prey=learner")
+    config, choices = command_line.compose_config(command_line.plain([*SMALL, *learners]), Sources(tmp_path))
+    state = jax.jit(make_program(config_lib.read(config)).init)(run_key(0))
     facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
     checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, facts)
-    frozen = f"controllers.defender=frozen:{tmp_path}"
-    taught = ("algo=ppo_rnn", "algo.horizon=4", f"algo.teacher={tmp_path}")
+    job = ("env=rivals", "algo=ppo_rnn", f"algo.teacher={tmp_path}", f"controllers.prey=frozen:{tmp_path}")
+    world = program_of(*job, folder=tmp_path).world
+    for policies in (world.policies, world.teachers):
+        assert max(leaf.nbytes for leaf in jax.tree.leaves(policies)) > LARGEST
     for part in PARTS:
-        found = text(part, "env=f110", *small, frozen, *taught)
+        found = lowered(part, *job, folder=tmp_path).as_text()
         assert max(constants(found), default=0) <= LARGEST, part
