@@ -1,8 +1,8 @@
 """The package from Python: environments, whole runs and policies, by the names of the command line."""
 
+import functools
 import os
 import re
-import shlex
 import subprocess
 import sys
 
@@ -13,7 +13,7 @@ import probes
 import pytest
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon import checkpoints, command_line, evaluate, train
+from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.types import View
@@ -36,6 +36,7 @@ def mine(tmp_path_factory):
     return folder
 
 
+@functools.cache
 def started(mine, *overrides):
     """A run's configuration, its program and its state before the first update."""
     config = je.read_config("num_envs=4", "algo.widths=[8]", *overrides, config_dir=mine)
@@ -127,7 +128,8 @@ def test_a_run_is_a_function_of_its_key(mine):
     first = jax.tree.map(lambda leaf: leaf[0], run)
     same, _ = jax.jit(je.make_train(config))(keys[0])
     policies = [je.make_policy(config, state) for state in (first, same)]
-    actions = [policy(jnp.zeros((3, 1)), policy.initial_memory((3,)))[0] for policy in policies]
+    obs = jnp.zeros((3, 1))
+    actions = [jax.jit(policy)(obs, policy.initial_memory((3,)))[0] for policy in policies]
     np.testing.assert_allclose(*actions, rtol=1e-4)
 
 
@@ -202,49 +204,6 @@ def test_roles_of_policies(mine):
     jax.tree.map(np.testing.assert_array_equal, own.state, shared.state)
     with pytest.raises(ValueError, match="role=referee: that run learnt hunter, prey"):
         je.make_policy(config, run, "referee")
-
-
-@pytest.fixture(scope="module")
-def shown(repository):
-    """The commands and the code of README.md's part on Python."""
-    text = (repository / "README.md").read_text()
-    part = text[text.index("## In Python") :]
-    (code,) = re.findall(r"```python\n(.*?)```", part[: part.index("\n## ", 1)], re.DOTALL)
-    (command,) = re.findall(r"^    jaxmarl-train (.*)$", part, re.MULTILINE)
-    return shlex.split(command), code
-
-
-@pytest.fixture(scope="module")
-def first_run(shown, tmp_path_factory):
-    """The folder in which README.md's command was typed, and what came of it."""
-    folder = tmp_path_factory.mktemp("readme")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["jaxmarl-train", *shown[0]])
-        train.script()
-    return folder, folder / "outputs" / "f110" / "ppo" / "first"
-
-
-def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
-    monkeypatch.chdir(first_run[0])
-    names = {}
-    exec(compile(shown[1], "README.md", "exec"), names)
-    assert names["je"] is je and int(names["run"].updates) > 0
-    assert names["env"].spec.role("attacker").action.contains(names["actions"]["attacker"][0])
-    lines = [line for line in shown[1].splitlines() if line and not line.startswith("#")]
-    assert len(lines) <= 15
-
-
-def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
-    _, folder = first_run
-    for name in ("best_eval", "latest"):
-        _, _, config, _, state = evaluate.load(folder, name)
-        ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
-        jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
-    with pytest.raises(ValueError, match="holds no checkpoint named 'worst'"):
-        je.load_policy(folder, checkpoint="worst")
-    with pytest.raises(ValueError, match="role=defender: that run learnt attacker"):
-        je.load_policy(folder, "defender")
 
 
 @pytest.mark.parametrize(

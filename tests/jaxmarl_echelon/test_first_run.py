@@ -1,0 +1,131 @@
+"""What README.md begins with: the first command, what it leaves, and what is made of that."""
+
+import re
+import shlex
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import jaxmarl_echelon as je
+from jaxmarl_echelon import command_line, evaluate, train
+
+
+@pytest.fixture(scope="module")
+def shown(repository):
+    """The commands and the code of README.md's part on Python."""
+    text = (repository / "README.md").read_text()
+    part = text[text.index("## In Python") :]
+    (code,) = re.findall(r"```python\n(.*?)```", part[: part.index("\n## ", 1)], re.DOTALL)
+    (command,) = re.findall(r"^    jaxmarl-train (.*)$", part, re.MULTILINE)
+    return shlex.split(command), code
+
+
+@pytest.fixture(scope="module")
+def first_run(shown, tmp_path_factory):
+    """The folder in which README.md's command was typed, and what came of it."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["jaxmarl-train", *shown[0]])
+        train.script()
+    return folder, folder / "outputs" / "f110" / "ppo" / "first"
+
+
+def run(monkeypatch, main, *arguments):
+    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+    command_line.guarded(main)
+
+
+def test_a_run_leaves_its_folder(first_run):
+    _, folder = first_run
+    for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
+        assert (folder / name).stat().st_size > 0
+    for name in ("latest", "best_eval"):
+        assert (folder / "checkpoints" / name / "metadata.json").is_file()
+    with Image.open(folder / "learning_curve.png") as picture:
+        assert min(picture.size) > 300
+
+
+def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
+    monkeypatch.chdir(first_run[0])
+    with pytest.raises(SystemExit):
+        run(monkeypatch, train.main, *shown[0])
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
+    run(monkeypatch, evaluate.main, first_run[1], "--baselines", "--output", tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("trained policy", "untrained policy", "random", "standing", "reproduced exactly"):
+        assert word in said
+    with Image.open(tmp_path / "trajectories.png") as picture:
+        assert min(picture.size) > 200
+    (animation,) = tmp_path.glob("*.gif")
+    with Image.open(animation) as picture:
+        assert picture.n_frames > 5
+    assert (tmp_path / "evaluation.json").is_file()
+
+
+def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
+    output = tmp_path / "none"
+    with pytest.raises(SystemExit):
+        run(monkeypatch, evaluate.main, first_run[1], "--realism", "--output", output)
+    assert "--realism: f110 has no recordings to compare with" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, first_run, tmp_path):
+    # On another map than line2 the standing attacker comes unasked. What is drawn of episodes is shown above.
+    monkeypatch.setattr(evaluate, "show", lambda *_, **__: None)
+    words = ("env.map=track:3", "env.max_steps=60", "--ladder", "--episodes", "2", "--output", tmp_path)
+    run(monkeypatch, evaluate.main, first_run[1], *words)
+    said = capsys.readouterr().out
+    assert "map track:3: counter-clockwise, 60.0 m, generated" in said
+    assert "standing" in said and "untrained" not in said
+    assert "0 1_lock800" in said and "25 4_ftg_expert" in said
+    with Image.open(tmp_path / "ladder.png") as picture:
+        assert min(picture.size) > 300
+
+
+@pytest.mark.parametrize(
+    "words", [("env.lidar_beams=13", "--output", "other"), ("--output", "other", "env.lidar_beams=13")]
+)
+def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, first_run, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, evaluate.main, first_run[1], *words)
+    message = capsys.readouterr().err
+    assert caught.value.code == 2 and "checkpoint of another configuration" in message
+    assert message.count("\n") == 1
+
+
+def test_resume_refuses_another_environment(monkeypatch, capsys, first_run):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, train.main, f"resume={first_run[1]}", "env=f110_race")
+    message = capsys.readouterr().err
+    assert "keeps its env=f110" in message and message.count("\n") == 1
+
+
+def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
+    monkeypatch.chdir(first_run[0])
+    names = {}
+    exec(compile(shown[1], "README.md", "exec"), names)
+    assert names["je"] is je and int(names["run"].updates) > 0
+    assert names["env"].spec.role("attacker").action.contains(names["actions"]["attacker"][0])
+    lines = [line for line in shown[1].splitlines() if line and not line.startswith("#")]
+    assert len(lines) <= 15
+
+
+def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
+    _, folder = first_run
+    for name in ("best_eval", "latest"):
+        _, _, config, _, state = evaluate.load(folder, name)
+        ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
+        jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
+    with pytest.raises(ValueError, match="holds no checkpoint named 'worst'"):
+        je.load_policy(folder, checkpoint="worst")
+    with pytest.raises(ValueError, match="role=defender: that run learnt attacker"):
+        je.load_policy(folder, "defender")
