@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import loop
 
 pytestmark = pytest.mark.needs("gymnax")
 
@@ -64,28 +65,29 @@ def test_precision_reaches_every_learner():
 
 
 def test_the_plan_is_shown_before_a_run_whose_precision_can_be_changed_later(monkeypatch, capsys, tmp_path):
-    small = (
-        "algo.core.width=8",
-        "algo.widths=[8]",
-        "algo.epochs=1",
-        "total_env_steps=128",
-        "eval_episodes=2",
-    )
     auto = (
         "algo.horizon=auto",
         "algo.batch_size=128",
+        "algo.epochs=1",
         "precision=bf16",
         "tracking=quiet",
         f"output_dir={tmp_path}",
     )
-    monkeypatch.setattr(sys, "argv", ["train", *MEMORY, *small, *auto])
-    command_line.guarded(train.main)
+    kept = []
+
+    def begin(run, program, resolved, *rest, **where):
+        kept.append(resolved)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "train", begin)
+    monkeypatch.setattr(sys, "argv", ["train", *MEMORY, *auto])
+    with pytest.raises(KeyboardInterrupt):
+        command_line.guarded(train.main)
     shown = capsys.readouterr().out
     for name, value in (("horizon", "16"), ("batch_size", "128"), ("gradient_steps", "4")):
         (row,) = [line for line in shown.splitlines() if line.split()[1:2] == [name]]
         assert value in row.split()
-    (folder,) = tmp_path.glob("*/ppo_rnn/*")
-    config = config_lib.saved(checkpoints.metadata(checkpoints.find(str(folder), "latest")))
+    config = config_lib.saved({"config": kept[0]})
     assert config_lib.read(config).algo.compute_dtype == "bf16"
     command_line.set_value(config, "precision", "float32")
     assert config_lib.read(config).algo.compute_dtype == "float32"
