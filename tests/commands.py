@@ -1,5 +1,13 @@
 """What tests type on the command line."""
 
+import jax
+from omegaconf import OmegaConf
+
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.keys import run_key
+from jaxmarl_echelon.training.program import make_program
+
 # F110 as small as it trains. Where several tests type the same, XLA compiles once per cache.
 TINY = [
     "num_envs=8",
@@ -14,3 +22,12 @@ TINY = [
     "env.max_steps=60",
     "tracking=quiet",
 ]
+
+
+def begin(folder, config, choices):
+    """Saves a state with which a composed run may begin as its `best_eval`; returns the state."""
+    other = run_key(5)  # than the seed with which tests train
+    state = jax.jit(make_program(config_lib.read(config)).init)(other)
+    facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
+    checkpoints.save(folder / "checkpoints", ("best_eval",), state, facts)
+    return state

@@ -6,12 +6,12 @@ import sys
 import jax
 import numpy as np
 import pytest
-from commands import TINY
+from commands import TINY, begin
 from omegaconf import OmegaConf
 
 from algos.optim.small_batches import choose_implementation
 from jaxmarl_echelon import command_line, evaluate, train
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_path import Sources, config_directory
 from jaxmarl_echelon.training import loop
 
 
@@ -105,21 +105,21 @@ def test_what_cannot_be_learnt_is_one_line_and_writes_nothing(
 
 
 def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
-    """Two programs: one of two learners, one of a learner and what the other run learnt."""
+    """Two programs: one of two learners, one of a learner and what the other run has saved."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "conclude", lambda *_: None)  # pictures that are not looked at
-    typed = rivals(tmp_path)
-    run(monkeypatch, train.script, *typed, "run_name=both", "controllers.prey=learner")
-    runs = tmp_path / "outputs" / "rivals" / "ppo"
-    run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{runs / 'both'}")
-    assert (runs / "one" / "summary.json").is_file()
-    saved = {"both": "best_eval", "one": "latest"}
-    both, one = (evaluate.load(runs / name, which)[4].policies for name, which in saved.items())
-    frozen = next(state for name, state in one.items() if name != "hunter")
-    jax.tree.map(np.testing.assert_array_equal, frozen.params, both["prey"].params)
+    typed, both = rivals(tmp_path), tmp_path / "both"
+    arguments = command_line.plain([*typed[2:], "controllers.prey=learner"])
+    begun = begin(both, *command_line.compose_config(arguments, Sources(tmp_path))).policies
+    run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{both}")
+    one = tmp_path / "outputs" / "rivals" / "ppo" / "one"
+    assert (one / "summary.json").is_file()
+    saved = evaluate.load(one, "latest")[4].policies
+    frozen = next(state for name, state in saved.items() if name != "hunter")
+    jax.tree.map(np.testing.assert_array_equal, frozen.params, begun["prey"].params)
     # Also against what a run has learnt for the role itself.
-    other = evaluate.load(runs / "both", "best_eval", [f"controllers.prey=frozen:{runs / 'both'}@hunter"])[4]
-    jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, both["hunter"].params)
+    other = evaluate.load(both, "best_eval", [f"controllers.prey=frozen:{both}@hunter"])[4]
+    jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, begun["hunter"].params)
 
 
 def test_the_tuning_that_was_applied_is_told_value_by_value():

@@ -125,7 +125,7 @@ def test_a_run_is_a_function_of_its_key(mine):
     keys = jax.random.split(jax.random.key(0), 2)
     run, reports = jax.jit(jax.vmap(je.make_train(*overrides, config_dir=mine)))(keys)
     assert run.updates.tolist() == [2, 2] and reports.metrics["losses/policy_loss"].shape == (2, 2)
-    first = jax.tree.map(lambda leaf: leaf[0], run)
+    first = jax.jit(lambda run: jax.tree.map(lambda leaf: leaf[0], run))(run)
     same, _ = jax.jit(je.make_train(config))(keys[0])
     policies = [je.make_policy(config, state) for state in (first, same)]
     obs = jnp.zeros((3, 1))

@@ -7,8 +7,8 @@ import re
 import jax
 import numpy as np
 import pytest
+from commands import begin
 from jax.extend.core import jaxprs_in_params
-from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_path import Sources
@@ -119,9 +119,7 @@ def test_a_frozen_policy_and_a_teacher_are_no_constants(tmp_path):
     (tmp_path / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
     learners = ("env=rivals", "algo.widths=[256,256]", "controllers.prey=learner")
     config, choices = command_line.compose_config(command_line.plain([*SMALL, *learners]), Sources(tmp_path))
-    state = jax.jit(make_program(config_lib.read(config)).init)(run_key(0))
-    facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
-    checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, facts)
+    begin(tmp_path, config, choices)
     job = ("env=rivals", "algo=ppo_rnn", f"algo.teacher={tmp_path}", f"controllers.prey=frozen:{tmp_path}")
     world = program_of(*job, folder=tmp_path).world
     for policies in (world.policies, world.teachers):
