@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon import command_line, evaluate, train
+from jaxmarl_echelon import checkpoints, command_line, evaluate, train
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +121,9 @@ def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     _, folder = first_run
-    for name in ("best_eval", "latest"):
-        _, _, config, _, state = evaluate.load(folder, name)
+    _, _, config, _, best = evaluate.load(folder, "best_eval")
+    latest = checkpoints.restore(checkpoints.find(folder, "latest"), best)
+    for name, state in (("best_eval", best), ("latest", latest)):
         ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
         jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
     with pytest.raises(ValueError, match="holds no checkpoint named 'worst'"):

@@ -1,6 +1,7 @@
 """What a resumed run is told: every kind of setting is applied or refused, and a refusal writes nothing."""
 
 import csv
+import functools
 import json
 import sys
 
@@ -203,18 +204,29 @@ def configure(total=64, gain=1.0, curriculum=fixed, algo=PPOConfig, **settings):
     )
 
 
-def continued(folder, before, after, updates=4):
-    """The state of one configuration after some updates, as a run of another one restores it."""
-    program = make_program(before)
-    state = jax.jit(program.init)(jax.random.key(0))
-    learners = {name: one.replace(updates=jnp.int32(updates)) for name, one in state.policies.items()}
-    found = checkpoints.save(folder, ("latest",), state.replace(policies=learners), {"step": 1})
-    return resuming.read_checkpoint(after, make_program(after), found)
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """`(algo, curriculum) -> checkpoint` of a run some updates on, which who asks for the same shares."""
+
+    @functools.cache
+    def save(algo, curriculum):
+        program = make_program(configure(algo=algo, curriculum=curriculum))
+        state = jax.jit(program.init)(jax.random.key(0))
+        learners = {name: one.replace(updates=jnp.int32(4)) for name, one in state.policies.items()}
+        folder = tmp_path_factory.mktemp("begun")
+        return checkpoints.save(folder, ("latest",), state.replace(policies=learners), {"step": 1})
+
+    return save
 
 
-def test_a_longer_run_goes_on_learning(tmp_path):
+def continued(checkpoint, after):
+    """The state of a checkpoint as a run of another configuration restores it."""
+    return resuming.read_checkpoint(after, make_program(after), checkpoint)
+
+
+def test_a_longer_run_goes_on_learning(begun):
     ended, longer = configure(64), configure(192)
-    state = continued(tmp_path, ended, longer).policies[probes.ROLE]
+    state = continued(begun(PPOConfig, fixed), longer).policies[probes.ROLE]
     assert float(annealed(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
     rate = float(annealed(longer.algo, state.hyper, state.updates)["learning_rate"])
     assert rate == pytest.approx(1e-2 * 2 / 3)
@@ -228,9 +240,9 @@ def make_hyper(config):
 @pytest.mark.parametrize(
     ("algo", "name"), [(PPOConfig, "gamma"), (SACConfig, "tau"), (SACConfig, "actor_learning_rate")]
 )
-def test_numbers_of_a_learner_apply(tmp_path, algo, name):
+def test_numbers_of_a_learner_apply(begun, algo, name):
     # The last one is None at first, so that the state has no such number.
-    state = continued(tmp_path, configure(algo=algo), configure(algo=algo, **{name: 0.25}))
+    state = continued(begun(algo, fixed), configure(algo=algo, **{name: 0.25}))
     hyper = state.policies[probes.ROLE].hyper
     assert float(hyper[name]) == 0.25 and set(hyper) == set(make_hyper(configure(algo=algo, **{name: 0.25})))
 
@@ -240,9 +252,9 @@ def stages(env):
 
 
 @pytest.mark.parametrize("curriculum", [fixed, stages])
-def test_numbers_of_the_task_apply_to_episodes_to_come(tmp_path, curriculum):
-    before, after = configure(curriculum=curriculum), configure(curriculum=curriculum, gain=3.0)
-    state = continued(tmp_path, before, after)
+def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
+    after = configure(curriculum=curriculum, gain=3.0)
+    state = continued(begun(PPOConfig, curriculum), after)
     course = after.curriculum(after.env)
     assert float(course.draw(jax.random.key(1), state.curriculum).params["gain"]) == 3.0
     assert state.episodes.params["gain"].tolist() == [1.0, 1.0]

@@ -54,11 +54,9 @@ def test_wrong_missions_are_one_line_and_write_nothing(monkeypatch, capsys, tmp_
 
 @pytest.mark.parametrize("mission", ["scout", "mixed", "[assault,hold]", "{scout: 2, hold: 1}"])
 def test_the_mission_is_typed_without_its_group(mission):
-    short, full = (
-        compose_config(plain(["env=echelon_missions", f"{key}={mission}"]))[0]
-        for key in ("mission", "env.mission")
-    )
-    assert short == full and short.env.mission == parsed(f"mission={mission}")
+    short, full = (plain(["env=echelon_missions", f"{key}={mission}"]) for key in ("mission", "env.mission"))
+    assert short == full
+    assert compose_config(short)[0].env.mission == parsed(f"mission={mission}")
 
 
 def test_other_environments_have_no_missions():
