@@ -4,11 +4,14 @@ import atexit
 import functools
 import gc
 import importlib.util
+import io
 import mmap
 import os
+import pickle
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from jaxmarl_echelon.collection import collect_rarely
 
@@ -59,6 +62,28 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 # One does for all; where jax has moved the function, tests only take a fifth longer.
 if hasattr(mlir, "make_ir_context"):
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+
+
+def load_once(load):
+    """`OmegaConf.load` that parses what a text says once, and reads the text every time."""
+    parsed = {}
+
+    def loaded(file):
+        if isinstance(file, str | Path):
+            with open(file, encoding="utf-8") as opened:
+                return loaded(opened)
+        text = file.read()
+        if text not in parsed:
+            stream = io.StringIO(text)
+            stream.name = getattr(file, "name", "<file>")  # for messages
+            parsed[text] = pickle.dumps(load(stream))
+        return pickle.loads(parsed[text])
+
+    return loaded
+
+
+# Composing a configuration reads some fifteen files, and to parse them takes a third of its time.
+OmegaConf.load = staticmethod(load_once(OmegaConf.load))
 # Each compiled program holds memory maps, of which Linux grants a process 65,530.
 MOST_MAPS = 40_000
 
