@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from jax.extend import core
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
@@ -49,115 +50,165 @@ def trained(config):
     return program, run, reports
 
 
-def value_of(program, run, obs):
-    obs = jnp.asarray(obs, jnp.float32)
-    obs = obs.reshape(-1, 1, obs.shape[-1])
-    reset = jnp.zeros(obs.shape[:2], bool)
-    return program.agents[ROLE].value(run.policies[ROLE], obs, (), reset, None)[:, 0]
+class OneOf(probes.Probe):
+    """One of several probes that look alike: `which` of the parameters says which."""
+
+    def __init__(self, *kinds):
+        self.kinds, self.horizon = kinds, max(kind.horizon for kind in kinds)
+
+    def default_params(self):
+        return super().default_params() | {"which": np.int32(0)}
+
+    def reset(self, key, params):
+        return self._chosen(params, [kind.reset(key, params) for kind in self.kinds])
+
+    def step(self, key, state, actions, params):
+        return self._chosen(params, [kind.step(key, state, actions, params) for kind in self.kinds])
+
+    def _chosen(self, params, found):
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[params["which"]], *found)
 
 
-@pytest.mark.parametrize(
-    ("env", "obs", "expected"),
-    [
-        (probes.ObservationReward(), [[-1.0], [1.0]], [-1.0, 1.0]),
-        (probes.DelayedReward(), [[0.0], [1.0]], [0.9, 1.0]),
-        (probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
-        (probes.TimeLimit(), [[0.0]], [10.0]),
-    ],
-    ids=lambda p: type(p).__name__ if isinstance(p, probes.Probe) else "",
-)
-def test_values_of_probes(env, obs, expected):
-    program, run, _ = trained(configure(env, updates=150))
-    np.testing.assert_allclose(
-        value_of(program, run, obs), expected, atol=0.1 * max(1.0, max(expected)) * 0.6
-    )
+SEEN = np.float32([-1.0, 0.0, 1.0])
+VALUES = [
+    (probes.ObservationReward(), [-1.0, None, 1.0]),
+    (probes.DelayedReward(), [None, 0.9, 1.0]),
+    (probes.ObservationActionReward(), [1.0, None, 1.0]),
+    (probes.TimeLimit(), [None, 10.0, None]),
+]
 
 
-@pytest.mark.parametrize("env", [probes.Credit(), probes.MaskOnly()], ids=["credit", "mask"])
-def test_best_return_is_learnt_and_never_exceeded(env):
-    program, run, reports = trained(configure(env, updates=80))
-    result = program.evaluate(run, jax.random.key(1))
-    best = float(env.spec.episode_limit)
-    assert float(jnp.mean(result.episode_return[ROLE])) == pytest.approx(best)
-    assert float(jnp.nanmax(reports.metrics["train/return"])) <= best + 1e-5
+@pytest.fixture(scope="module")
+def values():
+    """What each probe's observations are worth after a run on it: runs that differ in a number only."""
+    env = OneOf(*(probe for probe, _ in VALUES))
+    config = configure(env, updates=150)
+    program = make_program(config)
+    (agent,) = program.agents.values()
+
+    def start(which):
+        return program.init(jax.random.key(0), course=program.curriculum.init() | {"which": which})
+
+    def value(run):
+        reset = jnp.zeros((SEEN.size, 1), bool)
+        return agent.value(run.policies[ROLE], SEEN[:, None, None], (), reset, None)[:, 0]
+
+    @jax.jit
+    def learnt(which):
+        update = jax.vmap(program.update)
+        runs, _ = jax.lax.scan(lambda r, _: update(r), jax.vmap(start)(which), None, config.updates)
+        return jax.vmap(value)(runs)
+
+    return jax.device_get(learnt(np.arange(len(VALUES))))
 
 
-def test_first_minibatch_ratio_is_one():
-    config = configure(
-        probes.ObservationActionReward(), updates=3, epochs=1, num_minibatches=1, learning_rate=1e-3
-    )
-    _, _, reports = trained(config)
-    assert np.abs(np.asarray(reports.metrics["losses/approx_kl"])).max() < 1e-9
-    assert np.asarray(reports.metrics["losses/clip_fraction"]).max() == 0.0
+@pytest.mark.parametrize("which", range(len(VALUES)), ids=[type(probe).__name__ for probe, _ in VALUES])
+def test_values_of_probes(values, which):
+    seen, expected = zip(*((i, x) for i, x in enumerate(VALUES[which][1]) if x is not None), strict=True)
+    np.testing.assert_allclose(values[which][list(seen)], expected, atol=0.1 * max(1.0, max(expected)) * 0.6)
 
 
-def test_one_trace_per_program():
-    program = make_program(configure(probes.TimeLimit(), updates=2))
+@pytest.fixture(scope="module")
+def credit():
+    """The compiled parts of a program, whose update may be traced once."""
+    program = make_program(configure(probes.Credit(), updates=80))
     update = jax.jit(chex.assert_max_traces(program.update, n=1))
-    run = jax.jit(program.init)(jax.random.key(0))
-    for _ in range(3):
-        run, _ = update(run)
+    return program._replace(init=jax.jit(program.init), update=update, assess=jax.jit(program.assess))
+
+
+def advanced(program, run, updates):
+    """The run after some updates, and their reports."""
+    reports = []
+    for _ in range(updates):
+        run, report = program.update(run)
+        reports.append(jax.device_get(report))
+    return run, reports
+
+
+def require_learnt(env, returns, reports):
+    best = float(env.spec.episode_limit)
+    assert float(np.mean(returns)) == pytest.approx(best)
+    assert float(np.nanmax(reports)) <= best + 1e-5
+
+
+def test_best_return_is_learnt_and_never_exceeded(credit):
+    run, reports = advanced(credit, credit.init(jax.random.key(0)), 80)
+    _, assessment = credit.assess(run, jax.random.key(1))
+    returns = [report.metrics["train/return"] for report in reports]
+    require_learnt(credit.env, assessment.result.episode_return[ROLE], returns)
+
+
+def test_best_return_is_learnt_by_a_mask_and_never_exceeded():
+    env = probes.MaskOnly()
+    config = configure(env, updates=80)
+    program, train = make_program(config), make_train(config)
+
+    @jax.jit
+    def played(key):
+        run, reports = train(key)
+        return program.evaluate(run, jax.random.key(1)).episode_return[ROLE], reports.metrics["train/return"]
+
+    require_learnt(env, *played(jax.random.key(0)))
+
+
+def test_one_trace_per_program(credit):
+    run, _ = advanced(credit, credit.init(jax.random.key(0)), 3)
     assert int(run.updates) == 3
 
 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_only_a_tuned_program_has_products_that_need_compiler_options(tuned):
     config = configure(probes.Credit(), updates=1, widths=(64, 64))
-    text = jax.jit(make_train(config, tuned=tuned)).lower(jax.random.key(0)).as_text()
-    assert ("optimization_barrier" in text) == tuned
+    traced = jax.jit(make_train(config, tuned=tuned)).trace(jax.random.key(0))
+    assert ("optimization_barrier" in operations(traced.jaxpr.jaxpr)) == tuned
     assert bool(make_program(config, tuned=tuned).compiler_options) == tuned
 
 
-def test_vmapped_seeds_equal_single_runs():
-    train = make_train(configure(probes.Credit(), updates=5))
+def operations(jaxpr):
+    """Names of all operations of a program, inner ones included."""
+    found = set()
+    for equation in jaxpr.eqns:
+        found.add(equation.primitive.name)
+        for inner in core.jaxprs_in_params(equation.params):
+            found |= operations(inner)
+    return found
+
+
+def test_vmapped_seeds_equal_single_runs(credit):
+    config = configure(probes.Credit(), updates=5)
     keys = jax.random.split(jax.random.key(7), 3)
-    many, _ = jax.jit(jax.vmap(train))(keys)
+    many, _ = jax.jit(jax.vmap(make_train(config)))(keys)
+    renewed = make_program(config).renewed
     for index in range(3):
-        single, _ = jax.jit(train)(keys[index])
+        # Of a run of this length: what the length changes are numbers of the state.
+        single, _ = advanced(credit, renewed(credit.init(keys[index])), 5)
         for a, b in zip(jax.tree.leaves(many.policies), jax.tree.leaves(single.policies), strict=True):
             np.testing.assert_allclose(a[index], b, rtol=2e-4, atol=2e-5)
 
 
-def test_same_seed_same_bits_and_other_seed_other_bits():
-    train = jax.jit(make_train(configure(probes.ObservationActionReward(), updates=4)))
-    first, again, other = (train(jax.random.key(seed))[0].policies for seed in (1, 1, 2))
+def test_same_seed_same_bits_and_other_seed_other_bits(credit):
+    runs = (advanced(credit, credit.init(jax.random.key(seed)), 4)[0] for seed in (1, 1, 2))
+    first, again, other = (jax.device_get(run.policies) for run in runs)
     chex.assert_trees_all_equal(first, again)
-    differs = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), first, other)
+    differs = jax.tree.map(lambda a, b: bool(np.any(a != b)), first, other)
     assert any(jax.tree.leaves(differs))
 
 
-def test_an_evaluation_between_updates_changes_neither_the_run_nor_itself():
+def test_an_evaluation_between_updates_changes_neither_the_run_nor_itself(credit):
     """Learning goes on as if nobody had looked, and looking twice shows the same."""
-    config = configure(probes.Credit(), updates=4)
-    program = make_program(config)
-    update, assess = jax.jit(program.update), jax.jit(program.assess)
-    start = jax.jit(program.init)(jax.random.key(0))
-    watched = alone = start
+    watched = alone = credit.init(jax.random.key(0))
     for _ in range(3):
-        course, first = assess(watched, jax.random.key(1))
-        _, again = assess(watched, jax.random.key(1))
+        course, first = credit.assess(watched, jax.random.key(1))
+        _, again = credit.assess(watched, jax.random.key(1))
         chex.assert_trees_all_equal(first, again)
-        watched, _ = update(watched.replace(curriculum=course))
-        alone, _ = update(alone)
+        watched, _ = credit.update(watched.replace(curriculum=course))
+        alone, _ = credit.update(alone)
     chex.assert_trees_all_equal(jax.tree.map(_raw, watched), jax.tree.map(_raw, alone))
     assert np.all(np.asarray(first.result.length) == 1)
 
 
 def _raw(leaf):
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else leaf
-
-
-class Poisoned(probes.Poison):
-    """Every episode becomes not-a-number in its third step."""
-
-    def default_params(self):
-        return super().default_params() | {"poison": np.int32(3)}
-
-
-def test_poisoned_environment_is_counted_and_does_not_reach_the_learner():
-    _, run, reports = trained(configure(Poisoned("obs"), updates=4))
-    assert float(reports.metrics["train/quarantined"].sum()) > 0
-    chex.assert_tree_all_finite(run.policies[ROLE].params)
 
 
 def test_a_role_without_a_learner_is_refused():
@@ -177,8 +228,8 @@ def test_a_role_without_a_learner_is_refused():
         )
 
 
-class PaidPush(probes.ActionReward):
-    """One step, paid as much as the action, a number."""
+class PaidPush(probes.Poison):
+    """Paid as much as the action, a number; `poison` of the parameters may spoil what is seen."""
 
     action = Box((1,), -1.0, 1.0)
 
@@ -186,19 +237,35 @@ class PaidPush(probes.ActionReward):
         return action[:, 0]
 
 
-def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_away():
-    """Actions that are not finite put all environments into quarantine: the losses of nothing are 0."""
-    program = make_program(configure(PaidPush(), updates=1))
+@pytest.fixture(scope="module")
+def pushed():
+    """`(poison, spoilt) -> (run, metrics)` of four updates, where `spoilt` with parameters that are NaN."""
+    program = make_program(configure(PaidPush("obs"), updates=4))
 
-    def broken(key):
-        run = program.init(key)
+    @jax.jit
+    def pushed(poison, spoilt):
+        run = program.init(jax.random.key(0), course=program.curriculum.init() | {"poison": poison})
         learner = run.policies[ROLE]
-        params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), learner.params)
-        return program.update(run.replace(policies={ROLE: learner.replace(params=params)}))[1].metrics
+        params = jax.tree.map(lambda x: jnp.where(spoilt, jnp.nan, x), learner.params)
+        run = run.replace(policies={ROLE: learner.replace(params=params)})
+        run, reports = jax.lax.scan(lambda run, _: program.update(run), run, None, 4)
+        return run, reports.metrics
 
-    metrics = jax.jit(broken)(jax.random.key(0))
-    assert metrics["train/quarantined"] > 0 and metrics["losses/policy_loss"] == 0
-    assert not np.isfinite(metrics["losses/parameter_norm"])
+    return lambda poison, spoilt: jax.device_get(pushed(np.int32(poison), np.bool_(spoilt)))
+
+
+def test_poisoned_environment_is_counted_and_does_not_reach_the_learner(pushed):
+    """Every episode becomes not-a-number in its third step."""
+    run, metrics = pushed(3, False)
+    assert float(metrics["train/quarantined"].sum()) > 0
+    chex.assert_tree_all_finite(run.policies[ROLE].params)
+
+
+def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_away(pushed):
+    """Actions that are not finite put all environments into quarantine: the losses of nothing are 0."""
+    _, metrics = pushed(-1, True)
+    assert metrics["train/quarantined"][0] > 0 and metrics["losses/policy_loss"][0] == 0
+    assert not np.isfinite(metrics["losses/parameter_norm"][0])
 
 
 def test_episodes_that_may_be_broken_off_count_nowhere():
@@ -210,23 +277,29 @@ def test_episodes_that_may_be_broken_off_count_nowhere():
             return replace(super().spec, episode_limit=40)
 
     program = make_program(configure(Short(5), num_envs=8, epochs=1, num_minibatches=1))
-    run, update = program.init(jax.random.key(0)), jax.jit(program.update)
-    stagger, counted = np.asarray(run.stagger), np.zeros(8, int)
+
+    @jax.jit
+    def played(key):
+        start = program.init(key)
+        run, reports = jax.lax.scan(lambda run, _: program.update(run), start, None, 4)
+        return start.stagger, run.recent.count, reports.episodes
+
+    stagger, recent, episodes = jax.device_get(played(jax.random.key(0)))
+    counted = np.zeros(8, int)
     for index in range(4):
-        run, report = update(run)
-        rows = {name: np.asarray(values) for name, values in report.episodes.items()}
-        step, env, length = (rows[name][: rows["number"]] for name in ("step", "env", "length"))
+        number = episodes["number"][index]
+        step, env, length = (episodes[name][index][:number] for name in ("step", "env", "length"))
         assert np.all(16 * index + step + 1 - length >= stagger[env])
         np.add.at(counted, env, 1)
     np.testing.assert_array_equal(counted, (64 - stagger) // 5)
-    assert int(run.recent.count) == counted.sum()
+    assert recent == counted.sum()
 
 
-class Uneven(probes.TimeLimit):
+class Uneven(probes.ObservationActionReward):
     """Half of the episodes succeed, in 2 decisions; the others time out after 12."""
 
-    def __init__(self):
-        super().__init__(12)
+    horizon = 12
+    times_out = True
 
     def task_params(self, settings):
         return self.default_params()
@@ -241,14 +314,27 @@ class Uneven(probes.TimeLimit):
         )
 
 
-def test_a_curriculum_is_not_climbed_by_the_half_of_episodes_that_is_fast():
+@pytest.fixture(scope="module")
+def uneven():
+    """A run of updates of one step each, under a curriculum."""
     criteria = {"success_rate": 0.8, "min_episodes": 50, "window_size": 50}
     phases = [{"name": f"p{index}", "criteria": criteria} for index in range(5)]
     config = configure(Uneven(), updates=20, num_envs=64, epochs=1, num_minibatches=1)
     _, run, reports = trained(replace(config, curriculum=lambda env: phased(env, phases)))
+    return run, reports.metrics
+
+
+def test_a_curriculum_is_not_climbed_by_the_half_of_episodes_that_is_fast(uneven):
+    run, metrics = uneven
     assert int(run.curriculum.course.stage) == 0
     assert int(run.curriculum.course.episodes) > 1500
-    assert float(reports.metrics["train/success_rate"][-1]) == pytest.approx(0.5, abs=0.2)
+    assert float(metrics["train/success_rate"][-1]) == pytest.approx(0.5, abs=0.2)
+
+
+def test_first_minibatch_ratio_is_one(uneven):
+    _, metrics = uneven
+    assert np.abs(np.asarray(metrics["losses/approx_kl"])).max() < 1e-9
+    assert np.asarray(metrics["losses/clip_fraction"]).max() == 0.0
 
 
 class Gained(probes.ConstantReward):
