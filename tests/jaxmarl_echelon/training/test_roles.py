@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,12 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import loop, rollout
-from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_controllers
+from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_agents, make_controllers
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
 from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.run_config import RunConfig
-from jaxmarl_echelon.training.types import View
+from jaxmarl_echelon.training.types import RunState, View
 
 SMALL = (
     "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "total_env_steps=64", "eval_episodes=2",
@@ -35,36 +36,51 @@ SMALL = (
 )  # fmt: skip
 
 
+@functools.cache
 def read(*overrides):
     config, choices = compose_config(plain([*SMALL, *overrides]))
     return config, choices, config_lib.read(config)
+
+
+def untrained(run, key=5):
+    """A run's state with its first policies, and with nothing else."""
+    agents = make_agents(run)
+    keys = dict(zip(agents, jax.random.split(jax.random.key(key), len(agents)), strict=True))
+    policies = jax.jit(lambda keys: {name: agent.init(keys[name]) for name, agent in agents.items()})(keys)
+    return RunState(**dict.fromkeys(RunState.__dataclass_fields__) | {"policies": policies})
+
+
+def save(folder, config, choices, state):
+    resolved = OmegaConf.to_container(config) | {"choices": choices}
+    checkpoints.save(folder / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved})
 
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
     """A checkpoint of a run whose two cars both learnt."""
     config, choices, run = read("controllers.defender=learner")
-    program = make_program(run)
-    state = jax.jit(program.init)(jax.random.key(5))
-    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    resolved = OmegaConf.to_container(config) | {"choices": choices}
-    checkpoints.save(folder, ("best_eval",), state, {"step": 0, "config": resolved})
-    return folder.parent, state
+    folder, state = tmp_path_factory.mktemp("saved"), untrained(run)
+    save(folder, config, choices, state)
+    return folder, state
 
 
 def test_both_cars_learn_each_with_settings_of_its_own():
     _, _, run = read("controllers.defender=learner", "algos.defender.gamma=0.5", "algos.defender.widths=[8]")
     assert run.algos["attacker"].gamma != run.algos["defender"].gamma == 0.5
     program = make_program(run)
-    state = jax.jit(program.init)(jax.random.key(0))
-    after, report = jax.jit(program.update)(state)
+
+    @jax.jit
+    def first(key):
+        state = program.init(key)
+        after, report = program.update(state)
+        return state.policies, after.policies, report.metrics
+
+    before, after, metrics = jax.device_get(first(jax.random.key(0)))
     for role in ("attacker", "defender"):
-        moved = jax.tree.map(
-            lambda a, b: bool(jnp.any(a != b)), state.policies[role].params, after.policies[role].params
-        )
+        moved = jax.tree.map(lambda a, b: np.any(a != b), before[role].params, after[role].params)
         assert any(jax.tree.leaves(moved)), role
-        assert f"losses/{role}/policy_loss" in report.metrics and f"train/return/{role}" in report.metrics
-    assert float(after.policies["defender"].hyper["gamma"]) == 0.5
+        assert f"losses/{role}/policy_loss" in metrics and f"train/return/{role}" in metrics
+    assert float(after["defender"].hyper["gamma"]) == 0.5
 
 
 def test_a_frozen_policy_may_come_from_another_role(saved_run):
@@ -77,13 +93,13 @@ def test_a_frozen_policy_may_come_from_another_role(saved_run):
 def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_number(tmp_path):
     cars = ("env=f110_race", "env.lidar_beams=8", "env.max_steps=20", "algo.horizon=4")
     config, choices, run = read(*cars, "env.cars=2", "controllers.car=learner:per_agent")
-    state = jax.jit(make_program(run).init)(jax.random.key(5))
-    resolved = OmegaConf.to_container(config) | {"choices": choices}
-    checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved})
+    state = untrained(run)
+    save(tmp_path, config, choices, state)
     policy = frozen_policy(run, "car", str(tmp_path), "controllers.car", agents=2)
     jax.tree.map(np.testing.assert_array_equal, policy.state.params, state.policies["car"].params)
-    obs = jnp.ones((4, 2, *run.env.spec.role("car").observation.shape))
-    action, _ = policy.agent.greedy(policy.state, obs, (), jnp.zeros((4, 2), bool), None)
+    obs = np.ones((4, 2, *run.env.spec.role("car").observation.shape), np.float32)
+    action, _ = jax.jit(policy.agent.greedy)(policy.state, obs, (), np.zeros((4, 2), bool), None)
+    action = np.asarray(action)
     assert action.shape == (4, 2, 2) and (action[:, 0] != action[:, 1]).any()
     _, _, three = read(*cars, "env.cars=3")
     with pytest.raises(ValueError, match="^here: that run learnt a policy for each of 2 agents, here act 3$"):
@@ -91,31 +107,50 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
-    """What the second seat lives through changes what is learnt, and both seats act alike."""
-    _, _, run = read("controllers.defender=shared:attacker")
-    program = make_program(run)
-    state = jax.jit(program.init)(jax.random.key(0))
-    assert set(state.policies) == {"attacker"} and run.agents("attacker") == 2
-    collected = jax.jit(lambda s: rollout.collect(collector(program, run), s, s.key, draw(program)))(state)[1]
-    batch = collected.rollouts["attacker"]
-    assert batch.alive.shape == (8, 4, 2) and batch.last_value.shape == (4, 2)
-    seen = state.episodes.time.obs
-    np.testing.assert_array_equal(batch.obs[0, :, 0], seen["attacker"][:, 0])
-    np.testing.assert_array_equal(batch.obs[0, :, 1], seen["defender"][:, 0])
-    after, report = jax.jit(program.update)(state)
-    assert "losses/policy_loss" in report.metrics and int(after.updates) == 1
-    mirrored = state.episodes.time.replace(obs={"attacker": seen["attacker"], "defender": seen["attacker"]})
-    view = View(state.episodes.env, state.episodes.params, mirrored)
+    """What the second seat lives through reaches its learner, and both seats act alike."""
+    run = config_lib.RunConfig(
+        env=Duel(),
+        algo=PPOConfig(horizon=8, widths=(16,), num_minibatches=2),
+        curriculum=fixed,
+        total_env_steps=64,
+        num_envs=4,
+        controllers={"red": "shared:blue"},
+        window=8,
+        episode_rows=8,
+    )
+    (agent,) = make_agents(run).values()
+
+    def update(state, key, rollout):
+        state, metrics = agent.update(state, key, rollout)
+        return state, metrics | {"rollout": rollout}
+
+    program = make_program(run, {"blue": agent._replace(update=update)})
 
     @jax.jit
-    def act(key):
-        return {
+    def played(key):
+        state = program.init(key)
+        after, report = program.update(state)
+        seen = state.episodes.time.obs
+        mirrored = state.episodes.time.replace(obs={"blue": seen["blue"], "red": seen["blue"]})
+        view = View(state.episodes.env, state.episodes.params, mirrored)
+        acts = {
             role: c.act(key, state.policies[c.policy], state.memories[role], view, state.reset)[1]
             for role, c in program.controllers(program.env).items()
         }
+        return state, after, report.metrics, acts
 
-    acts = act(jax.random.key(1))
-    np.testing.assert_array_equal(acts["attacker"], acts["defender"])
+    state, after, metrics, acts = jax.device_get(played(jax.random.key(0)))
+    assert set(state.policies) == {"blue"} and run.agents("blue") == 4
+    batch, seen = metrics["losses/rollout"], state.episodes.time.obs
+    assert batch.alive.shape == (8, 4, 4) and batch.last_value.shape == (4, 4)
+    np.testing.assert_array_equal(batch.obs[0, :, :2], seen["blue"])
+    np.testing.assert_array_equal(batch.obs[0, :, 2:], seen["red"])
+    assert "losses/policy_loss" in metrics and int(after.updates) == 1
+    moved = jax.tree.map(
+        lambda a, b: np.any(a != b), state.policies["blue"].params, after.policies["blue"].params
+    )
+    assert any(jax.tree.leaves(moved))
+    np.testing.assert_array_equal(acts["blue"], acts["red"])
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -134,9 +169,13 @@ def test_every_role_keeps_its_own_successes(shared):
     program = make_program(config)
     agents = {role: only_remembering(config, role, agent) for role, agent in program.agents.items()}
     playing = collector(program, config)._replace(agents=agents)
-    play = jax.jit(lambda state: rollout.collect(playing, state, jax.random.key(1), draw(program))[0])
-    state = play(jax.jit(program.init)(jax.random.key(0)))
-    rings = [learner.replay.successes.ring for learner in state.policies.values()]
+
+    @jax.jit
+    def played(key):
+        run, _ = rollout.collect(playing, program.init(key), jax.random.key(1), draw(program))
+        return [learner.replay.successes.ring for learner in run.policies.values()]
+
+    rings = played(jax.random.key(0))
     cue, place = np.concatenate([np.asarray(ring.obs)[0, : ring.count[0]] for ring in rings]).T
     assert set(place) == {0.0, 1.0}
     np.testing.assert_array_equal(cue, np.where(place == 0, 1.0, -1.0))
@@ -203,31 +242,27 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     folder, state = saved_run
     _, _, run = read(f"controllers.defender=frozen:{folder}")
     program = make_program(run)
-    before = jax.jit(program.init)(jax.random.key(0))
-    assert set(before.policies) == {"attacker", "defender"} and list(program.agents) == ["attacker"]
-    for a, b in zip(
-        jax.tree.leaves(before.policies["defender"].params),
-        jax.tree.leaves(state.policies["defender"].params),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
-    after, report = jax.jit(program.update)(before)
-    jax.tree.map(
-        np.testing.assert_array_equal, before.policies["defender"].params, after.policies["defender"].params
-    )
-    assert "losses/policy_loss" in report.metrics
-
-    theirs = make_program(read("controllers.defender=learner")[2]).agents["defender"]
+    assert list(program.agents) == ["attacker"]
+    theirs = make_agents(read("controllers.defender=learner")[2])["defender"]
 
     @jax.jit
-    def actions(key, before):
+    def played(key):
+        before = program.init(key)
+        after, report = program.update(before)
         view = View(before.episodes.env, before.episodes.params, before.episodes.time)
         controller = program.controllers(program.env)["defender"]
         _, action, _ = controller.act(key, before.policies["defender"], (), view, before.reset)
         wanted, _ = theirs.greedy(state.policies["defender"], view.time.obs["defender"], (), None, None)
-        return action, to_space(program.env.spec.role("defender").action, wanted)
+        wanted = to_space(program.env.spec.role("defender").action, wanted)
+        return before.policies, after.policies, report.metrics, action, wanted
 
-    np.testing.assert_allclose(*actions(jax.random.key(0), before))
+    before, after, metrics, action, wanted = jax.device_get(played(jax.random.key(0)))
+    assert set(before) == {"attacker", "defender"}
+    saved = state.policies["defender"].params
+    jax.tree.map(np.testing.assert_array_equal, before["defender"].params, saved)
+    jax.tree.map(np.testing.assert_array_equal, before["defender"].params, after["defender"].params)
+    assert "losses/policy_loss" in metrics
+    np.testing.assert_allclose(action, wanted)
 
 
 def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
