@@ -1,7 +1,9 @@
 """Runs of a league: who is met, who learns, when snapshots are left, what a resumed run knows."""
 
+import csv
 import functools
-from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,43 +13,89 @@ from duels import Duel
 from played_runs import History, loose, plain, played, same
 
 from algos.on_policy.a2c import A2CConfig
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, read_config
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.envs.textgames.games import kuhn
 from jaxmarl_echelon.selfplay import league
 from jaxmarl_echelon.selfplay.pool import LEARNER, SNAPSHOT
 from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import resuming
+from jaxmarl_echelon.training import loop, resuming
+from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import leagues, opponents
+from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.record import environment
 
 NUM_ENVS, UPDATES = 16, 8
-POOL = PoolSettings(
+TYPED = (
+    "env=textgames/kuhn",
+    "tuning=none",
+    "algo=ppo",
+    "algo.horizon=8",
+    "algo.widths=[8]",
+    "algo.num_minibatches=1",
+    "algo.epochs=1",
+    f"num_envs={NUM_ENVS}",
+    f"total_env_steps={UPDATES * 3 * 2 * 8 * NUM_ENVS}",
+    f"eval_every={UPDATES}",
+    "eval_episodes=16",
+    f"checkpoint_every={UPDATES}",
+    "controllers.player=pool:player",
+    "pool=league",
+    "pool.capacity=2",
+    "pool.groups=4",
+    "pool.snapshot_every=2",
+    "pool.fixed=[random]",
+    "pool.hold=1",
+)
+TEAMS = PoolSettings(
     capacity=2,
     groups=4,
     snapshot_every=2,
-    fixed=("random",),
+    fixed=("coin",),
     hold=1,
     league={"main": 1, "main_exploiter": 1, "league_exploiter": 1},
 )
 
 
-def configured(**changes) -> RunConfig:
-    given = {
-        "env": kuhn.make(),
-        "algo": A2CConfig(horizon=8, widths=(8,)),
-        "controllers": {"player": "pool:player"},
-        "pool": POOL,
-    }
-    return RunConfig(curriculum=fixed, total_env_steps=10_000, num_envs=NUM_ENVS, **given | changes)
+class League(NamedTuple):
+    """A run, its folder, and the same updates once more."""
+
+    config: RunConfig
+    folder: Path
+    history: History
 
 
 @pytest.fixture(scope="module")
-def run() -> History:
+def league_run(tmp_path_factory) -> League:
     """Updates of a league of three."""
-    return played(configured(), UPDATES)
+    config, folder, compiled = read_config(*TYPED), tmp_path_factory.mktemp("league"), []
+    program = make_program(config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            loop, "compile_program", lambda *given: compiled.append(compile_program(*given)) or compiled[0]
+        )
+        loop.train(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
+    (parts,) = compiled
+
+    def update(state):
+        # Of a copy, as chunks take the memory of the state that they begin with.
+        after, reports = parts.chunk(loose(state))
+        return after, jax.tree.map(lambda x: x[0], jax.device_get(reports))
+
+    states, reports = [parts.init()], []
+    for _ in range(UPDATES):
+        after, report = update(states[-1])
+        states.append(after)
+        reports.append(report)
+    return League(config, folder, History(program, states, reports, update))
+
+
+@pytest.fixture(scope="module")
+def run(league_run) -> History:
+    return league_run.history
 
 
 def stacked(state):
@@ -62,9 +110,10 @@ def params(state, member: int, role: str = "player"):
     return jax.tree.map(lambda x: x[member], stacked(state).policies[role].params)
 
 
-def test_groups_play_present_learners_and_all_pasts(run):
+def test_groups_play_present_learners_and_all_pasts(league_run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
-    seat, agent = agents_lib.make_seat(configured(), {}, {}), run.program.agents["player"]
+    run = league_run.history
+    seat, agent = agents_lib.make_seat(league_run.config, {}, {}), run.program.agents["player"]
 
     @jax.jit
     @functools.partial(jax.vmap, axis_name=league.AXIS)
@@ -84,9 +133,9 @@ def test_groups_play_present_learners_and_all_pasts(run):
             assert same(jax.tree.map(lambda x, at=(member, place): x[at], bank), past)
 
 
-def test_only_the_learner_of_a_group_learns_from_it(run):
+def test_only_the_learner_of_a_group_learns_from_it(league_run):
     """Other games of the main agent, in which exploiters are met, change nobody else."""
-    config, (program, states, _, update) = configured(), run
+    config, _, (program, states, _, update) = league_run
     assert config.columns("player") == NUM_ENVS
     assert config.steps_per_update == program.steps_per_update == 3 * 2 * 8 * NUM_ENVS
     before = states[0].replace(pool=states[0].pool.replace(slots=jnp.array([1, 1, 2, 2])))
@@ -132,20 +181,42 @@ def test_snapshots_ratings_and_resets(run):
     assert int(metrics["pool/main_exploiter/resets"]) >= 2
 
 
+def test_the_table_has_all_learners_and_who_left_which_snapshot(league_run):
+    entries = read_rows(league_run.folder / "pool.csv")
+    last = [
+        row for row in entries if row["step"] == entries[-1]["step"] == str(league_run.config.total_env_steps)
+    ]
+    assert [row["name"] for row in last[:3]] == ["main now", "main_exploiter now", "league_exploiter now"]
+    parents = {(row["entry"], row["parent"]) for row in last if row["kind"] == "snapshot"}
+    assert {("3", "main"), ("5", "main_exploiter"), ("7", "league_exploiter")} <= parents
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_a_resumed_league_goes_on_bit_for_bit(run, tmp_path):
     program, states, _, update = run
     facts = {"step": 3, "environment": environment(program.env.spec)}
     checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], facts)
-    like = jax.eval_shape(program.init, jax.random.key(0))
+    like = jax.eval_shape(lambda: states[3])
     restored = resuming.restore(program, checkpoints.find(tmp_path, "latest"), like)
     assert same(restored, states[3])
-    assert same(update(loose(restored))[0], states[4])
+    assert same(update(restored)[0], states[4])
 
 
 def test_teams_that_act_at_once():
     """Blue's learners play blue, their past and present red; the games of every group are counted."""
-    config = configured(
-        env=Duel(), controllers={"red": "pool:blue"}, pool=replace(POOL, fixed=("coin",)), stagger=False
+    config = RunConfig(
+        env=Duel(),
+        algo=A2CConfig(horizon=8, widths=(8,)),
+        curriculum=fixed,
+        total_env_steps=10_000,
+        num_envs=NUM_ENVS,
+        controllers={"red": "pool:blue"},
+        pool=TEAMS,
+        stagger=False,
     )
     assert config.columns("blue") == 2 * NUM_ENVS
     _, (state,), _, update = played(config, 0)

@@ -127,19 +127,6 @@ def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
             np.testing.assert_array_equal(held[2], own)
 
 
-def test_a_league(tmp_path):
-    """The table has all learners, and who left which snapshot."""
-    given = [*KUHN, "pool=league", "total_env_steps=384", "run_name=run", f"output_dir={tmp_path / 'out'}"]
-    said = told(given, tmp_path / "told")
-    assert said["status"] == 0, said["errors"]
-    (table,) = (tmp_path / "out").rglob("pool.csv")
-    entries = rows(table)
-    last = [row for row in entries if row["step"] == entries[-1]["step"] == "384"]
-    assert [row["name"] for row in last[:3]] == ["main now", "main_exploiter now", "league_exploiter now"]
-    parents = {(row["entry"], row["parent"]) for row in last if row["kind"] == "snapshot"}
-    assert {("3", "main"), ("5", "main_exploiter"), ("7", "league_exploiter")} <= parents
-
-
 LEAGUE = "pool.league={{'main': 1, 'main_exploiter': 1, 'league_exploiter': 1}}"
 REFUSED = [
     (
