@@ -38,11 +38,21 @@ def run_of(env, algo, updates=3, num_envs=8, **changes):
     )
 
 
-def trained(config, program=None, seed=0):
-    """The last state and the reports of all updates."""
+def trained(config, program=None, then=lambda run: None):
+    """The last state, the reports of all updates and what `then` makes of the state, as one program."""
     program = make_program(config) if program is None else program
-    step = jax.jit(lambda s: jax.lax.scan(lambda r, _: program.update(r), s, None, config.updates))
-    return step(jax.jit(program.init)(jax.random.key(seed)))
+
+    @jax.jit
+    def whole(key):
+        run, reports = jax.lax.scan(lambda r, _: program.update(r), program.init(key), None, config.updates)
+        return run, reports, then(run)
+
+    return jax.device_get(whole(jax.random.key(0)))
+
+
+def returns_of(program):
+    """`(run) -> [N]` returns of an evaluation."""
+    return lambda run: program.evaluate(run, jax.random.key(1)).episode_return[ROLE]
 
 
 @struct.dataclass
@@ -94,9 +104,9 @@ def reinforce(rate=0.5):
 def test_an_agent_without_a_critic_learns_from_extras_of_its_own():
     config = run_of(probes.ObservationActionReward(), A2CConfig(horizon=16), updates=40)
     program = make_program(config, agents={ROLE: reinforce()})
-    run, reports = trained(config, program)
+    run, reports, returns = trained(config, program, returns_of(program))
     assert float(reports.metrics["losses/apart"].max()) < 1e-6
-    assert float(program.evaluate(run, jax.random.key(1)).episode_return[ROLE].min()) == 1.0
+    assert float(returns.min()) == 1.0
     np.testing.assert_array_equal(run.policies[ROLE].logits.argmax(-1), [0, 1])
 
 
@@ -126,25 +136,48 @@ LEARNERS = {
 }
 
 
-def learnt_blindly(learner, shown, seeds=5):
-    """Explained variance and share of right choices, per seed, after 100 updates."""
+class Shown(probes.Hidden):
+    """Critics see the cue where `shown` of the parameters is 1, and nothing where it is 0."""
+
+    def default_params(self):
+        return super().default_params() | {"shown": np.float32(1.0)}
+
+    def _show(self, state, params, *rest):
+        time = super()._show(state, params, *rest)
+        return time.replace(critic_obs={ROLE: params["shown"] * time.critic_obs[ROLE]})
+
+
+def learnt_blindly(learner, seeds=5):
+    """Explained variance and share of right choices `[2, seeds]`, with and without a cue, in the end."""
     algo = LEARNERS[learner](normalize_reward=True)
-    config = run_of(probes.Hidden(shown), algo, updates=100, num_envs=16)
+    config = run_of(Shown(), algo, updates=100, num_envs=16)
     program = make_program(config)
     agent = program.agents[ROLE]
 
-    def one(key):
-        run, reports = jax.lax.scan(lambda r, _: program.update(r), program.init(key), None, config.updates)
+    def start(shown, key):
+        return program.init(key, course=program.curriculum.init() | {"shown": shown})
+
+    def chosen(run, key):
         obs, reset = jnp.zeros((1000, 1, 1)), jnp.ones((1000, 1), bool)
         action, *_ = agent.act(run.policies[ROLE], key, obs, agent.initial_carry((1000, 1)), reset, None)
-        return reports.metrics["losses/explained_variance"][-1], action.mean()
+        return action.mean()
 
-    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), seeds))
+    @jax.jit
+    def learnt(shown, keys):
+        update = jax.vmap(program.update)
+        runs, reports = jax.lax.scan(
+            lambda r, _: update(r), jax.vmap(start)(shown, keys), None, config.updates
+        )
+        return reports.metrics["losses/explained_variance"][-1], jax.vmap(chosen)(runs, keys)
+
+    keys = jnp.tile(jax.random.split(jax.random.key(0), seeds), 2)
+    found = learnt(np.repeat(np.float32([1.0, 0.0]), seeds), keys)
+    return [np.asarray(x).reshape(2, seeds) for x in found]
 
 
 @pytest.mark.parametrize("learner", ["ppo_rnn"])
 def test_a_critic_that_sees_the_cue_lets_blind_agents_learn(learner):
-    (known, with_it), (unknown, without) = (learnt_blindly(learner, shown) for shown in (True, False))
+    (known, unknown), (with_it, without) = learnt_blindly(learner)
     assert known.min() > 0.9 and unknown.max() < 0.5
     assert with_it.min() > 0.95 and with_it.mean() > without.mean() + 0.2, (with_it, without)
 
@@ -153,18 +186,23 @@ def test_a_critic_that_sees_the_cue_lets_blind_agents_learn(learner):
 def test_what_critics_see_is_recorded_and_never_moves_the_actor(learner):
     config = run_of(probes.Hidden(), LEARNERS[learner]())
     program = make_program(config)
-    run, _ = trained(config, program)
-    state, agent = run.policies[ROLE], program.agents[ROLE]
+    agent, reset = program.agents[ROLE], np.zeros((2, 1), bool)
+    seen = Asymmetric(np.zeros((2, 1, 1), np.float32), np.float32([-1.0, 1.0])[:, None, None])
+
+    def decided(run):
+        state, carry, key = run.policies[ROLE], agent.initial_carry((2, 1)), jax.random.key(0)
+        both = agent.act(state, key, seen, carry, reset, None)
+        alone = agent.act(state, key, seen.actor, carry, reset, None)
+        return both, alone, agent.value(state, seen, carry, reset, None)
+
+    run, _, (both, alone, value) = trained(config, program, decided)
+    state, (*acted, extras), (*acted_alone, less) = run.policies[ROLE], both, alone
     assert int(state.observations.critic.count) == int(state.observations.actor.count) == 3 * 8 * 8
     assert float(state.observations.critic.var[0]) > 0.5 and float(state.observations.actor.var[0]) == 0.0
-    carry, reset = agent.initial_carry((2, 1)), jnp.zeros((2, 1), bool)
-    seen = Asymmetric(jnp.zeros((2, 1, 1)), jnp.array([-1.0, 1.0])[:, None, None])
-    action, after, extras = agent.act(state, jax.random.key(0), seen, carry, reset, None)
-    alone, after_alone, less = agent.act(state, jax.random.key(0), seen.actor, carry, reset, None)
-    jax.tree.map(np.testing.assert_array_equal, (action, after), (alone, after_alone))
+    jax.tree.map(np.testing.assert_array_equal, acted, acted_alone)
     np.testing.assert_array_equal(extras["log_prob"], less["log_prob"])
     assert less["value"] is None and extras["value"][0, 0] != extras["value"][1, 0]
-    np.testing.assert_array_equal(agent.value(state, seen, carry, reset, None), extras["value"])
+    np.testing.assert_array_equal(value, extras["value"])
 
 
 class Steered(probes.Hidden):
@@ -198,9 +236,8 @@ def test_only_learners_per_agent_do_opposite_things_in_equal_places(learner):
     for name in (None, PER_AGENT):
         config = run_of(env, LEARNERS[learner](**changes), updates=40, controllers=name or {})
         program = make_program(config)
-        run, reports = trained(config, program)
-        played = program.evaluate(run, jax.random.key(1))
-        returns[name is not None] = float(played.episode_return[ROLE].mean())
+        _, reports, played = trained(config, program, returns_of(program))
+        returns[name is not None] = float(played.mean())
         metrics = reports.metrics
         assert all(x.shape == (40,) for x in metrics.values())
     assert "losses/parameter_norm" in metrics
@@ -212,7 +249,13 @@ def test_only_learners_per_agent_do_opposite_things_in_equal_places(learner):
 def test_a_run_of_learners_per_agent_continues_and_tells_its_learners_apart():
     config = run_of(probes.Opposites(), LEARNERS["ppo_rnn"](), controllers=PER_AGENT)
     program = make_program(config)
-    run, _ = trained(config, program)
+
+    def played(run):
+        bare = program.policy(run)
+        assert bare.policies[ROLE].optimizer is None
+        return [returns_of(program)(x) for x in (run, bare)]
+
+    run, _, same = trained(config, program, played)
     policy = run.policies[ROLE]
     assert all(x.shape[0] == 2 for x in jax.tree.leaves(policy))
     jax.tree.map(np.testing.assert_array_equal, program.renewed(run).policies[ROLE], policy)
@@ -220,9 +263,6 @@ def test_a_run_of_learners_per_agent_continues_and_tells_its_learners_apart():
     np.testing.assert_array_equal(
         make_program(faster).renewed(run).policies[ROLE].hyper["learning_rate"], np.float32([0.5, 0.5])
     )
-    bare = program.policy(run)
-    assert bare.policies[ROLE].optimizer is None
-    same = [program.evaluate(x, jax.random.key(3)).episode_return[ROLE] for x in (run, bare)]
     np.testing.assert_array_equal(*same)
 
 
@@ -269,7 +309,7 @@ def seen_as(learner, dtype):
     """A run, its last state and its metrics, on pictures of that dtype."""
     env = Shades if learner == "sac" else probes.Pictures
     config = run_of(env(dtype), LEARNERS[learner](**SEEN[learner]), updates=6)
-    run, reports = trained(config)
+    run, reports, _ = trained(config)
     return config, run.policies[ROLE], reports.metrics
 
 
@@ -288,7 +328,7 @@ def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
 def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     config = run_of(probes.Pictures(), LEARNERS[learner]())
     program = make_program(config)
-    run = jax.jit(program.init)(jax.random.key(0))
+    run = jax.eval_shape(program.init, jax.random.key(0))
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
     recorded = jax.eval_shape(
@@ -297,13 +337,12 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     ).rollouts[ROLE]
     assert recorded.obs.shape == (8, 8, 1, 2, 3) and recorded.obs.dtype == jnp.uint8
     prepare = {"ppo": samples.prepare, "ppo_rnn": segments.prepare}[learner]
-    state = run.policies[ROLE]
 
-    def batch(recorded):
+    def batch(state, recorded):
         flat = recorded.replace(obs=recorded.obs.reshape(8, 8, 1, 6))
         return prepare(config.algo, state, flat, state.hyper)
 
-    made = jax.eval_shape(batch, recorded)
+    made = jax.eval_shape(batch, run.policies[ROLE], recorded)
     kept = made.obs if learner == "ppo" else made.rollout.obs
     assert kept.dtype == jnp.uint8 and kept.size == 8 * 8 * 6
 
