@@ -24,17 +24,23 @@ from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.program import make_program
 
 
+class Cued(probes.ObservationActionReward):
+    """Five decisions with one cue, and a script that goes by none."""
+
+    horizon = 5
+    scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(1, np.int32)))}
+
+
 @functools.cache
-def configure(updates=6, chunk=1, **algo):
-    settings = {"horizon": 8, "epochs": 2, "num_minibatches": 2, "widths": (16,), "learning_rate": 1e-2}
+def configure(chunk=1):
     return RunConfig(
-        env=probes.TimeLimit(horizon=5),
-        algo=PPOConfig(**{**settings, **algo}),
+        env=Cued(),
+        algo=PPOConfig(horizon=8, epochs=2, num_minibatches=2, widths=(16,), learning_rate=1e-2),
         curriculum=fixed,
-        total_env_steps=updates * 8 * 8,
+        total_env_steps=6 * 8 * 8,
         num_envs=8,
         eval_every=2,
-        eval_episodes=8,
+        eval_episodes=64,
         checkpoint_every=2,
         updates_per_chunk=chunk,
         window=16,
@@ -52,12 +58,18 @@ def compiled_once():
         yield
 
 
-def run(folder, config, resume=None, stop_after=None, sinks=None):
+def run(folder, config, resume=None, stop_after=None, sinks=None, program=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
-    return loop.train(
-        config, ONCE.program(config), {"seed": config.seed}, folder, tracker, resume, stop_after
-    )
+    program = program or ONCE.program(config)
+    return loop.train(config, program, {"seed": config.seed}, folder, tracker, resume, stop_after)
+
+
+def run_otherwise(folder, resume=None, sinks=None, **changes):
+    """A run with other settings on which no compiled function depends: with those of `configure()`."""
+    config = dataclasses.replace(configure(), **changes)
+    program = ONCE.program(configure())._replace(env=config.env)
+    return run(folder, config, resume, sinks=sinks, program=program)
 
 
 def saved_bits(folder, config):
@@ -140,22 +152,29 @@ def test_chunks_of_several_updates_change_nothing(tmp_path):
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    config = configure(learning_rate=1.0, max_grad_norm=None, reward_scale=1e30)
+def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    def boundless(*given):
+        """With rewards whose square no number holds."""
+        compiled = ONCE.compile(*given)
+        state = compiled.init()
+        learner = state.policies[probes.ROLE]
+        learner = learner.replace(hyper=learner.hyper | {"reward_scale": np.float32(1e30)})
+        return compiled._replace(init=lambda: state.replace(policies={probes.ROLE: learner}))
+
+    monkeypatch.setattr(loop, "compile_program", boundless)
     with pytest.raises(loop.DivergedError, match="not finite"):
-        run(tmp_path / "run", config)
+        run(tmp_path / "run", configure())
     found = checkpoints.metadata(checkpoints.find(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
 
 
-class Told(probes.Credit):
+class Told(Cued):
     """A probe with something to say about itself, and with a reference script."""
 
     references = {probes.ROLE: ("lazy",)}
-    scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(2, np.int32)))}
 
     def describe(self):
-        return ("two players", "two cues")
+        return ("one player", "two cues")
 
 
 def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path):
@@ -165,29 +184,25 @@ def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path
         def event(self, step, text):
             self.events.append((step, text))
 
-    config = dataclasses.replace(configure(updates=2), env=Told(), eval_episodes=256)
-    summary = run(tmp_path / "run", config, sinks={"listener": Listener()})
-    assert [text for _, text in Listener.events[:2]] == ["two players", "two cues"]
+    summary = run_otherwise(tmp_path / "run", sinks={"listener": Listener()}, env=Told())
+    assert [text for _, text in Listener.events[:2]] == ["one player", "two cues"]
     score = summary["references"]["lazy"]
-    assert list(summary["references"]) == ["lazy"] and score["eval_agg/num_episodes"] == 256
+    assert list(summary["references"]) == ["lazy"] and score["eval_agg/num_episodes"] == 64
     # Never pressing pays 1 for one cue and costs 1 for the other; the policy has its own score.
-    assert abs(score["eval_agg/avg_reward"]) < 0.3
+    assert abs(score["eval_agg/avg_reward"]) < 0.3 * Told.horizon
     assert set(score) == set(summary["last_eval"]) and score != summary["last_eval"]
     step, text = Listener.events[-1]
-    assert step == config.total_env_steps and text.startswith("lazy player: success 100.0 % [")
-    assert text.endswith("; 256 episodes each") and "; trained policy: success 100.0 % [" in text
+    assert step == configure().total_env_steps and text.startswith("lazy player: success 100.0 % [")
+    assert text.endswith("; 64 episodes each") and "; trained policy: success 100.0 % [" in text
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
-
-
-def test_a_run_without_references_has_none_in_its_summary(tmp_path):
-    assert "references" not in run(tmp_path / "run", configure())
 
 
 def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(tmp_path):
     """Rolling statistics of a few episodes swing: one success would be 100 %, and the best for ever."""
-    config = dataclasses.replace(configure(), window=10_000)
-    assert "best_training" not in run(tmp_path / "wide", config)["best"]
-    assert "best_training" in run(tmp_path / "filled", configure())["best"]
+    assert "best_training" not in run_otherwise(tmp_path / "wide", window=10_000)["best"]
+    filled = run(tmp_path / "filled", configure())
+    assert "best_training" in filled["best"]
+    assert "references" not in filled, "of an environment that has none"
 
 
 def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
@@ -205,14 +220,13 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 
 
 def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_path):
-    class Changed(probes.TimeLimit):
+    class Changed(Cued):
         @property
         def spec(self):
-            return dataclasses.replace(super().spec, name="TimeLimit", version=2)
+            return dataclasses.replace(super().spec, name="Cued", version=2)
 
-    config = configure()
-    run(tmp_path / "run", config, stop_after=1)
+    run(tmp_path / "run", configure(), stop_after=1)
     latest = checkpoints.find(tmp_path / "run", "latest")
-    with pytest.raises(checkpoints.CheckpointError, match="TimeLimit of version 1.*of version 2") as caught:
-        run(tmp_path / "run", dataclasses.replace(config, env=Changed(horizon=5)), resume=latest)
+    with pytest.raises(checkpoints.CheckpointError, match="Cued of version 1.*of version 2") as caught:
+        run_otherwise(tmp_path / "run", resume=latest, env=Changed())
     assert "\n" not in str(caught.value)
