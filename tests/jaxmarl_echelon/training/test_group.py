@@ -1,5 +1,6 @@
 """Seeds and variants as one vmapped program, with a record for each."""
 
+import functools
 import json
 
 import chex
@@ -16,8 +17,10 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import group, loop, variants
+from jaxmarl_echelon.training import group, loop, references, variants
+from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import make_program
 
 
@@ -78,32 +81,71 @@ def trained(tmp_path_factory):
     return folder, train(folder)
 
 
-def learners(folder, config, name):
-    program = make_program(config)
-    like = jax.eval_shape(program.init, jax.random.key(0))
-    return checkpoints.restore(checkpoints.find(folder, name), like).policies
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder and the summary of the first member's single run, and the program that it has compiled."""
+    member, folder, compiled = MEMBERS[0], tmp_path_factory.mktemp("alone"), []
+    program = make_program(member.config)
+
+    def kept(*given):
+        compiled.append(compile_program(*given))
+        return compiled[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "compile_program", kept)
+        summary = loop.train(member.config, program, member.resolved, folder, Tracker({"csv": CsvSink()}))
+    return folder, summary, program._replace(init=jax.jit(program.init), update=compiled[0].chunk)
+
+
+@pytest.fixture(scope="module")
+def programs(alone):
+    """Each variant's own program, compiled."""
+    (other,) = {member.config.env.gain for member in MEMBERS if member.variant == "unpaid"}
+    unpaid = make_program(configure(gain=other))
+    return {
+        "baseline": alone[2],
+        "unpaid": unpaid._replace(init=jax.jit(unpaid.init), update=jax.jit(unpaid.update)),
+    }
+
+
+@functools.cache
+def shapes():
+    return jax.eval_shape(make_program(MEMBERS[0].config).init, jax.random.key(0)).policies[probes.ROLE]
+
+
+def learner(folder, name):
+    """The learner's state in a checkpoint."""
+    return checkpoints.restore(checkpoints.find(folder, name), shapes(), f".policies[{probes.ROLE!r}]")
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
-def test_every_member_equals_the_single_run(trained, tmp_path, member):
+def test_every_member_equals_the_single_run(trained, programs, member):
     folder, together = trained
-    tracker = Tracker({"csv": CsvSink()})
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    summary = loop.train(member.config, make_program(member.config), member.resolved, alone, tracker)
+    program = programs[member.variant]
+    run = program.init(run_key(member.config.seed))
+    for _ in range(member.config.updates):
+        run, _ = program.update(run)
     chex.assert_trees_all_close(
-        learners(folder / member.name, member.config, "latest"),
-        learners(alone, member.config, "latest"),
-        rtol=2e-4,
-        atol=2e-5,
+        learner(folder / member.name, "latest"), run.policies[probes.ROLE], rtol=2e-4, atol=2e-5
     )
     assert (
         checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))["config"] == member.resolved
     )
     if member.variant == "baseline":  # whose task scores all variants of a group
-        assert together["references"][member.name] == summary["references"]
-    ours, single = ((f / "eval.csv").read_text().splitlines() for f in (folder / member.name, alone))
-    assert ours[0] == single[0] and len(ours) == len(single) == 4
+        key = stream_key(member.config.seed, Stream.EVALUATION)
+        assert together["references"][member.name] == references.scores(program, program.policy(run), key)
+
+
+def test_a_member_leaves_what_a_single_run_leaves(trained, alone):
+    (folder, together), (other, summary, _), name = trained, alone, MEMBERS[0].name
+    assert together["references"][name] == summary["references"]
+    chex.assert_trees_all_close(
+        learner(folder / name, "latest"), learner(other, "latest"), rtol=2e-4, atol=2e-5
+    )
+    single = (other / "eval.csv").read_text().splitlines()
+    for member in MEMBERS:
+        ours = (folder / member.name / "eval.csv").read_text().splitlines()
+        assert ours[0] == single[0] and len(ours) == len(single) == 4
 
 
 def test_the_summary_has_a_row_per_variant(trained):
@@ -122,8 +164,7 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
     for member in MEMBERS:
         for name in ("latest", "best_eval"):
             chex.assert_trees_all_equal(
-                learners(halved / member.name, member.config, name),
-                learners(whole / member.name, member.config, name),
+                learner(halved / member.name, name), learner(whole / member.name, name)
             )
         assert (halved / member.name / "eval.csv").read_text() == (
             whole / member.name / "eval.csv"
