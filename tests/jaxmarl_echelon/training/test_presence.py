@@ -74,16 +74,17 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
         total_env_steps=steps,
         num_envs=num_envs,
         eval_episodes=4,
-        eval_every=1,
-        checkpoint_every=1,
+        eval_every=updates,
+        checkpoint_every=updates,
         window=8,
         stagger=False,
         **changes,
     )
 
 
-@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments, sac])
+@pytest.mark.parametrize("learner", [ppo_segments, sac])
 def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
+    """Where learners have memories and rollouts, and where they have a replay."""
     env = Walkers() if learner is sac else probes.Comings()
     config = run_of(env, learner(horizon=8))
     program = make_program(config)
@@ -105,16 +106,19 @@ def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
 def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
     config = run_of(probes.Comings(), ppo_segments(horizon=8))
     program = make_program(config)
-    run = jax.jit(program.init)(jax.random.key(0))
-    collector = Collector(program.env, program.agents, program.controllers(program.env), config.horizon, 1)
-    time = run.episodes.time
-    assert not time.restarts(ROLE, jnp.zeros(4, bool)).any()
-    played, collected = jax.jit(lambda s: played_by(program, config, s))(run)
-    reset = np.asarray(collected.rollouts[ROLE].reset)
+
+    @jax.jit
+    def played(key):
+        run = program.init(key)
+        restarts = run.episodes.time.restarts(ROLE, jnp.zeros(4, bool))
+        after, collected = played_by(program, config, run)
+        return restarts, collected.rollouts[ROLE].reset, after.episodes.time.over
+
+    restarts, reset, over = jax.device_get(played(jax.random.key(0)))
+    assert not restarts.any() and over.shape == (4,)
     assert reset[0].all()
     np.testing.assert_array_equal(reset[2], [[False, True, False]] * 4)
     np.testing.assert_array_equal(reset[[1, 3]], False)
-    assert collector.env is program.env and played.episodes.time.over.shape == (4,)
 
 
 def played_by(program, config, run):
@@ -129,44 +133,49 @@ def test_what_is_paid_at_the_end_reaches_the_decision_of_an_agent_that_waited(le
     """The second agent's only decision is paid three steps later, when it does not act any more."""
     config = run_of(probes.Fallen(), learner(horizon=8, learning_rate=3e-2), updates=60, num_envs=16)
     program = make_program(config)
-    run = jax.jit(program.init)(jax.random.key(0))
-    run, reports = jax.jit(lambda s: jax.lax.scan(lambda r, _: program.update(r), s, None, 60))(run)
-    returns = reports.metrics["train/return"]
+
+    @jax.jit
+    def learnt(key):
+        run, reports = jax.lax.scan(lambda r, _: program.update(r), program.init(key), None, 60)
+        return reports.metrics["train/return"], program.evaluate(run, jax.random.key(1)).episode_return[ROLE]
+
+    returns, evaluated = learnt(jax.random.key(0))
     assert float(returns[0]) < 0.85 and float(returns[-1]) > 0.97
-    result = jax.jit(program.evaluate)(run, jax.random.key(1))
-    np.testing.assert_array_equal(result.episode_return[ROLE], 1.0)
+    np.testing.assert_array_equal(evaluated, 1.0)
 
 
 def test_the_evaluation_counts_what_comes_late():
     config = run_of(probes.Fallen(), ppo(horizon=8))
     program = make_program(config)
-    run = jax.jit(program.init)(jax.random.key(0))
     forced = lambda env: {  # noqa: E731
         ROLE: program.controllers(env)[ROLE]._replace(
             act=lambda key, state, memory, view, reset: (memory, jnp.ones((4, 2), jnp.int32), {})
         )
     }
-    result = program.evaluate_as(forced, run.policies, run, jax.random.key(1), episodes=4)
-    np.testing.assert_array_equal(result.episode_return[ROLE], 1.0)
+
+    @jax.jit
+    def returns(key):
+        run = program.init(key)
+        result = program.evaluate_as(forced, run.policies, run, jax.random.key(1), episodes=4)
+        return result.episode_return[ROLE]
+
+    np.testing.assert_array_equal(returns(jax.random.key(0)), 1.0)
 
 
-def test_a_replay_holds_decisions_with_all_that_came_of_them():
-    """A transition is written once it is complete, with all that came until the agent's story was over."""
-    seen = []
-    env = Steered()
-    config = run_of(env, sac(horizon=8, learning_starts=10_000))
-    program = make_program(config)
-    (agent,) = program.agents.values()
+def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
+    """A transition is complete, with all that came until the agent's story was over."""
+    config = run_of(Steered(), sac(horizon=8, learning_starts=10_000))
+    (agent,) = make_program(config).agents.values()
 
     def update(state, key, batch):
-        jax.debug.callback(lambda *x: seen.append(x), batch.alive, batch.reward, batch.action, batch.discount)
-        return agent.update(state, key, batch)
+        return state, {name: getattr(batch, name) for name in ("alive", "reward", "action", "discount")}
 
+    # Metrics of every step as they are: what the learner is given comes out with them.
+    monkeypatch.setattr(rollout, "_mean_over_steps", lambda metrics: metrics)
     watched = make_program(config, {ROLE: agent._replace(update=update)})
-    run = jax.jit(watched.init)(jax.random.key(0))
-    jax.block_until_ready(jax.jit(watched.update)(run))
-    jax.effects_barrier()
-    alive, reward, action, discount = (np.stack(x) for x in zip(*seen, strict=True))
+    given = jax.jit(lambda key: watched.update(watched.init(key))[1].metrics)(jax.random.key(0))
+    names = ("alive", "reward", "action", "discount")
+    alive, reward, action, discount = (np.asarray(given[f"losses/{name}"]) for name in names)
     # The first agent acts in each of four steps; the second's only decision is complete at the end.
     np.testing.assert_array_equal(alive[:, :, 0], True)
     np.testing.assert_array_equal(alive[:, 0, 1], [False, False, False, True] * 2)
@@ -237,6 +246,5 @@ class Scored(probes.Fallen):
 
 def test_agents_that_wait_report_what_the_end_shows_of_them():
     program = make_program(run_of(Scored(), ppo(horizon=8)))
-    run = jax.jit(program.init)(jax.random.key(0))
-    result = jax.jit(program.evaluate)(run, jax.random.key(1))
-    np.testing.assert_array_equal(result.results["final"], [[4.0, 5.0]] * 4)
+    result = jax.jit(lambda key: program.evaluate(program.init(key), key).results["final"])
+    np.testing.assert_array_equal(result(jax.random.key(0)), [[4.0, 5.0]] * 4)
