@@ -1,5 +1,6 @@
 """What an evaluation counts: sound episodes, and the agents that took part in them."""
 
+import functools
 import math
 from types import SimpleNamespace
 
@@ -39,16 +40,19 @@ class Sick(probes.Poison):
     A sound episode returns 6. Episodes of training are sound.
     """
 
-    def __init__(self, which=EVERY_OTHER, at=3, where="obs"):
+    def __init__(self, which=EVERY_OTHER, where="obs"):
         super().__init__(where)
-        self.which, self.at = which, at
+        self.which = which
 
     def default_params(self):
-        return super().default_params() | {"which": np.int32(self.which)}
+        return super().default_params() | {"which": np.int32(self.which), "at": np.int32(3)}
 
     def evaluation_params(self, params, index):
         sick = (params["which"] == ALL) | ((params["which"] == EVERY_OTHER) & (index % 2 == 0))
-        return params | {"poison": jnp.where(sick, self.at, -1)}
+        return params | {"poison": jnp.where(sick, params["at"], -1)}
+
+
+SICK = {where: Sick(where=where) for where in ("state", "obs", "reward", "info")}
 
 
 def configure(env, updates=2, algo=None, **changes):
@@ -69,18 +73,28 @@ def still(env):
     return Controller(lambda num_envs: (), act)
 
 
-def play(env, number=8, params=None):
-    params = env.default_params() if params is None else params
-    params = evaluation.evaluation_params(env, params, number)
-    return jax.jit(lambda k, p: evaluation.play(env, {ROLE: still(env)}, {}, k, p))(jax.random.key(0), params)
+def play(env, **changes):
+    """Eight episodes with these parameters instead of the environment's own."""
+    params = jax.tree.map(jnp.asarray, env.default_params() | changes)
+    return player(env)(jax.random.key(0), params)
 
 
-@pytest.mark.parametrize("where", ["state", "obs", "reward", "info"])
+@functools.cache
+def player(env):
+    @jax.jit
+    def played(key, params):
+        params = evaluation.evaluation_params(env, params, 8)
+        return evaluation.play(env, {ROLE: still(env)}, {}, key, params)
+
+    return played
+
+
+@pytest.mark.parametrize("where", SICK)
 @pytest.mark.parametrize("at", [0, 3])
 def test_an_episode_that_is_no_number_does_not_count(where, at):
     """From the first decision or from a later one."""
-    env = Sick(where=where, at=at)
-    result = play(env)
+    env = SICK[where]
+    result = play(env, at=at)
     assert np.asarray(result.quarantined).tolist() == [True, False] * 4
     values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 4 and values["eval_agg/num_episodes"] == 4
@@ -92,8 +106,8 @@ def test_an_episode_that_is_no_number_does_not_count(where, at):
 
 
 def test_without_a_sound_episode_there_is_no_score():
-    env = Sick(ALL)
-    result = play(env)
+    env = SICK["obs"]
+    result = play(env, which=ALL)
     values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 8 and values["eval_agg/num_episodes"] == 0
     for name in ("avg_reward", "success_rate", "success_low", "success_high"):
@@ -169,23 +183,24 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 
 
 def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
-    env = Sick()
+    env = SICK["obs"]
     result = play(env)
     assert float(result.score(env.spec)) == 0.0
     won = result.replace(results=result.results | {"outcome": jnp.zeros_like(result.results["outcome"])})
     assert float(won.score(env.spec)) == 1.0
-    assert math.isnan(float(play(Sick(ALL)).score(env.spec)))
+    assert math.isnan(float(play(env, which=ALL).score(env.spec)))
 
 
+ABSENT = probes.Absent()
 ROSTERS = {(True, True): 2.0, (True, False): 2.0, (False, False): math.nan}
 
 
 @pytest.mark.parametrize("roster", ROSTERS)
 def test_means_are_over_the_agents_that_took_part(roster):
     """In evaluations, in training's statistics, in the table of episodes and for curricula."""
-    env, expected = probes.Absent(), ROSTERS[roster]
+    env, expected = ABSENT, ROSTERS[roster]
     params = env.default_params() | {"roster": np.array(roster)}
-    result = play(env, params=params)
+    result = play(env, roster=np.array(roster))
     scalars = evaluation.summary(result, env.spec, ROLE)
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
@@ -200,24 +215,27 @@ def test_means_are_over_the_agents_that_took_part(roster):
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
 
 
-def played(env, params, number=4):
-    """Results `[T, E]` of E episodes, one each."""
+def played(env, params):
+    """Results `[T, E]` of four episodes, one each."""
+    return trainer(env)(jax.random.key(0), jax.tree.map(jnp.asarray, params))
 
-    def draw(key):
-        return Drawn(jax.tree.map(jnp.asarray, params))
 
-    def step(state, key):
-        action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}
-        state, transition = episodes.step(env, key, state, action, draw)
-        return state, transition.finished
-
+@functools.cache
+def trainer(env, number=4):
     @jax.jit
-    def run(key):
-        return jax.lax.scan(step, episodes.start(env, key, draw, number), jax.random.split(key, env.horizon))[
-            1
-        ]
+    def run(key, params):
+        def draw(key):
+            return Drawn(params)
 
-    return run(jax.random.key(0))
+        def step(state, key):
+            action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}
+            state, transition = episodes.step(env, key, state, action, draw)
+            return state, transition.finished
+
+        start = episodes.start(env, key, draw, number)
+        return jax.lax.scan(step, start, jax.random.split(key, env.horizon))[1]
+
+    return run
 
 
 GRADED = (
