@@ -18,7 +18,6 @@ from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.program import make_program
@@ -56,44 +55,43 @@ def test_everybody_decides_once_per_phase(phases):
 
 @pytest.fixture(scope="module")
 def run() -> History:
-    """A pool in tic-tac-toe."""
-    return played(configured(), 5)
+    """A pool in tic-tac-toe, whose learner hands out what it learns from."""
+    config = configured()
+    (agent,) = agents_lib.make_agents(config).values()
+
+    def update(state, key, rollout):
+        state, metrics = agent.update(state, key, rollout)
+        return state, metrics | {"rollout": rollout}
+
+    return played(config, 5, {"player": agent._replace(update=update)})
 
 
 def test_columns_and_rewards(run):
     """The learner is paid what its own seats have scored in the games that ended, and nothing else."""
-    config, (program, states, *_) = configured(), run
-    assert config.columns("player") == 2 * 8 + 8
-    env, agents, seat = program.env, program.agents, agents_lib.make_seat(config, {}, {})
-    acting = agents_lib.make_controllers(config, env, agents, {}, greedy=False)
-    collector = Collector(env, agents, acting, config.horizon, 1, seat)
-
-    def collect(state, key):
-        return turn_games.collect(collector, state, key, lambda key: fixed_draw(program, state, key))[1]
-
-    found = jax.device_get(jax.jit(collect)(states[0], jax.random.key(1)))
-    rollout, ended = found.rollouts["player"], found.flow.finished
+    assert configured().columns("player") == 2 * 8 + 8
+    rollout, table = run.reports[0].metrics["losses/rollout"], games_of(run.reports[0])
     assert rollout.reward.shape == (8, 24, 1)
-    mask, opponent, place = ended.mask, ended.tags["opponent"], ended.tags["seat"]
-    scores = np.stack([ended.results["score/0"], ended.results["score/1"]], axis=-1)
-    own = np.take_along_axis(scores, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
-    assert mask[:, 8:].sum() > 4 and (opponent[:, 8:][mask[:, 8:]] > 0).all()
+    scores = np.stack([table["score/0"], table["score/1"]], axis=-1)
+    own = np.take_along_axis(scores, np.maximum(table["seat"], 0)[:, None], axis=-1)[:, 0]
+    others = table["env"] >= 8
+    assert others.sum() > 4 and (table["opponent"][others] > 0).all()
     # In mirror groups both seats learn, whose scores sum to 0.
-    np.testing.assert_allclose(rollout.reward.sum(), own[:, 8:][mask[:, 8:]].sum(), atol=1e-5)
-    assert (opponent[:, :8][mask[:, :8]] == 0).all()
-    assert set(place[:, 8:][mask[:, 8:]]) == {0, 1}
+    np.testing.assert_allclose(rollout.reward.sum(), own[others].sum(), atol=1e-5)
+    assert (table["opponent"][~others] == 0).all()
+    assert set(table["seat"][others]) == {0, 1}
 
 
-def fixed_draw(program, state, key):
-    return program.curriculum.draw(key, state.curriculum)
+def games_of(report) -> dict[str, np.ndarray]:
+    """The rows of a report's table of games."""
+    number = int(report.episodes["number"])
+    return {name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"}
 
 
 def test_games_are_counted_by_the_learners_seat(run):
     _, states, reports, _ = run
     total = 0
     for before, after, report in zip(states, states[1:], reports, strict=False):
-        number = int(report.episodes["number"])
-        table = {name: column[:number] for name, column in report.episodes.items() if name != "number"}
+        table = games_of(report)
         entries = np.concatenate([np.zeros(8, int), np.repeat(np.asarray(before.pool.slots), 4)])
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
         rated = table["opponent"] > 0
@@ -137,12 +135,12 @@ def test_kuhn_is_learnt_against_a_pool():
     tree, agent = exploitability.tree(program.env.rules), program.agents["player"]
 
     @jax.jit
-    def trained(run):
-        run, _ = jax.lax.scan(lambda run, _: (program.update(run)[0], None), run, None, 100)
-        return run, exploitability.probabilities(tree, agent, run.policies["player"])
+    def trained(key):
+        run, _ = jax.lax.scan(lambda run, _: (program.update(run)[0], None), program.init(key), None, 100)
+        return run.pool.taken, exploitability.probabilities(tree, agent, run.policies["player"])
 
-    run, chances = trained(jax.jit(program.init)(jax.random.key(0)))
-    assert int(run.pool.taken) == 101
+    taken, chances = trained(jax.random.key(0))
+    assert int(taken) == 101
     policy = exploitability.legal_probabilities(tree, chances)
     assert exploitability.nash_conv(tree, policy) < 0.3
 
@@ -178,10 +176,8 @@ def test_a_learner_with_three_seats_is_rated():
     pool = replace(POOL, shares={"pfsp": 0.5, "fixed": 0.5}, groups=2, capacity=2)
     found = played(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool), 1)
     (state, after), (report,) = found.states, found.reports
-    number = int(report.episodes["number"])
-    table = {
-        name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"
-    }
+    table = games_of(report)
+    number = table["seat"].size
     games = ratings.Games(
         entries=np.where(np.arange(3) == table["seat"][:, None], 0, table["opponent"][:, None]),
         ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
