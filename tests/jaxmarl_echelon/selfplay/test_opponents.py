@@ -228,24 +228,29 @@ def test_episodes_have_opponents_of_their_own():
     acting = agents_lib.make_controllers(config, config.env, program.agents, {}, greedy=False)
     collector = Collector(config.env, program.agents, acting, config.horizon, 1, seat)
 
-    @jax.jit
     def collect(run, key):
-        return rollout.collect(collector, run, key, lambda key: fixed(config.env).draw(key, run.curriculum))
-
-    run, entries, begins = jax.jit(program.init)(jax.random.key(0)), [], []
-    for number in range(5):
-        run, collected = collect(run, jax.random.key(number))
-        met, own = np.asarray(collected.flow.tags[opponents.TAG]), collected.rollouts["blue"]
-        # Blue is paid for playing what red plays: 0 if it stands still, entry 4, else 1, entry 5.
-        equal, mine = np.asarray(own.reward[:, :, 0]) > 0, np.asarray(own.action[:, :, 0, 0])
-        np.testing.assert_array_equal(np.where(equal, mine, 1 - mine), met - 4)
-        ended = np.asarray(collected.flow.finished.mask)
-        np.testing.assert_array_equal(
-            np.asarray(collected.flow.finished.tags[opponents.TAG])[ended], met[ended]
+        run, collected = rollout.collect(
+            collector, run, key, lambda key: fixed(config.env).draw(key, run.curriculum)
         )
-        np.testing.assert_array_equal(run.pool.slots, met[-1])
+        return run, (collected.flow, collected.rollouts["blue"], run.pool.slots)
+
+    @jax.jit
+    def collected(key):
+        keys = jax.vmap(jax.random.key)(jnp.arange(5))
+        return jax.lax.scan(collect, program.init(key), keys)[1]
+
+    found, entries, begins = jax.device_get(collected(jax.random.key(0))), [], []
+    for number in range(5):
+        flow, own, slots = jax.tree.map(lambda x, number=number: x[number], found)
+        met = flow.tags[opponents.TAG]
+        # Blue is paid for playing what red plays: 0 if it stands still, entry 4, else 1, entry 5.
+        equal, mine = own.reward[:, :, 0] > 0, own.action[:, :, 0, 0]
+        np.testing.assert_array_equal(np.where(equal, mine, 1 - mine), met - 4)
+        ended = flow.finished.mask
+        np.testing.assert_array_equal(flow.finished.tags[opponents.TAG][ended], met[ended])
+        np.testing.assert_array_equal(slots, met[-1])
         entries.append(met)
-        begins.append(np.asarray(own.reset[:, :, 0]))
+        begins.append(own.reset[:, :, 0])
     entries, begins = np.concatenate(entries), np.concatenate(begins)
     changes = entries[1:] != entries[:-1]
     assert begins[0].all() and not (changes & ~begins[1:]).any()
