@@ -70,9 +70,9 @@ def configure(algo, updates=8):
         curriculum=course,
         total_env_steps=updates * 8 * 8,
         num_envs=8,
-        eval_every=2,
+        eval_every=4,
         eval_episodes=8,
-        checkpoint_every=2,
+        checkpoint_every=4,
         window=16,
         episode_rows=16,
     )
