@@ -102,8 +102,8 @@ def test_two_segments_look_like_one_before_the_first_step():
     """With lambda 0 nothing of an advantage passes a row's end, so the losses must agree."""
     results = []
     for number in (1, 2):
-        agent, state = make("lstm", horizon=T // number, segments_per_agent=number, gae_lambda=0.0)
-        results.append(learn(agent, state, rollout_of("lstm", number))[1])
+        agent, state = make(horizon=T // number, segments_per_agent=number, gae_lambda=0.0)
+        results.append(learn(agent, state, rollout_of(segments=number))[1])
     for name in ("policy_loss", "value_loss", "entropy", "explained_variance"):
         np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-4, atol=1e-6)
     assert abs(results[1]["approx_kl"]) < 3e-8 and results[1]["clip_fraction"] == 0.0
