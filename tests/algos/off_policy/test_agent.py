@@ -93,19 +93,19 @@ def fates(config):
     starts = [fixed, fixed, paid, bandit(fixed)][: 3 + plays]
     starts = jax.tree.map(lambda *x: np.stack(x), *map(numbers, starts))
 
-    def fate(state, boundary, terminal, played):
-        def experience(state, key, i):
-            key, key_act = jax.random.split(key)
-            step = transition_of(key, reward=jnp.ones((E, A)), boundary=boundary, terminal=terminal)
-            step = step.replace(obs=ONES, next_obs=ONES)
-            if not plays:
-                return step
+    def step(state, i, boundary, terminal, played):
+        key_learn, key = jax.random.split(jax.random.fold_in(jax.random.key(1), i))
+        key, key_act = jax.random.split(key)
+        lived = transition_of(key, reward=jnp.ones((E, A)), boundary=boundary, terminal=terminal)
+        lived = lived.replace(obs=ONES, next_obs=ONES)
+        if plays:
             action, _, _ = agent.act(state, key_act, ONES, (), RESET, None)
-            action, reward = jnp.where(played, action, step.action), jnp.where(played, paid_for(action), 1.0)
-            return step.replace(action=action, reward=reward)
+            reward = jnp.where(played, paid_for(action), 1.0)
+            lived = lived.replace(action=jnp.where(played, action, lived.action), reward=reward)
+        return agent.update(state, key_learn, lived)
 
-        after, metrics = run(agent, state, 600, experience)
-        moved = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), after.params["actor"], state.params["actor"])
+    def found(start, after, metrics):
+        moved = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), after.params["actor"], start.params["actor"])
         return Fates(
             value=metrics["value"][-100:].mean(),
             entropy=metrics.get("entropy", jnp.zeros(600))[10:].mean(),
@@ -114,9 +114,14 @@ def fates(config):
             gradient_steps=metrics["gradient_steps"][-1],
         )
 
+    @jax.jit
+    def lives(starts, *given):
+        steps = jax.vmap(step, (0, None, 0, 0, 0))
+        after, metrics = jax.lax.scan(lambda states, i: steps(states, i, *given), starts, jnp.arange(600))
+        return jax.vmap(found, (0, 0, 1))(starts, after, metrics)
+
     boundary, terminal = np.array([True, True, False, True]), np.array([False, True, False, True])
-    given = [x[: 3 + plays] for x in (boundary, terminal, np.arange(4) == 3)]
-    return numbers(jax.jit(jax.vmap(fate))(starts, *given))
+    return numbers(lives(starts, *(x[: 3 + plays] for x in (boundary, terminal, np.arange(4) == 3))))
 
 
 def paid_for(action):

@@ -82,7 +82,7 @@ VALUES = [
 def values():
     """What each probe's observations are worth after a run on it: runs that differ in a number only."""
     env = OneOf(*(probe for probe, _ in VALUES))
-    config = configure(env, updates=150)
+    config = configure(env, updates=100)
     program = make_program(config)
     (agent,) = program.agents.values()
 

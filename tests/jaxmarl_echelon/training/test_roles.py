@@ -64,10 +64,26 @@ def saved_run(tmp_path_factory):
     return folder, state
 
 
-def test_both_cars_learn_each_with_settings_of_its_own():
-    _, _, run = read("controllers.defender=learner", "algos.defender.gamma=0.5", "algos.defender.widths=[8]")
-    assert run.algos["attacker"].gamma != run.algos["defender"].gamma == 0.5
-    program = make_program(run)
+def on_a_duel(**changes):
+    given = {
+        "algo": PPOConfig(horizon=8, widths=(16,), num_minibatches=2),
+        "total_env_steps": 64,
+        "num_envs": 4,
+    }
+    given |= {"curriculum": fixed, "window": 8, "episode_rows": 8}
+    return config_lib.RunConfig(env=Duel(), **given | changes)
+
+
+def test_both_learn_each_with_settings_of_its_own():
+    """As they are typed for two cars, on a duel."""
+    _, _, typed = read(
+        "controllers.defender=learner", "algos.defender.gamma=0.5", "algos.defender.widths=[8]"
+    )
+    assert typed.algos["attacker"].gamma != typed.algos["defender"].gamma == 0.5
+    # Whose first actions are cars' own.
+    own = {name: dataclasses.replace(algo, initial_action=None) for name, algo in typed.algos.items()}
+    own = {"blue": own["attacker"], "red": own["defender"]}
+    program = make_program(on_a_duel(algo=own["blue"], algos=own, controllers={"red": "learner"}))
 
     @jax.jit
     def first(key):
@@ -76,11 +92,14 @@ def test_both_cars_learn_each_with_settings_of_its_own():
         return state.policies, after.policies, report.metrics
 
     before, after, metrics = jax.device_get(first(jax.random.key(0)))
-    for role in ("attacker", "defender"):
+    for role in ("blue", "red"):
         moved = jax.tree.map(lambda a, b: np.any(a != b), before[role].params, after[role].params)
         assert any(jax.tree.leaves(moved)), role
         assert f"losses/{role}/policy_loss" in metrics and f"train/return/{role}" in metrics
-    assert float(after["defender"].hyper["gamma"]) == 0.5
+    assert float(after["red"].hyper["gamma"]) == 0.5
+    assert sum(x.size for x in jax.tree.leaves(after["red"].params)) < sum(
+        x.size for x in jax.tree.leaves(after["blue"].params)
+    )
 
 
 def test_a_frozen_policy_may_come_from_another_role(saved_run):
@@ -108,16 +127,7 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
     """What the second seat lives through reaches its learner, and both seats act alike."""
-    run = config_lib.RunConfig(
-        env=Duel(),
-        algo=PPOConfig(horizon=8, widths=(16,), num_minibatches=2),
-        curriculum=fixed,
-        total_env_steps=64,
-        num_envs=4,
-        controllers={"red": "shared:blue"},
-        window=8,
-        episode_rows=8,
-    )
+    run = on_a_duel(controllers={"red": "shared:blue"})
     (agent,) = make_agents(run).values()
 
     def update(state, key, rollout):
