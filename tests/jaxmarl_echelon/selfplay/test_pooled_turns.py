@@ -174,8 +174,14 @@ def test_games_of_three_seats_are_rated_by_ranks():
 def test_a_learner_with_three_seats_is_rated():
     """Against a random player and its own past; who wins more of the rated games is rated higher."""
     pool = replace(POOL, shares={"pfsp": 0.5, "fixed": 0.5}, groups=2, capacity=2)
-    found = played(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool), 1)
-    (state, after), (report,) = found.states, found.reports
+    program = make_program(configured(env=liarsdice.make(seats=3), num_envs=12, pool=pool))
+
+    @jax.jit
+    def first(key):
+        state = program.init(key)
+        return state.pool, *program.update(state)
+
+    before, after, report = jax.device_get(first(jax.random.key(0)))
     table = games_of(report)
     number = table["seat"].size
     games = ratings.Games(
@@ -183,10 +189,10 @@ def test_a_learner_with_three_seats_is_rated():
         ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
         mask=np.arange(number) < 64,
     )
-    system, moves = rating_system("trueskill"), state.pool.kind == LEARNER
-    expected = np.asarray(jax.jit(system.rank)(state.pool.rating, games, moves))
-    old = np.asarray(after.pool.iteration == state.pool.iteration)
-    assert number > 10 and np.abs(expected - state.pool.rating).max() > 1.0
+    system, moves = rating_system("trueskill"), before.kind == LEARNER
+    expected = np.asarray(jax.jit(system.rank)(before.rating, games, moves))
+    old = np.asarray(after.pool.iteration == before.iteration)
+    assert number > 10 and np.abs(expected - before.rating).max() > 1.0
     np.testing.assert_allclose(np.asarray(after.pool.rating)[old], expected[old], atol=1e-3)
 
 
