@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from duels import Duel
-from played_runs import History, loose, plain, played, same
+from played_runs import History, loose, plain, same
 
 from algos.on_policy.a2c import A2CConfig
 from jaxmarl_echelon import checkpoints, read_config
@@ -61,7 +61,7 @@ TEAMS = PoolSettings(
 
 
 class League(NamedTuple):
-    """A run, its folder, and the same updates once more."""
+    """A run, its folder, and its states and reports."""
 
     config: RunConfig
     folder: Path
@@ -71,25 +71,33 @@ class League(NamedTuple):
 @pytest.fixture(scope="module")
 def league_run(tmp_path_factory) -> League:
     """Updates of a league of three."""
-    config, folder, compiled = read_config(*TYPED), tmp_path_factory.mktemp("league"), []
-    program = make_program(config)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            loop, "compile_program", lambda *given: compiled.append(compile_program(*given)) or compiled[0]
-        )
-        loop.train(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
-    (parts,) = compiled
+    config, folder = read_config(*TYPED), tmp_path_factory.mktemp("league")
+    program, states, reports, compiled = make_program(config), [], [], []
+
+    def watched(*given):
+        parts = compile_program(*given)
+
+        def init():
+            states.append(loose(run := parts.init()))
+            return run
+
+        def chunk(run):
+            run, found = parts.chunk(run)
+            states.append(loose(run))
+            reports.append(jax.tree.map(lambda x: x[0], jax.device_get(found)))
+            return run, found
+
+        compiled.append(parts)
+        return parts._replace(init=init, chunk=chunk)
 
     def update(state):
         # Of a copy, as chunks take the memory of the state that they begin with.
-        after, reports = parts.chunk(loose(state))
-        return after, jax.tree.map(lambda x: x[0], jax.device_get(reports))
+        after, found = compiled[0].chunk(loose(state))
+        return after, jax.tree.map(lambda x: x[0], jax.device_get(found))
 
-    states, reports = [parts.init()], []
-    for _ in range(UPDATES):
-        after, report = update(states[-1])
-        states.append(after)
-        reports.append(report)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "compile_program", watched)
+        loop.train(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
     return League(config, folder, History(program, states, reports, update))
 
 
@@ -219,13 +227,23 @@ def test_teams_that_act_at_once():
         stagger=False,
     )
     assert config.columns("blue") == 2 * NUM_ENVS
-    _, (state,), _, update = played(config, 0)
-    state = state.replace(pool=state.pool.replace(slots=jnp.array([1, 2, 3, 9])))
-    after, _ = update(state)
+    program = make_program(config)
+
+    def update(run, _):
+        after, _ = program.update(run)
+        return after, after
+
+    @jax.jit
+    def first(key):
+        start = program.init(key)
+        start = start.replace(pool=start.pool.replace(slots=jnp.array([1, 2, 3, 9])))
+        return start, jax.lax.scan(update, start, None, 4)[1]
+
+    state, later = first(jax.random.key(0))
+    later = jax.tree.map(plain, later)
+    after, last = (jax.tree.map(lambda x, at=at: x[at], later) for at in (0, 3))
     runs = stacked(after)
     games = runs.pool.wins[:, 0] + runs.pool.wins[:, :, 0] + runs.pool.draws[:, 0]
     assert (np.flatnonzero(games[0]) == [1, 2, 3, 9]).all() and (games.sum(axis=1) > 0).all()
     assert not any(same(*(params(one, member, "blue") for one in (after, state))) for member in range(3))
-    for _ in range(3):
-        after, _ = update(after)
-    assert int(after.pool.taken) >= 4
+    assert int(last.pool.taken) >= 4
