@@ -67,6 +67,8 @@ MEMORY = (
 )
 POSITIONS = ("algo=ppo_rnn", "env=gymnax/CartPole-v1", "env.observe=[0,2]")
 PHASED = ("env=f110", "curriculum=phased26")
+# Of PPO's tuning for F110 before its rollouts became as long as an attack in phase 0.
+SHORTER = ("num_envs=256", "algo.horizon=256", "algo.gae_lambda=0.995", "algo.policy_average=0.0")
 SMALL = (
     "env=f110",
     "algo=ppo_rnn",
@@ -109,6 +111,7 @@ LONG = {
         (
             *PHASED,
             "algo=ppo",
+            *SHORTER,
             "algo.gamma=0.9998",
             "total_env_steps=10000000",
             "eval_every=8",
@@ -118,7 +121,13 @@ LONG = {
     ),
     "phased26_tqc": Training((*PHASED, "algo=tqc", "total_env_steps=6000000"), seeds=3),
     "spielberg": Training(
-        ("env=f110", "algo=ppo", "env.map=MAPS/spielberg/Spielberg.yaml", "total_env_steps=2000000"),
+        (
+            "env=f110",
+            "algo=ppo",
+            *SHORTER,
+            "env.map=MAPS/spielberg/Spielberg.yaml",
+            "total_env_steps=2000000",
+        ),
         seeds=3,
         maps=True,
     ),

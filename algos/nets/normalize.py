@@ -163,6 +163,7 @@ def centre_rewards(
     return after.reshape(-1), centred
 
 
+@jax.jit
 def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
     """Mean of `x` where `keep`; 0 if nothing is kept."""
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)

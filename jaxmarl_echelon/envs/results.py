@@ -233,6 +233,7 @@ def by_label(
     return found
 
 
+@jax.jit
 def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
     """Elementwise `value / weight`; `empty` where the weight is 0."""
     return jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), empty)

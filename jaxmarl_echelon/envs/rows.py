@@ -5,6 +5,7 @@ select, gather or scatter of whole environments is one kernel per dtype instead 
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,17 +41,25 @@ class Rows:
     @property
     def tree(self) -> PyTree:
         """The unpacked tree."""
-        wide, places, leaves = iter(self.wide), dict.fromkeys(self.narrow, 0), []
-        for shape, dtype in self.layout.leaves:
-            if not _is_narrow(shape, dtype):
-                leaves.append(next(wide))
-                continue
-            name, width = str(dtype), math.prod(shape)
-            rows = self.narrow[name]
-            part = jax.lax.slice_in_dim(rows, places[name], places[name] + width, axis=-1)
-            leaves.append(part.reshape(*rows.shape[:-1], *shape))
-            places[name] += width
-        return self.layout.structure.unflatten(leaves)
+        return _unpacked(self.layout, self.wide, self.narrow)
+
+
+# Jitted, as are other small functions with many callers: a program has one trace for all of them.
+@partial(jax.jit, static_argnums=0)
+def _unpacked(layout: Layout, wide: tuple[jax.Array, ...], narrow: dict[str, jax.Array]) -> PyTree:
+    widths: dict[str, list[int]] = {}
+    for shape, dtype in layout.leaves:
+        if _is_narrow(shape, dtype):
+            widths.setdefault(str(dtype), []).append(math.prod(shape))
+    parts = {name: iter(jax.lax.split(narrow[name], width, axis=-1)) for name, width in widths.items()}
+    others, leaves = iter(wide), []
+    for shape, dtype in layout.leaves:
+        if _is_narrow(shape, dtype):
+            part = next(parts[str(dtype)])
+            leaves.append(part.reshape(*part.shape[:-1], *shape))
+        else:
+            leaves.append(next(others))
+    return layout.structure.unflatten(leaves)
 
 
 def row(tree: PyTree) -> Rows:

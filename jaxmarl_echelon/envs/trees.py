@@ -20,6 +20,7 @@ def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
 
 
+@jax.jit
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
     number = jnp.sum(mask, axis=-1)

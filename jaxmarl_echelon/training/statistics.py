@@ -145,6 +145,7 @@ def episode_rows(
     finished, place, number, environments = ended(finished, rows, newest=False)
     index = jnp.nonzero(finished.mask, size=min(rows, place.size), fill_value=0)[0]
 
+    @jax.jit
     def pick(values):
         return values[index]
 
