@@ -120,9 +120,9 @@ def make_rollout_agent(
     """
 
     def policy_state(state):
-        average = state.average is not None
-        params = state.average if average else acting_params(method, state)
-        return state.replace(params=params, optimizer=None, rewards=None, centre=None, average=None)
+        # The mean keeps its place, as policies are read from checkpoints of whole states, place by place.
+        params = None if state.average is not None else acting_params(method, state)
+        return state.replace(params=params, optimizer=None, rewards=None, centre=None)
 
     def evaluate(state, obs, carry, reset, mask):
         seen = observe(state.observations, flat(observation, obs))
@@ -143,7 +143,7 @@ def make_rollout_agent(
 
     def teach(state, obs, carry, reset, mask):
         seen = observe(state.observations, obs)
-        return policy.sequence(policy_state(state).params, seen, carry, reset, mask)
+        return policy.sequence(acting_params(method, policy_state(state)), seen, carry, reset, mask)
 
     return Agent(
         init=lambda key: initial_state(config, policy, method, observation, samples, total_updates, key),
@@ -205,8 +205,10 @@ def initial_state(
 
 
 def acting_params(method: Method, state: OnPolicyState) -> PyTree:
-    """The parameters to act with; a state without its optimiser already holds these."""
-    return state.params if state.optimizer is None else method.acting(state.optimizer, state.params)
+    """The parameters to act with; of a state without its optimiser the mean, where there is one."""
+    if state.optimizer is not None:
+        return method.acting(state.optimizer, state.params)
+    return state.params if state.average is None else state.average
 
 
 def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) -> PyTree:

@@ -102,7 +102,7 @@ def test_rollouts_are_played_by_the_latest_policy_and_evaluations_by_the_mean(na
     assert not np.allclose(greedy[0], played(latest)[2][0], atol=1e-3)
     np.testing.assert_array_equal(taught(states[-1]), taught(mean))
     kept = agent.policy_state(states[-1])
-    assert kept.average is None and kept.optimizer is None
+    assert kept.params is None and kept.optimizer is None
     assert_same(played(kept), played(mean))
 
 

@@ -39,7 +39,7 @@ ALGOS = {
         priority_alpha=0.5,
         reward_centering=0.01,
     ),
-    "a2c": A2CConfig(**SMALL, normalize_reward=True),
+    "a2c": A2CConfig(**SMALL, normalize_reward=True, policy_average=0.5),
     "tqc": TQCConfig(**SMALL, **REPLAY, n_critics=2, n_quantiles=5, drop_per_critic=1),
 }
 
