@@ -105,8 +105,8 @@ def test_both_learn_each_with_settings_of_its_own():
 def test_a_frozen_policy_may_come_from_another_role(saved_run):
     folder, state = saved_run
     _, _, run = read(f"controllers.defender=frozen:{folder}@attacker")
-    loaded = frozen_policies(run)["defender"].state.params
-    jax.tree.map(np.testing.assert_array_equal, loaded, state.policies["attacker"].params)
+    loaded = frozen_policies(run)["defender"].state.average
+    jax.tree.map(np.testing.assert_array_equal, loaded, state.policies["attacker"].average)
 
 
 def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_number(tmp_path):
@@ -268,9 +268,9 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
 
     before, after, metrics, action, wanted = jax.device_get(played(jax.random.key(0)))
     assert set(before) == {"attacker", "defender"}
-    saved = state.policies["defender"].params
-    jax.tree.map(np.testing.assert_array_equal, before["defender"].params, saved)
-    jax.tree.map(np.testing.assert_array_equal, before["defender"].params, after["defender"].params)
+    saved = state.policies["defender"].average
+    jax.tree.map(np.testing.assert_array_equal, before["defender"].average, saved)
+    jax.tree.map(np.testing.assert_array_equal, before["defender"].average, after["defender"].average)
     assert "losses/policy_loss" in metrics
     np.testing.assert_allclose(action, wanted)
 
