@@ -224,8 +224,8 @@ class Agent(NamedTuple):
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
         after every decision, and the metric `gradient_steps` counts the steps that followed.
-      policy_state: `(state) -> state`, what is kept of a policy, for `act` and `greedy`: no replay, no
-        optimiser, and with a mean of policies that one.
+      policy_state: `(state) -> state` without all but what is kept of a policy, for `act` and `greedy`: no
+        replay, no optimiser. It computes nothing, so that the parts can be read from a checkpoint alone.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
       compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.

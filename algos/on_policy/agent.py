@@ -19,7 +19,7 @@ from algos.nets.normalize import (
 from algos.nets.observations import init_statistics, merge_statistics, observe
 from algos.on_policy.samples import prepare
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState, annealed
-from algos.optim.optimizers import global_norm
+from algos.optim.optimizers import global_norm, latest_params
 from algos.optim.small_batches import Implementation, choose_implementation
 from algos.types import (
     ActionSpec,
@@ -48,7 +48,7 @@ class Method(NamedTuple):
     init: Callable
     learn: Callable
     prepare: Callable = prepare
-    acting: Callable = lambda optimizer, params: params
+    acting: Callable = latest_params
 
 
 class RolloutLearner:
@@ -119,11 +119,6 @@ def make_rollout_agent(
     Its `samples` are those of one shard.
     """
 
-    def policy_state(state):
-        # The mean keeps its place, as policies are read from checkpoints of whole states, place by place.
-        params = None if state.average is not None else acting_params(method, state)
-        return state.replace(params=params, optimizer=None, rewards=None, centre=None)
-
     def evaluate(state, obs, carry, reset, mask):
         seen = observe(state.observations, flat(observation, obs))
         return policy.step(acting_params(method, state), seen, carry, reset, mask)
@@ -161,6 +156,12 @@ def make_rollout_agent(
     )
 
 
+def policy_state(state: OnPolicyState) -> OnPolicyState:
+    """See `Agent.policy_state`."""
+    params = state.params if state.average is None else None
+    return state.replace(params=params, optimizer=None, rewards=None, centre=None)
+
+
 def local_part(state: OnPolicyState) -> OnPolicyState:
     """See `Agent.local`: what follows the rewards of single agents."""
     marks = jax.tree.map(lambda x: False, state)
@@ -188,24 +189,26 @@ def initial_state(
 ) -> OnPolicyState:
     """The state before the first update."""
     params = policy.init(key)
+    optimizer = method.init(params)
+    # Copies, as a state is donated whole.
+    average = jax.tree.map(jnp.copy, method.acting(optimizer, params))
     statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
     if observation.critic is not None:
         statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
     return OnPolicyState(
         params=params,
-        optimizer=method.init(params),
+        optimizer=optimizer,
         observations=statistics if config.normalize_observation else None,
         rewards=init_reward_scale(samples) if config.normalize_reward else None,
         hyper=config.initial_hyper(total_updates),
         updates=jnp.zeros((), jnp.int32),
         centre=jnp.zeros(samples) if config.reward_centering else None,
-        # Copies, as a state is donated whole.
-        average=jax.tree.map(jnp.copy, params) if config.policy_average else None,
+        average=average if config.policy_average or method.acting is not latest_params else None,
     )
 
 
 def acting_params(method: Method, state: OnPolicyState) -> PyTree:
-    """The parameters to act with; of a state without its optimiser the mean, where there is one."""
+    """The parameters to act with; of a state without its optimiser the average, where there is one."""
     if state.optimizer is not None:
         return method.acting(state.optimizer, state.params)
     return state.params if state.average is None else state.average

@@ -158,7 +158,8 @@ class OnPolicyState:
       updates: int32 scalar, updates done.
       centre: `[E * A]` running means of the rewards, or None.
       teacher: state of the policy that is imitated, or None.
-      average: running mean of the parameters to act with, or None.
+      average: the parameters that evaluations play, where these are others: a running mean of those to act
+        with, or what these are by the optimiser's state. None otherwise.
     """
 
     params: PyTree

@@ -208,6 +208,11 @@ def anneal(
     return start + (end - start) * done
 
 
+def latest_params(state: PyTree, params: PyTree) -> PyTree:
+    """The parameters, whatever the optimiser's state."""
+    return params
+
+
 class Optimizer(NamedTuple):
     """An optimiser as pure functions over an explicit state.
 
@@ -226,7 +231,7 @@ class Optimizer(NamedTuple):
 
     init: Callable
     step: Callable
-    evaluation_params: Callable = lambda state, params: params
+    evaluation_params: Callable = latest_params
     norm: Callable = global_norm
     elementwise: bool = False
 

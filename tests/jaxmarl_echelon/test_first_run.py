@@ -25,11 +25,11 @@ def shown(repository):
 
 @pytest.fixture(scope="module")
 def first_run(shown, tmp_path_factory):
-    """The folder in which README.md's command was typed, with episodes soon over, and what came of it."""
+    """The folder in which README.md's command was typed, and what came of it."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["jaxmarl-train", *shown[0], "env.max_steps=60"])
+        monkeypatch.setattr(sys, "argv", ["jaxmarl-train", *shown[0]])
         train.script()
     return folder, folder / "outputs" / "f110" / "ppo" / "first"
 

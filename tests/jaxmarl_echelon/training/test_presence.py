@@ -82,9 +82,8 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     )
 
 
-@pytest.mark.parametrize("learner", [ppo_segments, sac])
+@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments, sac])
 def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
-    """Where learners have memories and rollouts, and where they have a replay."""
     env = Walkers() if learner is sac else probes.Comings()
     config = run_of(env, learner(horizon=8))
     program = make_program(config)

@@ -59,7 +59,7 @@ def decided(run):
     return run.replace(policies={ROLE: state.replace(params=params)})
 
 
-@pytest.mark.parametrize(("kind", "segments"), [("lstm", 1), ("gru", 2)])
+@pytest.mark.parametrize(("kind", "segments"), [("lstm", 1), ("gru", 2), ("mingru", 2)])
 def test_the_first_minibatch_has_ratio_one(kind, segments):
     program = make_program(configure(Cut(), kind, segments_per_agent=segments))
 
