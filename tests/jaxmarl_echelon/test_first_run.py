@@ -80,7 +80,7 @@ def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
 def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, first_run, tmp_path):
     # On another map than line2 the standing attacker comes unasked. What is drawn of episodes is shown above.
     monkeypatch.setattr(evaluate, "show", lambda *_, **__: None)
-    words = ("env.map=track:3", "--ladder", "--episodes", "2", "--output", tmp_path)
+    words = ("env.map=track:3", "env.max_steps=60", "--ladder", "--episodes", "2", "--output", tmp_path)
     run(monkeypatch, evaluate.main, first_run[1], *words)
     said = capsys.readouterr().out
     assert "map track:3: counter-clockwise, 60.0 m, generated" in said

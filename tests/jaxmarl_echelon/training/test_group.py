@@ -113,6 +113,7 @@ def shapes():
     return jax.eval_shape(make_program(MEMBERS[0].config).init, jax.random.key(0)).policies[probes.ROLE]
 
 
+@functools.cache
 def learner(folder, name):
     """The learner's state in a checkpoint."""
     return checkpoints.restore(checkpoints.find(folder, name), shapes(), f".policies[{probes.ROLE!r}]")

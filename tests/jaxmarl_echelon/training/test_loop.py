@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -87,23 +88,28 @@ def table(folder, name):
     return [[row[i] for i in kept] for row in [header, *rows]]
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    config = configure()
-    whole = run(tmp_path / "whole", config)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the summary of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("loop") / "whole"
+    return folder, run(folder, configure())
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(whole, tmp_path):
+    config, (folder, finished) = configure(), whole
     halved = tmp_path / "halved"
     assert run(halved, config, stop_after=3)["status"] == "stopped"
     again = run(halved, config, resume=checkpoints.find(halved, "latest"))
-    assert (whole["status"], again["status"]) == ("finished", "finished")
-    assert saved_bits(halved, config) == saved_bits(tmp_path / "whole", config)
-    assert again["best"] == whole["best"] and again["episodes"] == whole["episodes"]
+    assert (finished["status"], again["status"]) == ("finished", "finished")
+    assert saved_bits(halved, config) == saved_bits(folder, config)
+    assert again["best"] == finished["best"] and again["episodes"] == finished["episodes"]
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
-        assert table(halved, name) == table(tmp_path / "whole", name), name
+        assert table(halved, name) == table(folder, name), name
 
 
-def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(tmp_path):
-    config = configure()
-    folder = tmp_path / "run"
-    run(folder, config)
+def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(whole, tmp_path):
+    config, folder = configure(), tmp_path / "run"
+    shutil.copytree(whole[0], folder, symlinks=True)
     before = saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv")
     best = checkpoints.find(folder, "best_eval")
     assert checkpoints.metadata(best)["updates"] < config.updates
@@ -134,12 +140,12 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
 
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "schedule_free", "policy_average": 0.0}])
-def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path, changes):
+def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path, changes):
     """From what is kept of policies alone, as `evaluate` reads it: of means of policies, and of iterates."""
     config = configure()
     config = dataclasses.replace(config, algo=dataclasses.replace(config.algo, **changes), algos={})
-    summary = run(tmp_path / "run", config)
-    folder = checkpoints.find(tmp_path / "run", "best_eval")
+    run_folder, summary = (tmp_path, run(tmp_path, config)) if changes else whole
+    folder = checkpoints.find(run_folder, "best_eval")
     program = make_program(config)
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(0))
     state = checkpoints.restore(folder, like)
@@ -147,19 +153,17 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(tmp_path, change
     values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     assert values == checkpoints.metadata(folder)["scores"]
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
-    latest = checkpoints.find(tmp_path / "run", "latest")
-    whole = checkpoints.restore(latest, jax.eval_shape(program.init, jax.random.key(0)))
+    latest = checkpoints.find(run_folder, "latest")
+    state = checkpoints.restore(latest, jax.eval_shape(program.init, jax.random.key(0)))
     read = checkpoints.restore(latest, like).policies
-    jax.tree.map(np.testing.assert_array_equal, read, program.policy(whole).policies)
+    jax.tree.map(np.testing.assert_array_equal, read, program.policy(state).policies)
 
 
-def test_chunks_of_several_updates_change_nothing(tmp_path):
-    one, two = configure(), configure(chunk=2)
-    run(tmp_path / "one", one)
+def test_chunks_of_several_updates_change_nothing(whole, tmp_path):
+    folder, two = whole[0], configure(chunk=2)
     run(tmp_path / "two", two)
-    assert saved_bits(tmp_path / "one", one) == saved_bits(tmp_path / "two", two)
-    first, second = (np.array(table(tmp_path / name, "metrics.csv")) for name in ("one", "two"))
-    np.testing.assert_array_equal(first, second)
+    assert saved_bits(folder, configure()) == saved_bits(tmp_path / "two", two)
+    np.testing.assert_array_equal(table(folder, "metrics.csv"), table(tmp_path / "two", "metrics.csv"))
 
 
 def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
@@ -207,12 +211,14 @@ def test_a_run_says_what_it_was_built_from_and_ends_with_the_references(tmp_path
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
-def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(tmp_path):
+def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(whole, tmp_path):
     """Rolling statistics of a few episodes swing: one success would be 100 %, and the best for ever."""
     assert "best_training" not in run_otherwise(tmp_path / "wide", window=10_000)["best"]
-    filled = run(tmp_path / "filled", configure())
-    assert "best_training" in filled["best"]
-    assert "references" not in filled, "of an environment that has none"
+    assert "best_training" in whole[1]["best"]
+
+
+def test_a_run_without_references_has_none_in_its_summary(whole):
+    assert "references" not in whole[1]
 
 
 def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
