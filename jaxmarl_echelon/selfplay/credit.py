@@ -105,7 +105,8 @@ class Story(NamedTuple):
     Attributes:
       seat: int32; in turn games the seat that decides, else the number of the role among the learner's.
       ended: bool; the agent's story ended with this row, and was not broken off.
-      score: float32 in [0, 1] of the seat or role, a draw counting 1/2; read where stories end.
+      score: float32 in [0, 1] of the role, or in turn games the share of the other seats that the seat has
+        beaten; a draw counts 1/2. Read where stories end.
     """
 
     seat: jax.Array
