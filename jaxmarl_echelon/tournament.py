@@ -87,8 +87,10 @@ def main() -> None:
     """Entry point."""
     command_line.use_compilation_cache()
     arguments = parse()
-    if arguments.games < 1:
-        raise command_line.UsageError(f"--games={arguments.games}: must be at least 1")
+    for option, least in (("games", 1), ("snapshots", 0)):
+        value = getattr(arguments, option)
+        if value < least:
+            raise command_line.UsageError(f"--{option}={value}: must be at least {least}")
     if arguments.rating not in SYSTEMS:
         raise command_line.UsageError(f"--rating={arguments.rating}: must be one of {', '.join(SYSTEMS)}")
     policies = {}

@@ -467,7 +467,7 @@ def advanced_pool(
     counts = opponents.count(collector.env.spec, seat, finished)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
     key = jax.random.fold_in(run.key, run.updates)
-    games = opponents.ranked(collector.env.spec, seat, finished)
+    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, finished)
     points = opponents.points(collector.env.spec, seat, finished)
     given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
     if before.league is not None:

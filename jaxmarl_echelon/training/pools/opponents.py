@@ -28,7 +28,7 @@ PyTree = Any
 TAG, SEAT = "opponent", "seat"
 # Scores are summed up as whole numbers of this part, in two sums of which neither overflows.
 PART, HALF = 2**-16, 2**8
-# Games of one update that are rated by ranks, the first ones.
+# Games of one update that are rated by ranks.
 RANKED = 64
 # Rows of one slot side by side in the alternative that sorts them.
 CHUNK = 8
@@ -293,15 +293,16 @@ def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
 
 
-def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
-    """The first `RANKED` games of an update by the ranks of all seats, of all shards; None for two seats.
+def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
+    """`RANKED` games of an update, of all shards, by the ranks of all seats; None for two seats.
 
-    Entry 0 has the rival's seat, the entry that played it all others. Source: spec 2.3.
+    Entry 0 has the rival's seat, the entry that played it all others. Of more games some are drawn: the first
+    ones would be those of the first groups, and the short ones.
     """
     if spec.turns <= 2:
         return None
-    met = finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
-    ended = statistics.ended(met, RANKED, newest=False)
+    met = draw_some(key, finished.mask & (finished.tags[TAG] > 0), RANKED)
+    ended = statistics.ended(finished.replace(mask=met), RANKED, newest=False)
     index = jnp.nonzero(ended.finished.mask, size=min(RANKED, ended.place.size))[0]
     games = jax.tree.map(lambda x: x[index], ended.finished)
     scores = spec.scores(games.results, seat.role)
@@ -311,6 +312,16 @@ def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
         ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
         mask=jnp.arange(index.size) < ended.number,
     )
+
+
+def draw_some(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
+    """At most `most` of what `mask [T, E]` marks, of all shards together, each as likely as the others."""
+    steps, mine = mask.shape
+    luck = axis.own(jax.random.uniform(key, (mine * axis.size(), steps))).T
+    places = jnp.where(mask, luck, 1.0).ravel()
+    lowest = axis.stack(jax.lax.top_k(-places, min(most, places.size))[0]).ravel()
+    last = -jax.lax.top_k(lowest, min(most, lowest.size))[0][-1]
+    return mask & (luck <= last)
 
 
 def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:

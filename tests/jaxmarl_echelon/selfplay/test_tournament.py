@@ -86,6 +86,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
     "given,message",
     [
         (["--games", "3"], "--games=3: must be a multiple of the 2 seats, such as 4"),
+        (["--snapshots", "-1"], "--snapshots=-1: must be at least 0"),
         (["--rating", "chess"], "--rating=chess: must be one of trueskill, elo, glicko2"),
     ],
 )
