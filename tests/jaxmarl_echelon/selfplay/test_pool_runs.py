@@ -94,6 +94,9 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     (folder,) = (path.parent for path in tmp_path.rglob("exploit.json"))
     found = json.loads((folder / "exploit.json").read_text())
     assert 0 <= found["low"] <= found["score"] <= found["high"] <= 1 and found["role"] == "player"
+    # Chips of single hands: 1 or 2, won or lost.
+    assert found["payoff"] == pytest.approx(4 * found["score"] - 2) and 64 * found["payoff"] % 1 == 0
+    assert found["wins"] + found["losses"] == 64
     names = {row["name"] for row in rows(folder / "pool.csv") if float(row["share"]) > 0}
     assert names == {f"frozen:{(run / 'checkpoints' / 'latest').resolve()}"}
     met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
