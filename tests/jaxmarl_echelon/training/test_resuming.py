@@ -19,9 +19,10 @@ from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import group, resuming
+from jaxmarl_echelon.training import group, program, resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.types import RunState
 
 SIZES = [
     "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2", "env.lidar_beams=12", "run_name=tiny",
@@ -258,6 +259,41 @@ def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
     course = after.curriculum(after.env)
     assert float(course.draw(jax.random.key(1), state.curriculum).params["gain"]) == 3.0
     assert state.episodes.params["gain"].tolist() == [1.0, 1.0]
+
+
+WORLDS = [
+    ("env=f110",),
+    ("env=f110", "env.map=track:7"),
+    ("env=f110", "env.map=[line2,track:7]", "curriculum=phased13"),
+    ("env=f110", "curriculum=spawn"),
+    ("env=f110_race", "env.map=track:7"),
+    ("env=drive", "env.maps=2", "env.eval_maps=2", "env.kinds={straight: 1}"),
+    ("env=echelon", "env.maps=2", "curriculum=echelon_ramp"),
+    ("env=echelon_missions_small", "env.maps=2", "curriculum=missions4"),
+    ("env=textgames/kuhn",),
+    pytest.param(("env=gymnax/CartPole-v1",), marks=pytest.mark.needs("gymnax")),
+]
+
+
+def memory_of(tree):
+    """Addresses of the arrays in a tree of which any device holds a number."""
+    held = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and leaf.size)
+    return {
+        leaf.unsafe_buffer_pointer() for leaf in held if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    }
+
+
+@pytest.mark.parametrize("arguments", WORLDS, ids=lambda arguments: " ".join(arguments))
+def test_what_a_resumed_run_begins_with_is_its_own(arguments):
+    """Its state is donated: memory of the environment, its world or the curriculum would be gone with it."""
+    config = config_lib.read(command_line.compose_config(command_line.plain(arguments))[0])
+    course = config.curriculum(config.env)
+    first, later = course.init(), course.init()
+    state = RunState(**dict.fromkeys(RunState.__dataclass_fields__)).replace(policies={}, curriculum=first)
+    others = memory_of(jax.live_arrays()) - memory_of(first)
+    kept = memory_of((config.env.default_params(), config.env.world, later)) | others
+    renewed = program.renewed({}, course, state, None).curriculum
+    assert jax.tree.structure(renewed) == jax.tree.structure(later) and not memory_of(renewed) & kept
 
 
 def test_members_of_a_group_get_their_own_numbers(tmp_path):
