@@ -33,7 +33,7 @@ class Cued(probes.ObservationActionReward):
     scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(1, np.int32)))}
 
     def __init__(self):
-        """Parameters are arrays that the environment keeps, as those of tracks are: no run may consume them."""
+        """Parameters are arrays that the environment keeps, as with tracks: no run may consume them."""
         self.kept = jax.tree.map(jnp.asarray, super().default_params())
 
     def default_params(self):
