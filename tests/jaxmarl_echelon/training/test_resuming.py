@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import shutil
 import sys
 
 import jax
@@ -346,13 +347,39 @@ def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
     run(*command)
     assert len(column(folder, "losses/learning_rate")) == 1
+    alone = tmp_path / "alone"
+    shutil.copytree(checkpoints.find(folder, "latest"), alone)
     run(*command, "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
     rates = column(folder, "losses/learning_rate")
     assert len(rates) == 3 and all(rate > 0 for rate in rates[1:])
     assert "gamma: 0.5" in (folder / "config.yaml").read_text()
+    older = folder / "checkpoints" / "step_000000000032"
+    shutil.copytree(alone, older, dirs_exist_ok=True)
     capsys.readouterr()
 
     before = files(folder)
+    for path, reason in ((alone, "without its run"), (older, "has gone on to step 96")):
+        with pytest.raises(SystemExit) as caught:
+            run(f"resume={path}", "total_env_steps=128")
+        message = capsys.readouterr().err
+        assert caught.value.code == 2 and reason in message and message.count("\n") == 1
+        assert f"resume={path} as=NEW_NAME" in message and files(folder) == before
+    for path, name in ((alone, "pole"), (older, "../pole")):
+        with pytest.raises(SystemExit):
+            run(f"resume={path}", f"as={name}")
+        assert f"run_name={name}" in capsys.readouterr().err
+    # It takes the same way in a folder of its own.
+    run(f"resume={older}", "as=again", "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
+    assert files(folder) == before
+    again = folder.with_name("again")
+    assert column(again, "losses/learning_rate") == column(folder, "losses/learning_rate")
+    facts = [
+        json.loads((checkpoints.find(place, "latest") / "metadata.json").read_text())
+        for place in (again, folder)
+    ]
+    assert facts[0]["scores"] == facts[1]["scores"] and facts[0]["config"]["run_name"] == "again"
+    capsys.readouterr()
+
     damaged = checkpoints.find(folder, "latest") / checkpoints.METADATA
     for refused in ("algo.widths=[16]", "num_envs=8", "tracking=loud", "env.params.gravity=nan"):
         with pytest.raises(SystemExit) as caught:
