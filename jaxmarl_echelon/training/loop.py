@@ -12,7 +12,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import memory, references, resuming
+from jaxmarl_echelon.training import memory, record, references, resuming
 from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.devices import ALONE, Layout, describe_devices
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -209,7 +209,9 @@ class SingleRun(Runner):
         return self.record.training_score(metrics)
 
     def save(self, state, names):
-        self.record.save(state, names)
+        # A whole state is saved anyway: nothing whole is then ever newer than `latest`.
+        whole = any(not record.holds_policy_only(name) for name in names)
+        self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
 
     def references(self, state):
         key = stream_key(self.config.seed, Stream.EVALUATION)

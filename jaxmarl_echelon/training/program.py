@@ -319,18 +319,27 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
-    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical."""
+    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical.
+
+    What it begins with is copied: the state is donated, and the curriculum's first state may hold the
+    environment's own arrays.
+    """
     policies = {
-        name: state.replace(hyper=agents[name].hyper()) if adjustable(agents, name) else state
+        name: state.replace(hyper=copied(agents[name].hyper())) if adjustable(agents, name) else state
         for name, state in run.policies.items()
     }
-    fresh = curriculum.init() if course is None else course
+    fresh = copied(curriculum.init() if course is None else course)
     others = run.league
     if others is not None:
         others = jax.vmap(lambda one: renewed(agents, curriculum, one, fresh))(others)
     return run.replace(
         policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
     )
+
+
+def copied(tree: PyTree) -> PyTree:
+    """The same arrays in memory of their own."""
+    return jax.tree.map(jnp.array, tree)
 
 
 def adjustable(agents: dict[str, Agent], name: str) -> bool:

@@ -285,7 +285,7 @@ class Record:
             "environment": environment(self.program.env.spec),
             "versions": versions(),
         }
-        phases = tuple(name for name in names if name.startswith("best_eval_phase_"))
+        phases = tuple(name for name in names if holds_policy_only(name))
         whole = tuple(name for name in names if name not in phases)
         if whole:
             checkpoints.save(self.checkpoints, whole, state, facts)
@@ -307,6 +307,11 @@ class Record:
             "best": self.progress.best,
             "versions": versions(),
         }
+
+
+def holds_policy_only(name: str) -> bool:
+    """Whether the checkpoint of this name holds no whole state: the best of a single phase."""
+    return name.startswith("best_eval_phase_")
 
 
 def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:

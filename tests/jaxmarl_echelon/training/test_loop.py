@@ -8,6 +8,7 @@ import shutil
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
@@ -30,6 +31,13 @@ class Cued(probes.ObservationActionReward):
 
     horizon = 5
     scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(1, np.int32)))}
+
+    def __init__(self):
+        """Parameters are arrays that the environment keeps, as with tracks: no run may consume them."""
+        self.kept = jax.tree.map(jnp.asarray, super().default_params())
+
+    def default_params(self):
+        return self.kept
 
 
 @functools.cache
@@ -103,6 +111,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, tmp_path):
     assert (finished["status"], again["status"]) == ("finished", "finished")
     assert saved_bits(halved, config) == saved_bits(folder, config)
     assert again["best"] == finished["best"] and again["episodes"] == finished["episodes"]
+    assert jax.device_get(config.env.kept) == {"gain": 1.0, "task": 0}, "the run has consumed them"
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
         assert table(halved, name) == table(folder, name), name
 
