@@ -13,7 +13,7 @@ import numpy as np
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student
 from jaxmarl_echelon.training import references, resuming
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -25,7 +25,7 @@ from jaxmarl_echelon.training.record import (
     Record,
     by_namespace,
     environment,
-    rate_values,
+    score_values,
     versions,
 )
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -141,7 +141,7 @@ class Group(Runner):
         pooled = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:
-            pooled |= rate_values(spec, *successes(values, spec.score_column))
+            pooled |= score_values(spec, pooled_sums(self.records, spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
         return []
@@ -217,11 +217,14 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means
 
 
-def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[float, float]:
-    """Sums of scores and of counted episodes over evaluations; `column` names the mean score."""
-    numbers = [values["eval_agg/num_episodes"] for values in evaluations]
-    rates = [values[f"eval_agg/{column}"] for values in evaluations]
-    return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
+def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
+    """Sums over the episodes of the last evaluations of several runs, of the score of this column.
+
+    Runs without one are left out.
+    """
+    known = [record.progress.last_sums.get(column) for record in records]
+    found = [ScoreSums(*sums) for sums in known if sums]
+    return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
 
 
 def variant_rows(
@@ -229,9 +232,9 @@ def variant_rows(
 ) -> list[dict[str, Any]]:
     """One row per variant: the score `column` (None: the return) of its last and best evaluations.
 
-    The interval is the union of Student's t over seeds (if several) and, for scores, Wilson's over all
-    episodes: seeds that all score 0 do not make 0 certain. Seeds without a score (all episodes
-    quarantined) are left out; without any seed, all values are NaN.
+    The interval is the union of Student's t over seeds (if several) and, for scores, the one over all
+    episodes (`score_interval`): seeds that all score 0 do not make 0 certain. Seeds without a score (all
+    episodes quarantined) are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -242,9 +245,9 @@ def variant_rows(
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
         low, high = student(last) if len(last) > 1 else (last[0], last[0])
-        wins, number = successes([record.progress.last_eval for record in mine], column) if column else (0, 0)
-        if number:
-            least, most = wilson(wins, number)
+        sums = pooled_sums(mine, column)
+        if sums.number:
+            least, most = score_interval(sums)
             low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
         rows.append(
             {

@@ -17,7 +17,7 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -37,6 +37,8 @@ class Progress:
       forced: number of curriculum advances forced by patience.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
+      last_sums: `ScoreSums` of its episodes by the score's column; empty without a score, and from checkpoints
+        of older versions.
     """
 
     updates: int = 0
@@ -46,6 +48,7 @@ class Progress:
     forced: int = 0
     best: dict[str, list[float]] = field(default_factory=dict)
     last_eval: dict[str, float] = field(default_factory=dict)
+    last_sums: dict[str, list[float]] = field(default_factory=dict)
 
 
 class DivergedError(RuntimeError):
@@ -208,6 +211,7 @@ class Record:
         self.progress.seconds += seconds
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
         self.progress.last_eval = values
+        self.progress.last_sums = self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
         column = self.judged_by
@@ -220,6 +224,12 @@ class Record:
             phase = [values["eval_agg/phase_success_rate"]]
             names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
+
+    def _sums(self, result: Evaluation) -> dict[str, list[float]]:
+        """Sums of an evaluation's episodes, of the environment's score and of the one that judges this run."""
+        spec = self.program.env.spec
+        scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
+        return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
 
     def _evaluation_episodes(self, result: Evaluation) -> None:
         returns = np.asarray(result.mean_return(self.program.role))
@@ -327,7 +337,7 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
     values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
     if spec.score is not None:
         value, weight = (np.asarray(x) for x in result.scores(spec))
-        values |= score_values(spec, value[weight != 0], weight[weight != 0])
+        values |= score_values(spec, sum_scores(value, weight))
         if (code := spec.result(spec.score).by) is not None:
             labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
             values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
@@ -349,30 +359,11 @@ def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
     return {f"eval_agg/worst_decile{name}": value for name, value in {"": worst(score), **by_label}.items()}
 
 
-def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:
-    """The mean score `sum(value) / sum(weight)` with its 95 % interval, from one term per counted episode.
-
-    Wilson's interval for binary scores, else Student's t over episodes of the linearised ratio.
-    """
-    if spec.result(spec.score).kind == "rate" and set(np.unique(weight)) <= {1.0}:
-        return rate_values(spec, int(np.sum(value)), value.size)
-    number, total = value.size, float(np.sum(weight))
-    mean = float(np.sum(value)) / total if total else math.nan
-    low, high = (math.nan, math.nan) if not total else (0.0, 1.0)
-    if number > 1 and total:
-        centred = value - mean * weight
-        low, high = student((centred * number / total + mean).tolist())
-    return _interval(spec, mean, max(low, 0.0), min(high, 1.0))
-
-
-def rate_values(spec: EnvSpec, wins: float, number: float) -> dict[str, float]:
-    """The rate `wins / number` with its Wilson interval; NaN without episodes."""
-    return _interval(spec, *((wins / number, *wilson(wins, number)) if number else (math.nan,) * 3))
-
-
-def _interval(spec: EnvSpec, mean: float, low: float, high: float) -> dict[str, float]:
+def score_values(spec: EnvSpec, sums: ScoreSums) -> dict[str, float]:
+    """The mean score with its 95 % interval, see `score_interval`."""
+    low, high = score_interval(sums)
     ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
-    return {f"eval_agg/{spec.score_column}": mean} | ends
+    return {f"eval_agg/{spec.score_column}": sums.mean} | ends
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:
