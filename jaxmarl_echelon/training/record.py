@@ -226,7 +226,7 @@ class Record:
         return names
 
     def _sums(self, result: Evaluation) -> dict[str, list[float]]:
-        """Sums of an evaluation's episodes, of the environment's score and of the one that judges this run."""
+        """Sums of an evaluation's episodes: of the environment's score, and of the run's if another."""
         spec = self.program.env.spec
         scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
         return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
