@@ -37,7 +37,7 @@ class Progress:
       forced: number of curriculum advances forced by patience.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
-      last_sums: `ScoreSums` of its episodes by the score's column; empty without a score, and from checkpoints
+      last_sums: `ScoreSums` of its episodes by the score's column; empty without one, and in checkpoints
         of older versions.
     """
 

@@ -294,15 +294,13 @@ def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
     if spec.turns <= 2:
         return None
     met = finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
-    ended = statistics.ended(met, RANKED, newest=False)
-    index = jnp.nonzero(ended.finished.mask, size=min(RANKED, ended.place.size))[0]
-    games = jax.tree.map(lambda x: x[index], ended.finished)
+    games = statistics.ended(met, RANKED, newest=False).finished
     scores = spec.scores(games.results, seat.role)
     own = games.tags[SEAT][:, None] == jnp.arange(spec.turns)
     return Games(
         entries=jnp.where(own, 0, games.tags[TAG][:, None]),
         ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
-        mask=jnp.arange(index.size) < ended.number,
+        mask=games.mask,
     )
 
 
