@@ -65,6 +65,8 @@ class EnvSpec:
         once. Needs `late` and the results `score/i`, the final scores by seat.
       hidden: whether agents of one game see different things, so that evaluations sample their actions: a
         predictable policy can be exploited.
+      constant_sum: whether the scores of all agents of a game have the same sum whoever plays, so that the
+        mean over them says nothing of a policy that plays all seats.
     """
 
     name: str
@@ -77,6 +79,7 @@ class EnvSpec:
     late: bool = False
     turns: int = 0
     hidden: bool = False
+    constant_sum: bool = False
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""

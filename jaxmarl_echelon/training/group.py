@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student
-from jaxmarl_echelon.training import references, resuming
+from jaxmarl_echelon.training import references, resuming, selection
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.loop import Runner, StopSignal
@@ -193,6 +193,13 @@ class Group(Runner):
             checkpoints.forget_after(record.checkpoints, self.step)
         return state
 
+    def _variants(self):
+        rows = variant_rows(self.members, self.records, self.records[0].judged_by)
+        if not selection.evaluations_tell(self.program.env):
+            # What chose the best policies is no score.
+            rows = [row | {"best": math.nan} for row in rows]
+        return rows
+
     def summary(self, status):
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return shown | {
@@ -201,7 +208,7 @@ class Group(Runner):
             "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
-            "variants": variant_rows(self.members, self.records, self.records[0].judged_by),
+            "variants": self._variants(),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 

@@ -12,7 +12,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import memory, references, resuming
+from jaxmarl_echelon.training import memory, references, resuming, selection
 from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -114,7 +114,7 @@ class Runner:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end or to a stop request; returns the summary."""
-        for line in self.program.env.describe():
+        for line in (*self.program.env.describe(), *selection.describe(self.config)):
             self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options

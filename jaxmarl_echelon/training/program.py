@@ -410,8 +410,14 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
             policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
     pool, plays, policies = advanced_pool(collector, run, own_keys.opponents, policies, flow.finished)
-    course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
-    newest = statistics.ended(flow.finished, config.window, newest=True).finished
+    finished = judged = flow.finished
+    if collector.seat is not None:
+        finished = opponents.own_games(collector.env.spec, collector.seat, finished)
+        judged = opponents.judged_games(collector.env.spec, collector.seat, finished)
+    course, tickets = curriculum.update(
+        run.curriculum, run.tickets, axis.gather(flow.replace(finished=finished), 1)
+    )
+    newest = statistics.ended(judged, config.window, newest=True).finished
     run = run.replace(
         key=own_keys.following,
         policies=policies,
@@ -431,7 +437,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     metrics["train/quarantined"] = axis.sum(collected.quarantined)
-    rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
+    rows = statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:
         metrics |= pool_report.metrics(collector.seat.pool, pool)

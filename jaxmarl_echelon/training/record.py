@@ -18,6 +18,7 @@ from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
+from jaxmarl_echelon.training import selection
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -80,6 +81,7 @@ class Record:
         self.folder, self.tracker, self.progress = folder, tracker, progress
         self.checkpoints = folder / "checkpoints"
         self.snapshots: np.ndarray | None = None
+        self.rating: float | None = None
 
     @property
     def step(self) -> int:
@@ -115,6 +117,7 @@ class Record:
             metrics["train/episodes"] = float(self.progress.episodes)
             metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
             metrics["time/train_seconds"] = self.progress.seconds
+            self.rating = metrics.get(selection.rating_column(self.config))
             self._log(metrics | self._stage(metrics))
             self._refuse_divergence(metrics)
         return metrics
@@ -219,11 +222,17 @@ class Record:
         # The return is the first role's, as the environment's score is.
         if column == self.program.env.spec.score_column:
             score.append(values["eval_agg/avg_reward"])
-        names = self.improved("best_eval", score)
+        judge = self.improved if selection.evaluations_tell(self.program.env) else self._followed
+        names = judge("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
-            names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
+            names += judge(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
+
+    def _followed(self, name: str, score: list[float]) -> list[str]:
+        """As `improved` where the score tells nothing: by the rating; the latest where nobody is rated."""
+        del score
+        return [name] if self.rating is None else self.improved(name, [self.rating])
 
     def _sums(self, result: Evaluation) -> dict[str, list[float]]:
         """Sums of an evaluation's episodes: of the environment's score, and of the run's if another."""
@@ -258,10 +267,13 @@ class Record:
         """Names of best checkpoints to save because of training metrics.
 
         Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one.
+        stage of a curriculum ranks above any result in an earlier one. The latest where a game's score tells
+        nothing as nobody but the learner plays.
         """
-        if metrics["train/episodes"] < self.config.window:
+        if metrics["train/window_episodes"] < self.config.window:
             return []
+        if not selection.training_tells(self.config):
+            return ["best_training"]
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:

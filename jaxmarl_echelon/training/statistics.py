@@ -98,7 +98,7 @@ def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Averages over the ring, as `train/...` scalars; NaN while it is empty.
+    """Averages over the ring, as `train/...` scalars; NaN while it is empty. Also how many episodes it has.
 
     Returns are averaged over episodes with at least one present agent of the role; weighted results are
     ratios of sums. Results that are reported by the labels of a code have a scalar for each.
@@ -113,7 +113,10 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
         return results_lib.average(result, total, weight)
 
-    metrics = {"train/episode_length": mean(ring["length"])}
+    metrics = {
+        "train/episode_length": mean(ring["length"]),
+        "train/window_episodes": jnp.minimum(recent.count, filled.size),
+    }
     for role in learners:
         name = "train/return" if len(learners) == 1 else f"train/return/{role}"
         metrics[name] = mean(ring[f"return/{role}"])

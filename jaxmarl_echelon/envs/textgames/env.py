@@ -92,6 +92,8 @@ class TextGame(Environment):
             late=True,
             turns=rules.seats,
             hidden=rules.hidden,
+            # Points are by rank.
+            constant_sum=True,
         )
         self.viewer = GameViewer(rules)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from algos import axis
 from algos.types import Agent
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.selfplay import pool as pool_lib
@@ -284,6 +285,32 @@ def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     """A role's own score `[...]` of episodes, the mean over its agents; None where it has none."""
     score = spec.scores(finished.results, role)
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
+
+
+def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+    """The episodes as those of the learner: of a turn game against an opponent only its own seat is reported.
+
+    Where it plays all seats, all of them are its own, and the tag of its seat is -1.
+    """
+    if not spec.turns:
+        return finished
+    against = finished.tags[TAG] > 0
+    place = jnp.where(against, finished.tags[SEAT], results_lib.NONE)
+    own = ~against[..., None] | (place[..., None] == jnp.arange(spec.turns))
+    return finished.replace(
+        present={role: there & own for role, there in finished.present.items()},
+        tags=finished.tags | {SEAT: place},
+    )
+
+
+def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+    """The episodes that tell how good the learner is: those of turn games against opponents, if it has any.
+
+    Whoever plays all seats of a game wins and loses it.
+    """
+    if not spec.turns or not seat.pool.rivals:
+        return finished
+    return finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
 
 
 def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:

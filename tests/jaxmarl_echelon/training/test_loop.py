@@ -228,7 +228,7 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 
     def score(stage, success):
         kept.progress.stage = stage
-        return kept.training_score({"train/episodes": 1000.0, "train/success_rate": success})
+        return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
 
     assert score(0, 1.0) == ["best_training"]
     assert score(1, 0.25) == ["best_training"]
