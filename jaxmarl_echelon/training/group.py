@@ -113,7 +113,7 @@ class Group(Runner):
         )
 
     def reports(self, reports, seconds):
-        results, updates = [], self.progress.updates + self.config.updates_per_chunk
+        results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
             try:
                 results.append(record.reports(take(reports, index, 1), seconds))
@@ -121,10 +121,11 @@ class Group(Runner):
                 if record.folder.name not in self.diverged:
                     self.tracker.event(self.step, f"{record.folder.name}: {error}")
                 self.diverged.add(record.folder.name)
+                reason = str(error)
                 record.progress.updates = updates
                 results.append({})
         if len(self.diverged) == len(self.members):
-            raise DivergedError("every run of the group has diverged")
+            raise DivergedError(f"every run of the group has diverged; {reason}")
         values = mean_values(results)
         if "time/steps_per_second" in values:
             values["time/steps_per_second"] *= len(self.records)

@@ -254,7 +254,8 @@ def train(
       the run's summary, as written to `summary.json`.
 
     Raises:
-      DivergedError: if a learner's loss is not finite; the last checkpoint stays.
+      DivergedError: if a learner's loss is not finite, or all environments are quarantined for good; the last
+        checkpoint stays.
       CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.metadata(resume) if resume else {}

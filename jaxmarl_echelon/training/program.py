@@ -436,7 +436,8 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    metrics["train/quarantined"] = axis.sum(collected.quarantined)
+    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
+    metrics["train/quarantined"], metrics["train/quarantined_environments"] = axis.sum(sick)
     rows = statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:

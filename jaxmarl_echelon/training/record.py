@@ -52,8 +52,12 @@ class Progress:
     last_sums: dict[str, list[float]] = field(default_factory=dict)
 
 
+# Decisions of every environment, in at least two updates, without a sound episode, before a run stops.
+SICK_DECISIONS = 64
+
+
 class DivergedError(RuntimeError):
-    """A learner's loss is not finite."""
+    """A learner's loss is not finite, or no environment gives finite values."""
 
 
 class Record:
@@ -82,6 +86,7 @@ class Record:
         self.checkpoints = folder / "checkpoints"
         self.snapshots: np.ndarray | None = None
         self.rating: float | None = None
+        self.sick = 0
 
     @property
     def step(self) -> int:
@@ -104,7 +109,7 @@ class Record:
         """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
 
         Raises:
-          DivergedError: if a loss is not finite.
+          DivergedError: if a loss is not finite, or no environment gives finite values any more.
         """
         self.progress.seconds += seconds
         chunk = self.config.updates_per_chunk
@@ -120,6 +125,7 @@ class Record:
             self.rating = metrics.get(selection.rating_column(self.config))
             self._log(metrics | self._stage(metrics))
             self._refuse_divergence(metrics)
+            self._refuse_quarantine(metrics, int(reports.episodes["number"][index]))
         return metrics
 
     def _log(self, values: dict[str, float | str]) -> None:
@@ -149,10 +155,26 @@ class Record:
             if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
                 continue
             if not math.isfinite(metrics[name]):
-                raise DivergedError(
-                    f"{name} is not finite after {self.step} steps; last good checkpoint: "
-                    f"{self.checkpoints / 'latest'}"
-                )
+                raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
+
+    def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:
+        """Stops a run all of whose environments are quarantined again and again, before any episode ends."""
+        everywhere = metrics["train/quarantined_environments"] == self.config.num_envs
+        self.sick = self.sick + 1 if everywhere and not ended else 0
+        if self.sick < 2 or self.sick * self.config.horizon < SICK_DECISIONS:
+            return
+        number, last = self.config.num_envs, f"in each of the last {self.sick} updates"
+        raise DivergedError(
+            f"all {number} environments are quarantined after {self.step} steps: {last} every one had values "
+            f"that are not finite, and no episode ended; {self._last_good()}"
+        )
+
+    def _last_good(self) -> str:
+        """Which checkpoint there is to go on from, for messages."""
+        for name in ("latest", "best_eval"):
+            if (self.checkpoints / name).exists():
+                return f"last good checkpoint: {self.checkpoints / name}"
+        return "there is no checkpoint yet"
 
     def _episodes(self, table: dict[str, np.ndarray]) -> None:
         number = int(table.pop("number"))
