@@ -215,10 +215,10 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of finite numbers, by the names in the first non-empty result."""
+    """Means of finite numbers over the members that report them, by name; in each member's order."""
     found = [result for result in results if result]
     means = {}
-    for name in found[0] if found else ():
+    for name in dict.fromkeys(name for result in found for name in result):
         values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
         if values:
             means[name] = float(np.mean(values))

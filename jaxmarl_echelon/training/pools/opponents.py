@@ -338,6 +338,9 @@ def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     Games that mirror are not counted.
     """
     outcome = results(spec, seat, finished)
-    cell = jnp.where(finished.mask & (finished.tags[TAG] > 0), finished.tags[TAG] * 3 + outcome, -1).ravel()
-    cells = jnp.sum(cell[:, None] == jnp.arange(3 * seat.pool.settings.entries), axis=0, dtype=jnp.int32)
+    number = 3 * seat.pool.settings.entries
+    rated = finished.mask & (finished.tags[TAG] > 0)
+    cell = jnp.where(rated, finished.tags[TAG] * 3 + outcome, number).ravel()
+    # Whole numbers add up to the same in any order.
+    cells = jnp.zeros(number, jnp.int32).at[cell].add(1, mode="drop")
     return axis.sum(cells).reshape(-1, 3)
