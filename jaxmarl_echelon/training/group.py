@@ -309,7 +309,8 @@ def train_group(
     group = Group(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
-    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step))
+    tells = selection.evaluations_tell(program.env)
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells))
     try:
         for record in records:
             record.open(resumed=resume is not None)

@@ -102,6 +102,7 @@ class Record:
                 total_steps=self.config.updates * self.program.steps_per_update,
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
+                score_tells=selection.evaluations_tell(self.program.env),
             )
         )
 
