@@ -67,6 +67,8 @@ class EnvSpec:
         predictable policy can be exploited.
       stakes: the most that a seat of a game in turns can win or lose, if games are played for more or less
         (chips, margins): a score s then says that (2 s - 1) times as much was won. 0: it says who has won.
+      constant_sum: whether the scores of all agents of a game have the same sum whoever plays, so that the
+        mean over them says nothing of a policy that plays all seats.
     """
 
     name: str
@@ -80,6 +82,7 @@ class EnvSpec:
     turns: int = 0
     hidden: bool = False
     stakes: float = 0.0
+    constant_sum: bool = False
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""

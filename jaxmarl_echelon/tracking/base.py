@@ -33,6 +33,7 @@ class RunInfo:
       total_steps: total environment steps of the run.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
+      score_tells: whether the score of evaluations can tell policies apart, so that one is the best.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class RunInfo:
     total_steps: int
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
+    score_tells: bool = True
 
     @property
     def title(self) -> tuple[str, ...]:

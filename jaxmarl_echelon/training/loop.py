@@ -12,7 +12,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import memory, record, references, resuming
+from jaxmarl_echelon.training import memory, record, references, resuming, selection
 from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.devices import ALONE, Layout, describe_devices
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -114,7 +114,7 @@ class Runner:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end or to a stop request; returns the summary."""
-        for line in self.program.env.describe():
+        for line in (*self.program.env.describe(), *selection.describe(self.config)):
             self.tracker.event(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
@@ -256,7 +256,8 @@ def train(
       the run's summary, as written to `summary.json`.
 
     Raises:
-      DivergedError: if a learner's loss is not finite; the last checkpoint stays.
+      DivergedError: if a learner's loss is not finite, or all environments are quarantined for good; the last
+        checkpoint stays.
       CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.metadata(resume) if resume else {}

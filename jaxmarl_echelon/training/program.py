@@ -28,7 +28,7 @@ from jaxmarl_echelon.training.agents import (
     make_seat,
 )
 from jaxmarl_echelon.training.collector import Collected, Collector
-from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.keys import Stream, split_initial, split_update, stream_key
 from jaxmarl_echelon.training.pools import leagues, opponents, turn_games
 from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.shards import Shards
@@ -360,8 +360,8 @@ def initial_state(
 
     `course` is the curriculum's state, None for its own; `member` the number of a league's learner.
     """
-    key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
-    learner_keys = jax.random.split(key_learners, len(collector.agents))
+    keys = split_initial(key)
+    learner_keys = jax.random.split(keys.learners, len(collector.agents))
     learners = {
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
@@ -374,15 +374,15 @@ def initial_state(
             origin = origin.replace(hyper={})
         membership = None if member is None else Membership(member, origin, jnp.int32(0))
         pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
-        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership, pinned)
+        pool = pool_lib.init(seat.pool, keys.opponents, policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
-    episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
+    episodes = episodes_lib.start(collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number)
     limit = collector.env.spec.episode_limit
-    stagger = axis.own(jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1))
+    stagger = axis.own(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
-        key=key_run,
+        key=keys.run,
         policies=learners | jax.tree.map(jnp.asarray, others),
         memories={role: c.init(number) for role, c in collector.controllers.items()},
         reset=jnp.ones(number, bool),
@@ -406,23 +406,29 @@ def initial_state(
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
-    key, key_rollout, key_learn = jax.random.split(run.key, 3)
+    own_keys = split_update(run.key)
     collect = rollout.collect
     if turns.drives(collector):
         collect = turns.collect if collector.seat is None else turn_games.collect
-    run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
+    run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     credit, rollouts = credited(collector, run, collected)
-    keys = jax.random.split(key_learn, len(collector.agents))
+    keys = jax.random.split(own_keys.learning, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
-    pool, plays, policies = advanced_pool(collector, run, policies, flow.finished)
-    course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
-    newest = statistics.ended(flow.finished, config.window, newest=True).finished
+    pool, plays, policies = advanced_pool(collector, run, own_keys.opponents, policies, flow.finished)
+    finished = judged = flow.finished
+    if collector.seat is not None:
+        finished = opponents.own_games(collector.env.spec, collector.seat, finished)
+        judged = opponents.judged_games(collector.env.spec, collector.seat, finished)
+    course, tickets = curriculum.update(
+        run.curriculum, run.tickets, axis.gather(flow.replace(finished=finished), 1)
+    )
+    newest = statistics.ended(judged, config.window, newest=True).finished
     run = run.replace(
-        key=key,
+        key=own_keys.following,
         policies=policies,
         curriculum=course,
         tickets=tickets,
@@ -439,8 +445,9 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    metrics["train/quarantined"] = axis.sum(collected.quarantined)
-    rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
+    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
+    metrics["train/quarantined"], metrics["train/quarantined_environments"] = axis.sum(sick)
+    rows = statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:
         metrics |= pool_report.metrics(collector.seat.pool, pool)
@@ -460,7 +467,7 @@ def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, di
 
 
 def advanced_pool(
-    collector, run: RunState, policies: dict[str, PyTree], finished: Finished
+    collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
 ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
     """The pool after a rollout's games and the learners' updates, and the moves; None without one.
 
@@ -475,7 +482,6 @@ def advanced_pool(
         before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
     counts = opponents.count(collector.env.spec, seat, finished)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
-    key = jax.random.fold_in(run.key, run.updates)
     games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, finished)
     points = opponents.points(collector.env.spec, seat, finished)
     given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points

@@ -187,7 +187,7 @@ def collect(
         if run.plays is not None:
             run = run.replace(plays=noted(role, run.plays, now, action, flow))
         run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
-        return run, (record, told, flow, jnp.sum(transition.quarantined))
+        return run, (record, told, flow, transition.quarantined)
 
     def cut(last):
         return None if last is None else broken_off & last
@@ -209,7 +209,7 @@ def collect(
     seat = record.pop("seat", None)
     rollout = finished_rollout(record, paid, carries)
     stories = {name: Story(seat, paid.ended, paid.score) for name in collector.credits}
-    return run, Collected({role.name: rollout}, {}, flow, jnp.sum(quarantined), stories)
+    return run, Collected({role.name: rollout}, {}, flow, quarantined, stories)
 
 
 def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:

@@ -133,9 +133,9 @@ def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarra
 
     def act(key, state, memories, view, reset):
         environments, action, remembered = reset.shape[0], None, []
+        keys = jax.random.split(key, len(players))
         for number, (one, memory) in enumerate(zip(players, memories, strict=True)):
-            mine = rows(number, environments)
-            own_key = jax.random.fold_in(key, number) if number else key
+            mine, own_key = rows(number, environments), keys[number]
             kept, reply, _ = one.act(own_key, state, take(memory, mine), take(view, mine), reset[mine])
             if action is None:
                 action = jnp.zeros((environments, *reply.shape[1:]), reply.dtype)

@@ -88,6 +88,28 @@ def games_of(report) -> dict[str, np.ndarray]:
     return {name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"}
 
 
+def test_training_reports_the_learners_own_seat_against_its_own_opponents(run):
+    """In the table of games and in the rolling values; the mean of both seats is a half whoever plays."""
+    points, lengths = [], []
+    for report in run.reports:
+        table = games_of(report)
+        met, seat = table["opponent"] > 0, table["seat"]
+        scores = np.stack([table["score/0"], table["score/1"]], axis=-1)
+        own = np.take_along_axis(scores, np.maximum(seat, 0)[:, None], axis=-1)[:, 0]
+        np.testing.assert_array_equal(table["return/player"], np.where(met, own, 0.0))
+        np.testing.assert_array_equal(table["points"], np.where(met, 0.5 + 0.5 * own, 0.5))
+        np.testing.assert_array_equal(table["win"][met], own[met] > 0)
+        assert (seat[~met] == -1).all() and (seat[met] >= 0).all()
+        points += table["points"][met].tolist()
+        lengths += table["length"][met].tolist()
+        found = report.metrics
+        np.testing.assert_allclose(found["train/points_rate"], np.mean(points), rtol=1e-5)
+        np.testing.assert_allclose(found["train/return"], 2 * np.mean(points) - 1, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found["train/episode_length"], np.mean(lengths), rtol=1e-5)
+        assert int(found["train/window_episodes"]) == len(points) < 256
+    assert abs(np.mean(points) - 0.5) > 0.02
+
+
 def test_games_are_counted_by_the_learners_seat(run):
     _, states, reports, _ = run
     total = 0

@@ -223,3 +223,9 @@ def test_what_does_not_fit_is_named_in_one_line(override, message):
     with pytest.raises(ValueError) as caught:
         variants.members(config, choices)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_means_are_of_whatever_any_member_reports():
+    """An evaluation's groups that did not occur in the first member occurred in another."""
+    results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": float("nan")}]
+    assert group.mean_values(results) == {"score": 0.75, "task/hill": 0.25}

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +192,37 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
     assert found["step"] == 0
 
 
+@pytest.mark.parametrize("ended,stops", [(0, True), (1, False)])
+def test_a_run_whose_environments_are_all_quarantined_stops(tmp_path, monkeypatch, ended, stops):
+    """Again and again, without an episode that ends; the message names what checkpoint there is."""
+
+    def quarantined(*given):
+        compiled = ONCE.compile(*given)
+
+        def chunk(state):
+            state, reports = compiled.chunk(state)
+            every = {"train/quarantined_environments": np.array([configure().num_envs])}
+            number = {"number": np.array([ended])}
+            changed = {"metrics": reports.metrics | every, "episodes": reports.episodes | number}
+            return state, reports._replace(**changed)
+
+        return compiled._replace(chunk=chunk)
+
+    monkeypatch.setattr(loop, "compile_program", quarantined)
+    monkeypatch.setattr(record, "SICK_DECISIONS", 3 * configure().horizon, raising=False)
+    if not stops:
+        assert run(tmp_path / "run", configure())["status"] == "finished"
+        return
+    with pytest.raises(loop.DivergedError) as stopped:
+        run(tmp_path / "run", configure())
+    text, steps = str(stopped.value), 3 * configure().steps_per_update
+    assert text.startswith(
+        f"all 8 environments are quarantined after {steps} steps: in each of the last 3 upd"
+    )
+    assert f"last good checkpoint: {tmp_path / 'run' / 'checkpoints'}" in text
+    assert checkpoints.metadata(Path(text.rpartition(": ")[2]))["step"] < steps
+
+
 class Told(Cued):
     """A probe with something to say about itself, and with a reference script."""
 
@@ -237,7 +269,7 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 
     def score(stage, success):
         kept.progress.stage = stage
-        return kept.training_score({"train/episodes": 1000.0, "train/success_rate": success})
+        return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
 
     assert score(0, 1.0) == ["best_training"]
     assert score(1, 0.25) == ["best_training"]
