@@ -158,17 +158,20 @@ def make_pooled(
     """The controller of the role that a pool plays in training."""
     seat = make_seat(config, agents, frozen)
     role, greedy = env.spec.role(seat.role), config.pool.greedy
-    fixed = {}
+    asked, fixed = role_of_seat(env, role), {}
     for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
         if state is not None:
-            # In turn games it is asked for one seat at a time.
-            acting = replace(role, size=1) if env.spec.turns else role
-            fixed[number] = controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy)
+            fixed[number] = controllers_lib.learner(frozen[state].agent, asked, state, greedy=greedy)
         elif number not in seat.pool.pinned:
             policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
             fixed[number] = controllers_lib.script(policy)
     make = turn_games.pooled if env.spec.turns else pooled
     return make(seat, agents[seat.owner], role, fixed)
+
+
+def role_of_seat(env: Environment, role: Role) -> Role:
+    """The role as a controller is asked to play it: in turn games one seat at a time."""
+    return replace(role, size=1) if env.spec.turns else role
 
 
 def assessed_by(config: RunConfig, role: str) -> str:
@@ -251,7 +254,9 @@ def make_controllers(
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
             modes = greedy and not env.spec.hidden
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=modes)
+            result[role.name] = controllers_lib.learner(
+                acting[policy], role_of_seat(env, role), policy, greedy=modes
+            )
         else:
             policy = controllers_lib.find_script(env, role.name, name)
             result[role.name] = controllers_lib.script(policy)

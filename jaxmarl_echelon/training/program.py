@@ -375,7 +375,7 @@ def initial_state(
     return RunState(
         key=key_run,
         policies=learners | jax.tree.map(jnp.asarray, others),
-        memories={role: c.init(number) for role, c in collector.controllers.items()},
+        memories=begin_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
         # Turn games end at their own times, and a part of one must not be broken off.
@@ -393,6 +393,14 @@ def initial_state(
         }
         or None,
     )
+
+
+def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
+    """Controllers' memories before the first decision, by role name; in turn games of all seats."""
+    if collector.env.spec.turns and collector.seat is None:
+        ((role, one),) = collector.controllers.items()
+        return {role: turns.begin_memories(one, num_envs, collector.env.spec.turns)}
+    return {role: one.init(num_envs) for role, one in collector.controllers.items()}
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:

@@ -18,11 +18,14 @@ class View(NamedTuple):
       env: environment states.
       params: environment parameters of the running episodes.
       time: time steps with the observations to act on.
+      seat: `[E]` int32 in turn games, where `time` shows only the seat that is due, as the only agent of its
+        role; None where all agents decide at once.
     """
 
     env: PyTree
     params: PyTree
     time: TimeStep
+    seat: jax.Array | None = None
 
 
 @struct.dataclass

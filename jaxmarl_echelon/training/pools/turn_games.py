@@ -19,9 +19,10 @@ from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import turns
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller
+from jaxmarl_echelon.training.play import Due, repeat_for_seats
 from jaxmarl_echelon.training.pools import opponents
 from jaxmarl_echelon.training.pools.opponents import Seat, Seated
-from jaxmarl_echelon.training.turns import Due, Table
+from jaxmarl_echelon.training.turns import Table
 from jaxmarl_echelon.training.types import RunState, View
 
 PyTree = Any
@@ -64,7 +65,7 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
 
     def init(num_envs):
         def begin(one):
-            return _of_phases(one.init(num_envs), phases)
+            return repeat_for_seats(one.init(num_envs), phases)
 
         return Seated(own.init(num_envs), (), opponents.memories_of(fixed, seat, begin))
 
@@ -99,11 +100,6 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
         mine = slots == seat.pool.settings.first_fixed + number
         memory = take(_slice_own(memories[number], phase), theirs)
         kept, reply, _ = one.act(keys[number], state.fixed[number], memory, view, reset)
-        # Scripts decide for all seats.
-        if reply.shape[1] > 1:
-            reply = jnp.take_along_axis(
-                reply, due.seat[theirs].reshape((-1,) + (1,) * (reply.ndim - 1)), axis=1
-            )
         before = action[theirs]
         chosen = jnp.where(
             mine.reshape(mine.shape + (1,) * (reply.ndim - 1)), reply.astype(before.dtype), before
@@ -182,11 +178,6 @@ def _slice(tree: PyTree, phase: jax.Array) -> PyTree:
 
 def _write(tree: PyTree, part: PyTree, phase: jax.Array) -> PyTree:
     return jax.tree.map(lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), tree, part)
-
-
-def _of_phases(memory: PyTree, phases: int) -> PyTree:
-    """Memories `[E, N, ...]` of an opponent, one for each phase agent."""
-    return jax.tree.map(lambda x: jnp.repeat(x[:, None], phases, axis=1), memory)
 
 
 def _slice_own(tree: PyTree, phase: jax.Array) -> PyTree:
