@@ -12,12 +12,14 @@ from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.textgames import exploitability
+from jaxmarl_echelon.envs.textgames.env import ROLE
 from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
 from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import opponents, turn_games
 from jaxmarl_echelon.training.program import make_program
@@ -194,6 +196,29 @@ def test_a_learner_with_three_seats_is_rated():
     old = np.asarray(after.pool.iteration == before.iteration)
     assert number > 10 and np.abs(expected - before.rating).max() > 1.0
     np.testing.assert_allclose(np.asarray(after.pool.rating)[old], expected[old], atol=1e-3)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_frozen_policy_lies_where_it_lay_in_training(own):
+    """Training is tuned for small minibatches, readers of its checkpoints are not."""
+    algo = PPOConfig(horizon=8, widths=(64, 64))
+    config = configured(algo=algo, pool=replace(POOL, fixed=("frozen:RUN",)))
+    theirs = agents_lib.make_learner(
+        config if own else configured(algo=replace(algo, activation="relu")), ROLE
+    )
+    state = jax.eval_shape(lambda key: theirs.policy_state(theirs.init(key)), jax.random.key(0))
+    frozen = {agents_lib.fixed_name(0): agents_lib.FrozenPolicy(theirs, state)}
+    plain, tuned = (agents_lib.make_agents(config, tuned=tuned) for tuned in (False, True))
+    assert tuned[ROLE].compiler_options
+    found = [agents_lib.make_seat(config, agents, frozen) for agents in (plain, tuned)]
+    assert [seat.pool.pinned for seat in found] == [(0,) if own else ()] * 2
+
+
+def test_learners_on_segments_meet_a_pool():
+    """Where a part of the environments mirrors, columns are no multiple of the environments."""
+    algo = PPOConfig(horizon=8, sampling="sequential", core={"kind": "gru", "width": 8})
+    plan = config_lib.plans(configured(algo=algo))[ROLE]
+    assert (plan.environments, plan.agents, plan.minibatch_segments) == (16, 24, 3)
 
 
 def test_wrong_pools_of_turn_games():
