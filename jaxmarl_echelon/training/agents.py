@@ -103,8 +103,8 @@ def make_seat(
     """The role that a pool plays; None without one.
 
     Frozen policies that act as the learner of the bank does, but for their parameters, lie in the bank. Both
-    are compared as they are when they only act: a learner that is tuned for training computes the same by other
-    operations, and the bank must hold the same policies in a run and in readers of its checkpoints.
+    are compared as they only act: a learner that is tuned for training computes the same by other operations,
+    and the bank must hold the same policies in a run and in readers of its checkpoints.
     """
     if (role := config.pooled) is None:
         return None

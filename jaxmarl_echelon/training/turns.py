@@ -72,6 +72,9 @@ class Table(NamedTuple):
       carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
       cut: `[E]` bool; games broken off after the last ply, as their opponents change. None for none.
       tagged: `(flow, phase, length [E]) -> flow`, with further tags; None for none.
+      waits: `(run, phase) -> [E]` bool; games that do not begin with this ply, which passes by itself as a
+        forced one does. None for none.
+      after: `(run, flow, phase, length [E]) -> run`, after every ply; None for nothing.
     """
 
     act: Callable
@@ -79,6 +82,8 @@ class Table(NamedTuple):
     carry: Callable
     cut: jax.Array | None = None
     tagged: Callable | None = None
+    waits: Callable | None = None
+    after: Callable | None = None
 
 
 def drives(collector: Collector) -> bool:
@@ -107,6 +112,13 @@ def mirror(collector: Collector) -> Table:
 def begin_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
     """A learner's memories `[E, N, ...]`, one for each phase agent."""
     return jax.tree.map(lambda x: jnp.repeat(x, seats, axis=1), controller.init(num_envs))
+
+
+def pass_by(now: Due, held: jax.Array) -> Due:
+    """The same with nobody alive in the environments `held [E]`, whose ply is not of their next game yet."""
+    time = now.view.time
+    alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
+    return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
 
 
 def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
@@ -146,18 +158,25 @@ def collect(
         key_act, key_env = jax.random.split(step_key)
         length = run.episodes.running.tree.sums.length
         now = show_due_seat(View(run.episodes.env, run.episodes.params, run.episodes.time), length, turns)
+        held = None if table.waits is None else table.waits(run, phase)
+        now = now if held is None else pass_by(now, held)
         memories, action, record = table.act(key_act, run, now, phase)
         actions = {role.name: for_all_seats(action, turns)}
         episodes, transition = episodes_lib.step(
-            collector.env, key_env, run.episodes, actions, draw, cut=cut(last)
+            collector.env, key_env, run.episodes, actions, draw, cut=cut(last), held=held
         )
         told = tell(spec, transition, length, phase, scored=bool(collector.credits))
         flow = flow_of(run, transition)
+        begins_later = transition.reset_next
+        if held is not None:
+            flow, begins_later = flow.replace(begins=flow.begins & ~held), begins_later | held
         if table.tagged is not None:
             flow = table.tagged(flow, phase, length)
+        if table.after is not None:
+            run = table.after(run, flow, phase, length)
         if run.plays is not None:
             run = run.replace(plays=noted(role, run.plays, now, action, flow))
-        run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
+        run = run.replace(episodes=episodes, memories=memories, reset=begins_later)
         return run, (record, told, flow, jnp.sum(transition.quarantined))
 
     def cut(last):

@@ -2,8 +2,8 @@
 
 The rows of each group are cut into N classes. In class c the learner is phase agent c, and the group's
 opponent plays all others; so in every ply the learner decides in the rows of one class and opponents in those
-of the others, and seats mix evenly. Where a shard mirrors the learner plays all phase agents.
-Source: spec/selfplay.md 1.2.
+of the others. Games begin so that the learner has every seat equally often (`rounds`). Where a shard mirrors
+the learner plays all phase agents, and games begin at once.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from jaxmarl_echelon.training import turns
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.play import Due, repeat_for_seats
-from jaxmarl_echelon.training.pools import opponents
+from jaxmarl_echelon.training.pools import opponents, rounds
 from jaxmarl_echelon.training.pools.opponents import Seat, Seated
 from jaxmarl_echelon.training.turns import Table
 from jaxmarl_echelon.training.types import RunState, View
@@ -121,6 +121,8 @@ def table(collector: Collector, run: RunState) -> Table:
     agent, controller = collector.agents[role.name], collector.controllers[role.name]
     phases = collector.env.spec.turns
     rows = seat_rows(seat, number, phases)
+    classes, changes = jnp.asarray(rows.classes), seat.changes(run.pool, number)
+    plies = collector.horizon * phases
     met = opponents.opponents(seat, agent, run.pool, run.policies)
     entries = seat.entries(run.pool, number)
 
@@ -141,11 +143,21 @@ def table(collector: Collector, run: RunState) -> Table:
         return jax.tree.map(columns, memories[role.name].mirror)
 
     def tagged(flow, phase, length):
-        # The learner's seat in the game that may end with this ply.
-        place = (jnp.asarray(rows.classes) - phase + length) % phases
+        place = rounds.seat_of(classes, phase, length, phases)
         return opponents.tagged(flow, {opponents.TAG: entries, opponents.SEAT: place})
 
-    return Table(act, pick, carry, seat.changes(run.pool, number), tagged)
+    def waits(run, phase):
+        length = run.episodes.running.tree.sums.length
+        place = rounds.seat_of(classes, phase, length, phases)
+        return (classes >= 0) & (length == 0) & rounds.had_already(run.had, place)
+
+    def after(run, flow, phase, length):
+        place = rounds.seat_of(classes, phase, length, phases)
+        # What a change of opponents cuts is played again from that seat, unless it does not fit a rollout.
+        over = flow.finished.mask | (flow.over & (length + 1 >= plies))
+        return run.replace(had=rounds.counted(run.had, place, over))
+
+    return Table(act, pick, carry, changes, tagged, waits, after)
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw):
