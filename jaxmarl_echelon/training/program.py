@@ -29,7 +29,7 @@ from jaxmarl_echelon.training.agents import (
 )
 from jaxmarl_echelon.training.collector import Collected, Collector
 from jaxmarl_echelon.training.keys import Stream, split_initial, split_update, stream_key
-from jaxmarl_echelon.training.pools import leagues, opponents, turn_games
+from jaxmarl_echelon.training.pools import leagues, opponents, rounds, turn_games
 from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.transitions import no_pending
@@ -300,6 +300,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         pending=None,
         pool=None,
         plays=None,
+        had=None,
         credit=None,
         league=None,
     )
@@ -312,7 +313,7 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
         name: agents[name].local(state) if name in agents else marks.policies[name]
         for name, state in run.policies.items()
     }
-    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays")
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had")
     mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
     credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
     return marks.replace(policies=policies, credit=credit, **mine)
@@ -384,7 +385,7 @@ def initial_state(
     return RunState(
         key=keys.run,
         policies=learners | jax.tree.map(jnp.asarray, others),
-        memories={role: c.init(number) for role, c in collector.controllers.items()},
+        memories=begin_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
         # Turn games end at their own times, and a part of one must not be broken off.
@@ -396,12 +397,26 @@ def initial_state(
         updates=jnp.int32(0),
         pool=pool,
         plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
+        had=rounds.begin(number, collector.env.spec.turns) if alternates(collector) else None,
         credit={
             role: one.init(config.columns(role) * config.policies(role) // axis.size())
             for role, one in collector.credits.items()
         }
         or None,
     )
+
+
+def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
+    """Controllers' memories before the first decision, by role name; in turn games of all seats."""
+    if collector.env.spec.turns and collector.seat is None:
+        ((role, one),) = collector.controllers.items()
+        return {role: turns.begin_memories(one, num_envs, collector.env.spec.turns)}
+    return {role: one.init(num_envs) for role, one in collector.controllers.items()}
+
+
+def alternates(collector: Collector) -> bool:
+    """Whether a learner has one seat of each game, and every seat in turn."""
+    return collector.seat is not None and collector.env.spec.turns > 0
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
@@ -480,10 +495,13 @@ def advanced_pool(
     if plays is not None:
         moves = diversity.number_of(collector.env.spec.roles[0].action)
         before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
-    counts = opponents.count(collector.env.spec, seat, finished)
+    rated = finished
+    if alternates(collector):
+        rated = rounds.balanced(finished, seat.pool.settings.entries, collector.env.spec.turns)
+    counts = opponents.count(collector.env.spec, seat, rated)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
-    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, finished)
-    points = opponents.points(collector.env.spec, seat, finished)
+    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, rated)
+    points = opponents.points(collector.env.spec, seat, rated)
     given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
     if before.league is not None:
         after, anew = league_pool.after_update(*given)

@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Pairs, RatingSystem
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
+from jaxmarl_echelon.training.agents import role_of_seat
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, lead
 from jaxmarl_echelon.training.pools.turn_games import put, take
@@ -63,9 +64,10 @@ def play_all(
     env = program.env if world is None else program.env.with_world(world.env)
     number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
     first, second = (x.ravel() for x in np.indices((number, number)))
+    roles = {one.name: role_of_seat(env, one) for one in env.spec.roles}
     players = [
         seated(
-            banked(sides.agent, env.spec.role(role), take(policies, who[who < number - len(scripts)])),
+            banked(sides.agent, roles[role], take(policies, who[who < number - len(scripts)])),
             [
                 controllers_lib.script(controllers_lib.find_script(env, role, name, "--scripts"))
                 for name in scripts
