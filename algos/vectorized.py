@@ -65,6 +65,7 @@ def per_agent(agent: Agent, number: int) -> Agent:
         update=update,
         policy_state=jax.vmap(agent.policy_state),
         teach=None if agent.teach is None else teach,
+        gamma=None if agent.gamma is None else jax.vmap(agent.gamma),
         hyper=None if agent.hyper is None else hyper,
     )
 
