@@ -236,6 +236,8 @@ class Agent(NamedTuple):
         after every decision, and the metric `gradient_steps` counts the steps that followed.
       policy_state: `(state) -> state` without all but what is kept of a policy, for `act` and `greedy`: no
         replay, no optimiser. It computes nothing, so that the parts can be read from a checkpoint alone.
+      acting_state: `(state) -> state` like `policy_state`, of the policy that acts in rollouts, where that of
+        evaluations is another (a mean of policies); None where it is the same one.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
       gamma: `(state) -> scalar`, the discount per step; None for those that learn from rollouts.
@@ -259,6 +261,7 @@ class Agent(NamedTuple):
     update: Callable
     learns: str = "rollout"
     policy_state: Callable = lambda state: state
+    acting_state: Callable | None = None
     teach: Callable | None = None
     gamma: Callable | None = None
     compiler_options: Mapping[str, str] = {}
@@ -267,3 +270,7 @@ class Agent(NamedTuple):
     init_with: Callable | None = None
     asymmetric: bool = False
     local: Callable = shared_only
+
+    def rollout_policy(self, state: PyTree) -> PyTree:
+        """The part of a state that acts in rollouts, with the structure of `policy_state`."""
+        return self.policy_state(state) if self.acting_state is None else self.acting_state(state)

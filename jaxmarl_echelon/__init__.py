@@ -4,10 +4,13 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from jaxmarl_echelon.collection import collect_rarely, is_command
+from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
     from jaxmarl_echelon.api import make, make_train, read_config
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
+
+require_own_packages()
 
 # Before the commands' own imports, which make many objects.
 if is_command():

@@ -47,30 +47,40 @@ def make(
     return _read(config, choices).env
 
 
-def read_config(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
+def read_config(
+    *overrides: str, env: Environment | None = None, config_dir: str | Path | None = None
+) -> RunConfig:
     """The configuration of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
       *overrides: `KEY=VALUE`, as on the command line.
+      env: an environment of `make` or of a class of your own, instead of `env=NAME`; without tuning.
       config_dir: a folder laid out like `conf`, with user-defined environments, rewards, algorithms, ...
 
     Raises:
       ValueError: one line, for invalid overrides, a missing package, or settings of several runs.
     """
+    command_line.use_compilation_cache()
     sources = Sources(config_dir)
+    if env is not None:
+        for override in overrides:
+            if override.lstrip("+").startswith(("env=", "env.", "reward=", "reward.")):
+                raise ValueError(f"{override}: the environment is given as an object, {type(env).__name__}")
+        overrides = ("tuning=none", *overrides)
     config, choices = command_line.compose_config(command_line.plain(overrides, sources), sources)
     if variants.is_group(config):
         raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
     if config.get("resume") is not None:
         raise ValueError(f"resume={config.resume}: runs are continued by the command line")
-    return _read(config, choices)
+    return _read(config, choices, env)
 
 
-def make_train(*config: RunConfig | str, config_dir: str | Path | None = None) -> Callable:
+def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | None = None) -> Callable:
     """A whole run as one pure function: `make_train("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
-      *config: overrides as for `read_config`, or its result.
+      *config: overrides as for `read_config`, or its result. The first may be an environment:
+        `make_train(make("f110", lidar_beams=36), "num_envs=64")`.
       config_dir: as for `read_config`.
 
     Returns:
@@ -83,13 +93,17 @@ def make_train(*config: RunConfig | str, config_dir: str | Path | None = None) -
     """
     if any(isinstance(one, RunConfig) for one in config):
         (run,) = config
+        command_line.use_compilation_cache()
         return program.make_train(run)
-    return program.make_train(read_config(*config, config_dir=config_dir))
+    env, overrides = (None, config)
+    if config and isinstance(config[0], Environment):
+        env, *overrides = config
+    return program.make_train(read_config(*overrides, env=env, config_dir=config_dir))
 
 
-def _read(config: DictConfig, choices: Mapping[str, str]) -> RunConfig:
+def _read(config: DictConfig, choices: Mapping[str, str], env: Environment | None = None) -> RunConfig:
     extras.require(config, choices)
-    return config_lib.read(config)
+    return config_lib.read(config, env)
 
 
 def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:

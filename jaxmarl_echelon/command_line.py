@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,19 +17,23 @@ import jax
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.collection import collect_rarely
 from jaxmarl_echelon.config_path import Sources, config_directory
+from jaxmarl_echelon.terminal import lossy_output
 
 # Keys whose values are comma-separated lists, not sweeps.
 LISTS = ("ablate", "seeds")
+# A number without a fraction that may have an exponent, as `1e6`.
+WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}|\d+")
 # Keys that may be typed without the group that they belong to.
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
+SWEEPER = "hydra/sweeper="
 PACKAGED = Sources()
 
 
@@ -39,17 +44,36 @@ class UsageError(ValueError):
 def guarded(main: Callable[[], Any]) -> Any:
     """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
 
-    JAXMARL_TRACEBACK=1 shows the traceback instead. Garbage is collected rarely from here on, in processes of
-    a sweep's launcher too.
+    JAXMARL_TRACEBACK=1 shows the traceback instead. A command goes on where its standard output fails.
+    Garbage is collected rarely from here on, in processes of a sweep's launcher too.
     """
     collect_rarely()
     try:
-        return main()
+        with lossy_output():
+            return main()
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        if os.environ.get("JAXMARL_TRACEBACK"):
+        _refuse(str(error))
+    except (RuntimeError, AssertionError):
+        if _has_devices():
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+        asked = os.environ.get("JAX_PLATFORMS")
+        _refuse(f"JAX_PLATFORMS={asked}: no such device here; allowed: cpu, or leave it unset")
+
+
+def _has_devices() -> bool:
+    """Whether JAX finds a device of the asked platform; a missing one fails in several ways."""
+    try:
+        return bool(jax.devices())
+    except (RuntimeError, AssertionError):
+        return False
+
+
+def _refuse(message: str) -> NoReturn:
+    """Ends the command in one line with exit status 2, or by the error that is being handled."""
+    if os.environ.get("JAXMARL_TRACEBACK"):
+        raise  # called where an error is being handled
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,7 +93,7 @@ def use_compilation_cache() -> None:
 
     It keeps what took a second to compile, or as long as JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS says.
     """
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    if not (os.environ.get("JAX_COMPILATION_CACHE_DIR") or jax.config.jax_compilation_cache_dir):
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "jaxmarl_echelon" / "jax"))
     if not os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
@@ -86,11 +110,12 @@ def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     """Normalises arguments for Hydra.
 
     The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of `SHORT` get their group.
-    Keys of mappings that accept new keys (`Sources.open_keys`) get `++`.
+    Keys of mappings that accept new keys (`Sources.open_keys`) get `++`. Whole numbers may have an exponent,
+    and paths any letters, see `readable`.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
-    arguments = [as_list(in_full(argument)) for argument in arguments]
+    arguments = [readable(as_list(in_full(argument))) for argument in arguments]
     keys = sources.open_keys()
     return [f"++{argument}" if is_open(argument, keys) else argument for argument in arguments]
 
@@ -99,6 +124,53 @@ def in_full(argument: str) -> str:
     """`KEY=VALUE` with the whole of a key of `SHORT`."""
     key, equals, value = argument.partition("=")
     return f"{SHORT.get(key, key)}{equals}{value}"
+
+
+def readable(argument: str) -> str:
+    """`KEY=VALUE` as Hydra's grammar reads it: whole numbers written out, and paths in quotes.
+
+    `total_env_steps=1e6` becomes `total_env_steps=1000000`. A value that the grammar refuses, or takes for
+    something else, is quoted where it is an existing path, or has a slash or letters beyond ASCII.
+    """
+    key, equals, value = argument.partition("=")
+    if not equals:
+        return argument
+    if all(WHOLE.fullmatch(one) for one in value.split(",")):
+        return f"{key}={','.join(_written_out(one) for one in value.split(','))}"
+    if value.startswith(("'", '"')) or _reads_as_text(argument, value):
+        return argument
+    if _exists(value) or (not _is_legal(argument) and ("/" in value or not value.isascii())):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"{key}='{escaped}'"
+    return argument
+
+
+def _written_out(number: str) -> str:
+    """A whole number with an exponent as digits; others as they are."""
+    exact = Decimal(number)
+    return str(int(exact)) if "e" in number.lower() and exact == exact.to_integral_value() else number
+
+
+def _is_legal(override: str) -> bool:
+    try:
+        _read_override(override)
+    except UsageError:
+        return False
+    return True
+
+
+def _reads_as_text(override: str, value: str) -> bool:
+    try:
+        return parsed(override) == value
+    except UsageError:
+        return False
+
+
+def _exists(value: str) -> bool:
+    try:
+        return bool(value) and Path(value).exists()
+    except (OSError, ValueError):  # too long for a path, or with a null character
+        return False
 
 
 def is_open(argument: str, keys: Sequence[str]) -> bool:
@@ -156,21 +228,29 @@ def _composing(sources: Sources):
 def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
     """The overrides of each run of a sweep: the Cartesian product of its values.
 
+    Of an interval, which only a sweeper that searches takes (`hydra/sweeper=optuna`), they are the ends.
+
     Raises:
-      UsageError: one line, for overrides that cannot be parsed or are intervals.
+      UsageError: one line, for overrides that cannot be parsed, and intervals without such a sweeper.
     """
-    return [list(chosen) for chosen in itertools.product(*(_values(one, sources) for one in overrides))]
+    searches = any(one.startswith(SWEEPER) and one != f"{SWEEPER}basic" for one in overrides)
+    values = (_values(one, sources, searches) for one in overrides)
+    return [list(chosen) for chosen in itertools.product(*values)]
 
 
-def _values(override: str, sources: Sources) -> list[str]:
+def _values(override: str, sources: Sources, searches: bool) -> list[str]:
     read = _read_override(override)
     if not read.is_sweep_override():
         return [override]
     key = read.get_key_element()
     if isinstance(read.value(), Glob):
         return [f"{key}={option}" for option in read.value().filter(sources.options(key.lstrip("+")))]
+    if isinstance(read.value(), IntervalSweep) and searches:
+        return [f"{key}={end}" for end in (read.value().start, read.value().end)]
     if not read.is_discrete_sweep():
-        raise UsageError(f"{override}: an interval; a sweep takes lists, choices, ranges or globs")
+        raise UsageError(
+            f"{override}: an interval; without {SWEEPER}optuna a sweep takes lists, choices, ranges or globs"
+        )
     return [f"{key}={value}" for value in read.sweep_string_iterator()]
 
 
@@ -288,7 +368,7 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
     """Overrides one value of a saved configuration by its text; see `put`."""
-    put(config, key, parsed(as_list(f"{key}={value}")), typed=f"{key}={value}")
+    put(config, key, parsed(readable(as_list(f"{key}={value}"))), typed=f"{key}={value}")
 
 
 def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> None:

@@ -284,13 +284,13 @@ def show(
     *,
     told: bool = False,
 ) -> None:
-    """Renders all trajectories as a picture, and one episode as an animation and, if supported, a replay.
+    """Renders the scored trajectories as a picture, and one as an animation and, if supported, a replay.
 
     Prints that episode as text if it is to be `told`; viewers that draw nothing are only asked for that.
     """
     if not (viewer.draws or told):
         return
-    key = stream_key(config.seed, Stream.PICTURES)
+    key = stream_key(config.seed, Stream.FINAL)  # the episodes of the table
 
     @jax.jit
     def play(run, world):

@@ -12,8 +12,13 @@ NEEDED = {
     "jaxmarl_echelon.tracking.wandb_sink": "wandb",
 }
 
-# Hydra's launcher in `conf/hydra`: the override, the module and the package that it needs.
-LAUNCHER = ("hydra/launcher=slurm", "submitit", "hydra-submitit-launcher")
+# Hydra's plugins: the override, the module and the package that it needs. `slurm` is in `conf/hydra`.
+PLUGINS = (
+    ("hydra/launcher=slurm", "submitit", "hydra-submitit-launcher"),
+    ("hydra/sweeper=optuna", "hydra_plugins.hydra_optuna_sweeper", "hydra-optuna-sweeper"),
+    ("hydra/sweeper=ax", "hydra_plugins.hydra_ax_sweeper", "hydra-ax-sweeper"),
+    ("hydra/sweeper=nevergrad", "hydra_plugins.hydra_nevergrad_sweeper", "hydra-nevergrad-sweeper"),
+)
 
 
 def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
@@ -35,11 +40,23 @@ def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, .
                 raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
 
 
-def require_launcher(overrides: Sequence[str]) -> None:
-    """Checks that the package of a chosen launcher is installed; raises ValueError in one line."""
-    override, module, package = LAUNCHER
-    if override in overrides and find_spec(module) is None:
-        raise ValueError(f"{override}: needs the package {package}; install it with pip install {package}")
+def require_plugins(overrides: Sequence[str]) -> None:
+    """Checks that the packages of chosen launchers and sweepers are installed.
+
+    Raises:
+      ValueError: one line with the choice, the package and the command that installs it.
+    """
+    for override, module, package in PLUGINS:
+        if override in overrides and not _is_installed(module):
+            install = f"install it with pip install {package}"
+            raise ValueError(f"{override}: needs the package {package}; {install}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
 
 
 def _targets(node: Any) -> Iterator[str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from algos.types import Agent
-from jaxmarl_echelon import evaluate
+from jaxmarl_echelon import command_line, evaluate
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.agents import make_actors
 from jaxmarl_echelon.training.controllers import to_space
@@ -21,7 +22,7 @@ PyTree = Any
 
 
 # eq=False: hashable by identity, as `jax.jit(policy)` needs; arrays are not comparable.
-@struct.dataclass(eq=False)
+@struct.dataclass(eq=False, repr=False)
 class Policy:
     """A learnt policy of a role: a deterministic pure function from raw observations to actions.
 
@@ -37,6 +38,14 @@ class Policy:
     state: PyTree
     agent: Agent = struct.field(pytree_node=False)
     role: Role = struct.field(pytree_node=False)
+
+    def __repr__(self) -> str:
+        """One line for notebooks, where the parameters themselves would fill pages."""
+        numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(self.state))
+        return (
+            f"Policy(role={self.role.name!r}, observation={list(self.role.observation.shape)}, "
+            f"action={type(self.role.action).__name__}, {numbers:,} numbers)"
+        )
 
     def initial_memory(self, batch_shape: tuple[int, ...]) -> PyTree:
         """Initial recurrent carry of `batch_shape` agents; `()` for feed-forward policies."""
@@ -103,6 +112,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
     Raises:
       ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
+    command_line.use_compilation_cache()
     _, _, config, _, state = evaluate.load(path, checkpoint)
     return make_policy(config, state, role)
 

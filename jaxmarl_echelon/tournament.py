@@ -13,12 +13,15 @@ from rich.table import Table
 
 from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT
-from jaxmarl_echelon.selfplay.ratings import rating_system
+from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
 from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.pools.tournament import Sides
 from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.seating import POOL, SHARED
+
+# Apart from what else comes of the seed's key.
+RATED = 17
 
 
 def parse() -> argparse.Namespace:
@@ -27,10 +30,12 @@ def parse() -> argparse.Namespace:
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("paths", nargs="+", help="run folders or checkpoints, all of one task and network")
     parser.add_argument("--checkpoint", default="latest", help="which one of a run folder (default: latest)")
-    parser.add_argument("--games", type=int, default=32, help="per ordered pair (default: 32)")
+    parser.add_argument(
+        "--games", type=int, default=32, help="per ordered pair, a multiple of a game's seats (default: 32)"
+    )
     parser.add_argument("--snapshots", type=int, default=4, help="of each pool, evenly by age (default: 4)")
     parser.add_argument("--scripts", nargs="+", default=[], help="of the environment, that enter as well")
-    parser.add_argument("--rating", default="trueskill", help="trueskill, elo or glicko2")
+    parser.add_argument("--rating", default="trueskill", help=", ".join(SYSTEMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--output", type=Path, default=Path("tournament"), help="folder (default: tournament)"
@@ -82,11 +87,16 @@ def main() -> None:
     """Entry point."""
     command_line.use_compilation_cache()
     arguments = parse()
-    if arguments.games < 1:
-        raise command_line.UsageError(f"--games={arguments.games}: must be at least 1")
+    for option, least in (("games", 1), ("snapshots", 0)):
+        value = getattr(arguments, option)
+        if value < least:
+            raise command_line.UsageError(f"--{option}={value}: must be at least {least}")
+    if arguments.rating not in SYSTEMS:
+        raise command_line.UsageError(f"--rating={arguments.rating}: must be one of {', '.join(SYSTEMS)}")
     policies = {}
     for path in arguments.paths:
         found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
+        tournament.require_even_seats(program.env.spec, arguments.games)
         if repeated := policies.keys() & found.keys():
             raise ValueError(f"{path}: there is a {min(repeated)} already; runs need different names")
         policies |= found
@@ -95,16 +105,18 @@ def main() -> None:
         raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = jax.jit(
-        lambda policies, key, world: tournament.counts(
+        lambda policies, key, world: tournament.play_all(
             program, sides, policies, key, arguments.games, world, arguments.scripts
         )
     )
-    results = np.asarray(play(together, jax.random.key(arguments.seed), program.world))
+    key = jax.random.key(arguments.seed)
+    scores = np.asarray(play(together, key, program.world))
     system = rating_system(arguments.rating, games_per_pair=2 * arguments.games)
-    rating = tournament.refitted(system, results)
+    spec = program.env.spec
+    rating = tournament.refitted(jax.random.fold_in(key, RATED), system, scores, graded=spec.graded)
     pairs = rating[:, None], rating[None]
     expected, quality = (np.asarray(told(*pairs)) for told in (system.expected, system.quality))
-    payoff = tournament.payoffs(results)
+    payoff = tournament.payoffs(scores)
     arguments.output.mkdir(parents=True, exist_ok=True)
     names = [*policies, *arguments.scripts]
     report(names, payoff, rating, expected, quality)
@@ -114,7 +126,7 @@ def main() -> None:
         "rating": rating.tolist(),
         "expected": expected.tolist(),
         "quality": quality.tolist(),
-        "games": results.tolist(),
+        "games": tournament.outcomes(scores).tolist(),
     }
     (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
     matrix_plot(arguments.output / "payoffs.png", names, payoff)

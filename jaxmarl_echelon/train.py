@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ USAGE = """usage: {program} [KEY=VALUE ...]      train one run
   -m, --multirun          one run for each combination of values"""
 
 AUTO = "auto"
+# Options that may be followed by an equals sign.
+OPTIONS = ("--cfg", "--package", "--config-dir", "--config-name")
 
 
 def start(
@@ -233,6 +236,7 @@ def announce(job: Job, folder: Path) -> None:
     """Writes the configuration, and says what is known before the run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
+    print(f"device: {devices.describe_devices(job.layout.number)}")
     if job.layout.number > 1:
         print(job.layout.describe(job.resolved["shards"]))
     if job.replay_bytes:
@@ -262,6 +266,8 @@ def conclude(job: Job, folder: Path, summary: dict) -> None:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))
     print(f"run folder: {folder}")
+    if summary["status"] == "stopped":
+        print(f"stopped; continue with {shlex.quote(f'resume={folder}')}")
 
 
 def require_shared(folder: Path) -> None:
@@ -284,6 +290,12 @@ def require_shared(folder: Path) -> None:
         raise ValueError(f"output_dir={folder}: must be on a file system that all processes share")
 
 
+def without_dashes(argument: str) -> str:
+    """`KEY=VALUE` of `--KEY=VALUE`, as sweeps of W&B pass overrides; options stay as they are."""
+    is_override = argument.startswith("--") and "=" in argument and argument.partition("=")[0] not in OPTIONS
+    return argument.removeprefix("--") if is_override else argument
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a command line: Hydra's options and overrides."""
     parser = command_line.Parser(add_help=False, allow_abbrev=False)
@@ -294,7 +306,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default=MAIN)
     parser.add_argument("overrides", nargs="*", default=[])
-    read = parser.parse_intermixed_args(arguments)
+    read = parser.parse_intermixed_args([without_dashes(one) for one in arguments])
     if read.package is not None and read.cfg is None:
         raise command_line.UsageError(f"--package={read.package}: goes with --cfg job")
     return read
@@ -363,7 +375,7 @@ def launch(
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Runs a Hydra sweep, after checking that all combinations can be composed."""
-    extras.require_launcher(overrides)
+    extras.require_plugins(overrides)
     for chosen in command_line.combinations(overrides, sources):
         extras.require(*command_line.compose_config(chosen, sources))
     # By its importable name, so that a launcher can hand it to other machines.

@@ -148,6 +148,7 @@ def make_rollout_agent(
         value=lambda state, obs, carry, reset, mask: evaluate(state, obs, carry, reset, mask)[2],
         update=update,
         policy_state=policy_state,
+        acting_state=lambda state: acting_state(method, state),
         # A lesson is made of what the actor sees.
         teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
@@ -160,6 +161,12 @@ def policy_state(state: OnPolicyState) -> OnPolicyState:
     """See `Agent.policy_state`."""
     params = state.params if state.average is None else None
     return state.replace(params=params, optimizer=None, rewards=None, centre=None)
+
+
+def acting_state(method: Method, state: OnPolicyState) -> OnPolicyState:
+    """See `Agent.acting_state`: what acts in rollouts takes the place of the mean that evaluations play."""
+    average = None if state.average is None else acting_params(method, state)
+    return policy_state(state.replace(average=average))
 
 
 def local_part(state: OnPolicyState) -> OnPolicyState:

@@ -71,6 +71,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         greedy=greedy,
         value=lambda state, obs, carry, reset, mask: agent.value(state, obs, carry[0], reset, mask),
         policy_state=lambda state: agent.policy_state(state).replace(teacher=None),
+        acting_state=lambda state: agent.rollout_policy(state).replace(teacher=None),
     )
 
 

@@ -65,6 +65,8 @@ class EnvSpec:
         once. Needs `late` and the results `score/i`, the final scores by seat.
       hidden: whether agents of one game see different things, so that evaluations sample their actions: a
         predictable policy can be exploited.
+      stakes: the most that a seat of a game in turns can win or lose, if games are played for more or less
+        (chips, margins): a score s then says that (2 s - 1) times as much was won. 0: it says who has won.
     """
 
     name: str
@@ -77,6 +79,7 @@ class EnvSpec:
     late: bool = False
     turns: int = 0
     hidden: bool = False
+    stakes: float = 0.0
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""
@@ -147,6 +150,15 @@ class EnvSpec:
         if role is not None:
             name = self.role(role).score or (name if role == self.roles[0].name else None)
         return None if name is None else results_lib.read(self.results, values, name)
+
+    @property
+    def graded(self) -> bool:
+        """Whether scores of games in turns say more than who of two has won: by stakes, or by ranks."""
+        return self.stakes > 0 or self.turns > 2
+
+    def beaten(self, values: Mapping[str, jax.Array]) -> jax.Array:
+        """Share `[..., N]` of the others that each seat of a game in turns has beaten, equals by half."""
+        return results_lib.share_beaten(jnp.stack([values[f"score/{i}"] for i in range(self.turns)], axis=-1))
 
 
 @struct.dataclass

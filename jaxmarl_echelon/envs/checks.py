@@ -112,7 +112,9 @@ def _check_spec(spec: EnvSpec) -> None:
 
 
 def _check_turns(spec: EnvSpec) -> None:
+    require(spec.stakes >= 0, f"spec.stakes is {spec.stakes}, expected 0 or the most that a seat can win")
     if spec.turns == 0:
+        require(spec.stakes == 0, f"spec.stakes is {spec.stakes}, expected 0 where agents take no turns")
         return
     require(spec.turns >= 2, f"spec.turns is {spec.turns}, expected 0 or at least 2")
     sizes = [role.size for role in spec.roles]

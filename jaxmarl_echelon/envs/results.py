@@ -233,6 +233,12 @@ def by_label(
     return found
 
 
+def share_beaten(scores: jax.Array) -> jax.Array:
+    """Share `[..., N]` of the others that each of N final scores exceeds, equal ones by half."""
+    ahead = jnp.sign(scores[..., :, None] - scores[..., None, :])
+    return 0.5 + 0.5 * jnp.sum(ahead, axis=-1) / (scores.shape[-1] - 1)
+
+
 @jax.jit
 def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
     """Elementwise `value / weight`; `empty` where the weight is 0."""

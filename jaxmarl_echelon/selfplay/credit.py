@@ -106,7 +106,8 @@ class Story(NamedTuple):
       seat: int32; in turn games the seat that decides, else the number of the role among the learner's.
       ended: bool; the agent's story ended with this row, and was not broken off. Where transforms read
         scores, this is the end of the episode, which may come after that of the agent's own trajectory.
-      score: float32 in [0, 1] of the seat or role, a draw counting 1/2; read where stories end.
+      score: float32 in [0, 1] of the role, or in turn games the share of the other seats that the seat has
+        beaten; a draw counts 1/2. Read where stories end.
       over: bool; the story ended with this row for any reason; None for `Rollout.boundary`.
     """
 

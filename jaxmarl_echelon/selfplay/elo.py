@@ -1,14 +1,20 @@
-"""Elo and Glicko-2 (Glickman 2012) from totals of a rating period."""
+"""Elo and Glicko-2 from totals of a rating period.
+
+Glicko-2 is that of Glickman's "Example of the Glicko-2 system" (glicko.net, 2022), whose steps are cited.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 SCALE = 173.7178
 CONSTANT = 0.5
-BISECTIONS = 50
+# Of the search for a volatility, whose logarithm is about -6: float32 tells no more digits apart.
+TOLERANCE = 1e-6
+STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,26 @@ def glicko_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(impact(both) * (ours[..., 0] - theirs[..., 0]) / SCALE)
 
 
+class Evidence(NamedTuple):
+    """What the games of a rating period say about a player, on Glicko-2's own scale; 0 without games.
+
+    Attributes:
+      precision: the inverse of Glicko's v.
+      surprise: sum of weighted scores minus expected ones; v times it is Glicko's Delta.
+    """
+
+    precision: jax.Array
+    surprise: jax.Array
+
+
+def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> Evidence:
+    """What games say about a player; arguments are as for `rate_glicko`."""
+    g = impact(others[:, 1])
+    ahead = g * (player[0] - others[:, 0]) / SCALE
+    e, other = jax.nn.sigmoid(ahead), jax.nn.sigmoid(-ahead)
+    return Evidence(jnp.sum(games * g**2 * e * other), jnp.sum(g * (score - games * e)))
+
+
 def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> jax.Array:
     """A player's rating after one period.
 
@@ -65,39 +91,67 @@ def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: j
       games: `[n]` games against each; without any only the deviation grows.
 
     Returns:
-      `[3]`. Source: spec 2.4.
+      `[3]`. Source: Glickman, "Example of the Glicko-2 system", steps 3 to 8.
     """
-    f, vol = player[1] / SCALE, player[2]
-    g = impact(others[:, 1])
-    e = jax.nn.sigmoid(g * (player[0] - others[:, 0]) / SCALE)
-    information = jnp.sum(games * g**2 * e * (1.0 - e))
-    surprise = jnp.sum(g * (score - games * e))
-    idle = jnp.sum(games) == 0
-    v = 1.0 / jnp.where(idle, 1.0, jnp.maximum(information, 1e-12))
-    new_vol = _volatility(f, vol, v, v * surprise)
-    spread = 1.0 / jnp.sqrt(1.0 / (f**2 + new_vol**2) + 1.0 / v)
-    played = jnp.stack([player[0] + SCALE * spread**2 * surprise, SCALE * spread, new_vol])
-    waited = jnp.stack([player[0], SCALE * jnp.sqrt(f**2 + vol**2), vol])
-    return jnp.where(idle, waited, played)
+    evidence = weigh_games(player, others, score, games)
+    return settle_rating(drift_rating(player, evidence), evidence)
 
 
-def _volatility(f: jax.Array, vol: jax.Array, v: jax.Array, change: jax.Array) -> jax.Array:
-    """The new volatility, by bisection of a function that falls from above 0 to below."""
-    target = 2.0 * jnp.log(vol)
+def drift_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
+    """A player's rating `[3]` as a period begins: its volatility, and a deviation that has grown by it."""
+    deviation, volatility = player[1] / SCALE, player[2]
+    idle = evidence.precision <= 0
+    v = 1.0 / jnp.where(idle, 1.0, jnp.maximum(evidence.precision, 1e-12))
+    new = jnp.where(idle, volatility, rate_volatility(deviation, volatility, v, v * evidence.surprise))
+    return jnp.stack([player[0], SCALE * jnp.sqrt(deviation**2 + new**2), new])
+
+
+def settle_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
+    """A player's rating `[3]` once the games of a period are known."""
+    variance = 1.0 / ((SCALE / player[1]) ** 2 + evidence.precision)
+    moved = player[0] + SCALE * variance * evidence.surprise
+    return jnp.stack([moved, SCALE * jnp.sqrt(variance), player[2]])
+
+
+def rate_volatility(
+    deviation: jax.Array, volatility: jax.Array, v: jax.Array, change: jax.Array
+) -> jax.Array:
+    """The new volatility, by the Illinois algorithm.
+
+    Args:
+      deviation, volatility: of the player, on Glicko-2's own scale.
+      v: variance of the rating by the games alone.
+      change: improvement Delta by the games alone.
+
+    Source: Glickman, "Example of the Glicko-2 system", step 5. The equation can have several roots: the
+    bracket decides which one is found.
+    """
+    start = 2.0 * jnp.log(volatility)
+    known = deviation**2 + v
 
     def slope(x):
-        own = jnp.exp(x)
-        total = f**2 + v + own
-        return own * (change**2 - total) / (2.0 * total**2) - (x - target) / CONSTANT**2
+        total = known + jnp.exp(x)
+        # Factor by factor, as squares of large numbers overflow.
+        return 0.5 * (jnp.exp(x) / total) * ((change**2 - total) / total) - (x - start) / CONSTANT**2
 
-    beyond = change**2 - f**2 - v
-    high = jnp.maximum(target, jnp.log(jnp.where(beyond > 0, beyond, jnp.exp(target))))
+    beyond = change**2 - known
+    below = jax.lax.while_loop(
+        lambda x: (slope(x) < 0) & (x > start - STEPS * CONSTANT), lambda x: x - CONSTANT, start - CONSTANT
+    )
+    end = jnp.where(beyond > 0, jnp.log(jnp.where(beyond > 0, beyond, 1.0)), below)
 
-    def halve(_, ends):
-        low, high = ends
-        middle = 0.5 * (low + high)
-        right = slope(middle) > 0
-        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+    def unsettled(ends):
+        a, b, _, at_b, number = ends
+        return (jnp.abs(b - a) > TOLERANCE) & (at_b != 0) & (number < STEPS)
 
-    low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (target - 12.0, high))
-    return jnp.exp(0.25 * (low + high))
+    def narrow(ends):
+        a, b, at_a, at_b, number = ends
+        c = a + (a - b) * at_a / (at_b - at_a)
+        at_c = slope(c)
+        crossed = at_c * at_b <= 0
+        a, at_a = jnp.where(crossed, b, a), jnp.where(crossed, at_b, 0.5 * at_a)
+        return a, c, at_a, at_c, number + 1
+
+    first = start, end, slope(start), slope(end), 0
+    _, found, _, _, _ = jax.lax.while_loop(unsettled, narrow, first)
+    return jnp.exp(0.5 * found)

@@ -10,7 +10,7 @@ from jaxmarl_echelon.selfplay import eviction, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.league import gathered
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT, Pool, PoolState, PyTree
-from jaxmarl_echelon.selfplay.ratings import Games
+from jaxmarl_echelon.selfplay.ratings import Games, Pairs
 
 
 def after_update(
@@ -20,6 +20,7 @@ def after_update(
     counts: jax.Array,
     policy: PyTree,
     games: Games | None = None,
+    points: jax.Array | None = None,
 ) -> tuple[PoolState, jax.Array]:
     """As `pool.after_update`, for a learner of a league.
 
@@ -27,14 +28,15 @@ def after_update(
       the pool, and whether the learner returns to its initial weights.
     """
     settings = pool.settings
-    key_draw, key_reset = jax.random.split(key)
+    key_draw, key_reset, key_games = jax.random.split(key, 3)
     changes = pool_lib.due(pool, state.updates)
     member, first = state.league.member, settings.learners
     common = league.order(settings.entries, member)
     if games is not None:
         games = games._replace(entries=common[games.entries])
-    rating = ratings(pool, state.rating[common], counts[common], games)
-    state = pool_lib.rated(pool, state, counts, rating[common])
+    scores = None if points is None else points[common]
+    rating = ratings(key_games, pool, state.rating[common], counts[common], games, scores)
+    state = pool_lib.rated(pool, state, counts, rating[common], points)
 
     # Slots have the same numbers for everybody; a slot is held by whoever plays it.
     held = jnp.any(gathered(pool_lib.held(state, changes)), axis=0)
@@ -52,22 +54,33 @@ def after_update(
     return pool_lib.redraw(pool, state, key_draw, changes), resets
 
 
-def ratings(pool: Pool, rating: jax.Array, counts: jax.Array, games: Games | None = None) -> jax.Array:
+def ratings(
+    key: jax.Array,
+    pool: Pool,
+    rating: jax.Array,
+    counts: jax.Array,
+    games: Games | None = None,
+    points: jax.Array | None = None,
+) -> jax.Array:
     """Ratings `[n, D]` after the games of all learners, in common numbers.
 
     Args:
+      key: for the games that are rated; all learners use the first one's.
       pool: the pool.
       rating: `[n, D]` before them, the same for all.
       counts: `[n, 3]` int32 wins, draws and losses of this learner against each.
       games: of this learner, of more than two seats; None for others.
+      points: `[n]` float32, see `ratings.Pairs`; None where counts tell all.
     """
     entries, learners = pool.settings.entries, pool.settings.learners
-    everybody = gathered((rating, counts, games))
+    everybody = gathered((rating, counts, games, points))
     first, second = jnp.divmod(jnp.arange(learners * entries), entries)
     moves = jnp.arange(entries) < learners
-    pairs = (first, second, everybody[1].reshape(-1, 3))
+    scores = None if points is None else everybody[3].reshape(-1)
+    pairs = Pairs(first, second, everybody[1].reshape(-1, 3), scores)
     joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), everybody[2])
-    return pool.system.after(everybody[0][0], pairs, moves, joined)
+    common_key = jax.random.wrap_key_data(gathered(jax.random.key_data(key))[0])
+    return pool.system.after(common_key, everybody[0][0], pairs, moves, joined)
 
 
 def noted(

@@ -16,13 +16,23 @@ from flax import struct
 
 from jaxmarl_echelon.selfplay import eviction, league, matchmaking
 from jaxmarl_echelon.selfplay.league import Membership
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Games, RatingSystem, rating_system
+from jaxmarl_echelon.selfplay.ratings import (
+    DRAW,
+    LOSS,
+    WIN,
+    Games,
+    Pairs,
+    RatingSystem,
+    rating_system,
+)
 from jaxmarl_echelon.selfplay.settings import IDLE, PoolSettings
 
 PyTree = Any
 
 EMPTY, LEARNER, SNAPSHOT, FIXED = range(4)
 NONE = -1
+# Parts of a learner's state that are no weights: how it normalises observations, and its numbers.
+EXACT = ("observations", "hyper")
 
 
 @struct.dataclass
@@ -178,10 +188,15 @@ def init(
 
 
 def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
-    """A policy's state as the bank holds it."""
+    """A policy's state as the bank holds it: weights in its precision, all else as it is.
+
+    Half precision would move observations that are far from 0, compared with their spread, by many spreads.
+    """
     if settings.store == "float32":
         return policy
-    return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, policy)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, policy)
+    exact = {name: getattr(policy, name) for name in EXACT if hasattr(policy, name)}
+    return half.replace(**exact) if exact else half
 
 
 def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
@@ -223,22 +238,26 @@ def after_update(
     counts: jax.Array,
     policy: PyTree,
     games: Games | None = None,
+    points: jax.Array | None = None,
 ) -> PoolState:
     """Everything that happens after learning: counts, ratings, decay, promotions, snapshot, opponents.
 
     Args:
       pool: the pool.
       state: its state, as it was in the rollout.
-      key: for the draw of opponents.
+      key: for the draws of opponents, and of the games that are rated.
       counts: `[n, 3]` int32 games of the learner that ended, as its wins, draws and losses.
       policy: state of the policy that may become a snapshot, after learning.
       games: of more than two seats, which are rated by their ranks instead; None for others.
+      points: `[n]` float32 sums of the learner's scores in these games, see `ratings.Pairs`; None where
+        counts tell all.
     """
+    key_draw, key_games = jax.random.split(key)
     changes = due(pool, state.updates) if state.leaving is None else leaves(state)
     entries = jnp.arange(1, pool.settings.entries)
-    pairs = (jnp.zeros_like(entries), entries, counts[1:])
-    rating = pool.system.after(state.rating, pairs, state.kind == LEARNER, games)
-    state = promoted(pool, rated(pool, state, counts, rating))
+    pairs = Pairs(jnp.zeros_like(entries), entries, counts[1:], None if points is None else points[1:])
+    rating = pool.system.after(key_games, state.rating, pairs, state.kind == LEARNER, games)
+    state = promoted(pool, rated(pool, state, counts, rating, points))
     place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, held(state, changes), 1))
     takes = found & wanted(pool, state)
     state = jax.lax.cond(
@@ -246,7 +265,7 @@ def after_update(
     )
     if state.leaving is not None:
         state = state.replace(leaving=next_to_leave(pool, state))
-    return redraw(pool, state, key, changes)
+    return redraw(pool, state, key_draw, changes)
 
 
 def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
@@ -261,9 +280,14 @@ def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
     return jnp.where(soon & found, place + 1, 0)
 
 
-def rated(pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array) -> PoolState:
-    """The state after an update's games, `counts [n, 3]`, with the ratings `[n, D]` that follow from them."""
-    state, decay = counted(state, counts), pool.settings.decay
+def rated(
+    pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array, points: jax.Array | None = None
+) -> PoolState:
+    """The state after an update's games, with the ratings `[n, D]` that follow from them.
+
+    `counts [n, 3]` and `points [n]` are as for `after_update`.
+    """
+    state, decay = counted(state, counts, points), pool.settings.decay
     return state.replace(
         rating=rating,
         points=state.points * decay,
@@ -274,9 +298,9 @@ def rated(pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array) ->
     )
 
 
-def counted(state: PoolState, counts: jax.Array) -> PoolState:
-    """The state with `counts [n, 3]` of the learner's games added."""
-    score = counts[:, WIN] + 0.5 * counts[:, DRAW]
+def counted(state: PoolState, counts: jax.Array, points: jax.Array | None = None) -> PoolState:
+    """The state with `counts [n, 3]` of the learner's games added, and their `points [n]`, where given."""
+    score = counts[:, WIN] + 0.5 * counts[:, DRAW] if points is None else points
     number = jnp.sum(counts, axis=1).astype(jnp.float32)
     return state.replace(
         wins=state.wins.at[0].add(counts[:, WIN]).at[:, 0].add(counts[:, LOSS]),
@@ -318,7 +342,7 @@ def wanted(pool: Pool, state: PoolState) -> jax.Array:
     last = newest(state)
     won, lost, drawn = state.wins[0, last], state.wins[last, 0], state.draws[0, last]
     games = won + lost + drawn
-    better = won + 0.5 * drawn >= settings.gate_payoff * games
+    better = state.points[0, last] >= settings.gate_payoff * state.games[0, last]
     late = state.waited >= settings.gate_timeout
     return due_now & (late | (better & (games >= settings.gate_games)))
 

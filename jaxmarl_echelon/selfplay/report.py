@@ -25,10 +25,10 @@ PAST = ("snapshot", "candidate", "commander")
 def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """Scalars `pool/...`; entropies in nats, ages in snapshots.
 
-    `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met, NaN without any.
-    Where snapshots are promoted, also the number of commanders. In a league also, by the learner's name: its
-    rating, the score that decides on its next snapshot, updates since the last one, and how often it has
-    begun anew.
+    `rating_minus_anchor` is there only where the initial policy is kept. `worst_payoff` is the learner's
+    lowest score in [0, 1] among entries that it has met, NaN without any. Where snapshots are promoted, also
+    the number of commanders. In a league also, by the learner's name: its rating, the score that decides on
+    its next snapshot, updates since the last one, and how often it has begun anew.
     """
     chances = pool_lib.chances(pool, state)
     entries = pool_lib.candidates(pool, state)
@@ -39,14 +39,15 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     age = jnp.sum(jnp.where(entries.snapshot, chances * entries.lag, 0.0)) / jnp.maximum(
         jnp.sum(jnp.where(entries.snapshot, chances, 0.0)), 1e-10
     )
-    anchors = jnp.argmax(state.pinned)
     found = {} if state.league is None else _league(pool, state)
+    if pool.settings.anchor == "initial":
+        anchor = jnp.argmax(state.pinned)
+        found["pool/rating_minus_anchor"] = state.rating[0, 0] - state.rating[anchor, 0]
     if state.commander is not None:
         found["pool/commanders"] = jnp.sum(state.commander)
     return found | {
         "pool/rating_mu": state.rating[0, 0],
         "pool/rating_sigma": pool.system.deviation(state.rating)[0],
-        "pool/rating_minus_anchor": state.rating[0, 0] - state.rating[anchors, 0],
         "pool/size": jnp.sum(filled),
         "pool/snapshots": state.taken,
         "pool/opponent_age": age,

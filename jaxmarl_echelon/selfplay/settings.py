@@ -67,7 +67,7 @@ class PoolSettings:
       gate: when a snapshot that is due is taken, one of `GATES`.
       gate_games: games that "rated" and "improved" wait for.
       gate_sigma: uncertainty of the learner that "rated" demands.
-      gate_payoff: score against the newest snapshot that "improved" demands.
+      gate_payoff: score against the newest snapshot, decayed, that "improved" demands.
       gate_timeout: updates after which "improved" demands nothing.
       evict: whose slot a snapshot gets if none is empty, one of `EVICTIONS`.
       evict_games: games before "weakest" and "idle" judge an entry; those with fewer go after all others.
@@ -81,7 +81,7 @@ class PoolSettings:
       decay: factor of past payoffs per update.
       greedy: whether opponents act deterministically.
       acting: how groups act, one of `ACTING`; "sorted" and "dense" act for any rows, and are slower.
-      store: precision of the bank.
+      store: precision of the weights in the bank.
       league: number of learners in each of `LEAGUE_ROLES`, each with a bank of its own; they replace `mode`,
         `gate` and resets follow (see `selfplay.league`). None: one learner.
     """

@@ -2,8 +2,10 @@
 
 import math
 from collections import deque
+from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
 RECENT = 40
@@ -22,6 +24,8 @@ def with_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | st
 
 class RunView:
     """Collects results in bounded memory; of single episodes, only training outcomes.
+
+    A resumed run begins with the evaluations in its folder, up to the step it continues from.
 
     Args:
       run: the run.
@@ -52,6 +56,8 @@ class RunView:
         self._best_score = (-math.inf, -math.inf)
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
         self.entries: dict[int, Values] = {}
+        if run.resume_step is not None:
+            self._read_evaluations(run.folder / CsvSink.FILES["eval_agg"], run.resume_step)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
         """Records values as `Sink.write`; `now` is the time of the call."""
@@ -155,6 +161,18 @@ class RunView:
             self.latest[name] = value
         if namespace in ("train", "eval_agg"):
             self.trends.setdefault(name, Trend()).add(float(value))
+
+    def _read_evaluations(self, path: Path, last: int) -> None:
+        """Records the evaluations in a file, up to a step; cells without a number are left out."""
+        columns = read_columns(path)
+        steps = columns.pop("step", ())
+        for row, step in enumerate(steps):
+            if step <= last:
+                values = {key: float(cells[row]) for key, cells in columns.items()}
+                values = {key: value for key, value in values.items() if math.isfinite(value)}
+                for key, value in values.items():
+                    self._remember("eval_agg", key, value)
+                self._evaluation(int(step), values)
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))

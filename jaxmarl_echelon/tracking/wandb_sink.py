@@ -2,6 +2,7 @@
 
 import secrets
 
+from jaxmarl_echelon.terminal import unattended
 from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values
 
 ID_FILE = "wandb_id.txt"
@@ -10,8 +11,8 @@ ID_FILE = "wandb_id.txt"
 class WandbSink(Sink):
     """Logs all namespaces except single episodes, against environment steps.
 
-    The optional package is imported on `open`. The run's id is stored in its folder, so that a resumed
-    run continues the same W&B run.
+    The optional package is imported on `open`, which never asks for an account. The run's id is stored in
+    its folder, so that a resumed run continues the same W&B run.
 
     Args:
       project: the project's name.
@@ -44,21 +45,23 @@ class WandbSink(Sink):
         file = run.folder / ID_FILE
         if run.resume_step is None or not file.exists():
             file.write_text(secrets.token_hex(4))
-        self._run = wandb.init(
-            project=self._project,
-            entity=self._entity,
-            mode=self._mode,
-            id=file.read_text().strip(),
-            name=run.folder.name,
-            group=self._group,
-            tags=[run.spec.name],
-            dir=str(run.folder),
-            config=dict(run.config),
-            resume="allow",
-            # One process may hold several runs (seeds).
-            reinit="create_new",
-            settings=wandb.Settings(console="off", silent=self._mode == "offline"),
-        )
+        # Without a key wandb would ask for one below the dashboard, and the run would wait for the answer.
+        with unattended():
+            self._run = wandb.init(
+                project=self._project,
+                entity=self._entity,
+                mode=self._mode,
+                id=file.read_text().strip(),
+                name=run.folder.name,
+                group=self._group,
+                tags=[run.spec.name],
+                dir=str(run.folder),
+                config=dict(run.config),
+                resume="allow",
+                # One process may hold several runs (seeds).
+                reinit="create_new",
+                settings=wandb.Settings(console="off", silent=self._mode == "offline"),
+            )
 
     def write(self, namespace: str, step: int, values: Values) -> None:
         if namespace not in TABLES:

@@ -15,10 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
+from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import seating
-from jaxmarl_echelon.training.run_config import RunConfig
+from jaxmarl_echelon.training.run_config import SIZES, RunConfig, require_sizes
 
 BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
 ELSEWHERE = (
@@ -46,31 +47,35 @@ def plans(config: RunConfig) -> dict[str, Plan]:
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
-def read(config: DictConfig) -> RunConfig:
-    """Builds the objects that a composed configuration names.
+def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
+    """Builds the objects that a composed configuration names, the environment last.
+
+    Args:
+      config: as composed.
+      env: an environment to use instead of the one that the configuration names.
 
     Raises:
       ValueError: one line with the key, the value and what is allowed.
     """
+    if jax.config.jax_enable_x64:
+        raise ValueError("JAX_ENABLE_X64=1: must be off, as runs compute in float32")
     _refuse_strangers(config)
     _refuse_infinities(OmegaConf.to_container(config, resolve=True))
     if config.get("precision", PRECISIONS[0]) not in PRECISIONS:
         raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
     _refuse_shapeless(config)
-    env_arguments = {}
-    if config.get("reward") is not None:
-        env_arguments["reward"] = build(config.reward, "reward")
-    # A partial, because Hydra converts objects among the arguments to configurations.
-    make = build(config.env, "env", _partial_=True)
-    with misfits_named("env"):
-        env = make(**env_arguments)
-    _require("env", config.env, env, "spec")
+    shards = 1 if config.get("shards") is None else config.shards
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
-    controllers = OmegaConf.to_container(config.controllers) or {}
-    acting = seating.of_roles(env, controllers)
+    sizes = {key: config[key] for key in keys if key in config} | {"shards": shards}
+    require_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
+    curriculum = build(config.curriculum, "curriculum", _partial_=True)
     pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
     chosen = config.get("transforms")
     transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
+    build(config.algo, "algo")  # what is wrong is said before minutes are spent on an environment
+    env = _build_env(config) if env is None else env
+    controllers = OmegaConf.to_container(config.controllers) or {}
+    acting = seating.of_roles(env, controllers)
     learning = (role for role, name in acting.items() if seating.learns(role, name))
     agents = {role: seating.share(env, acting, role, pool) for role in learning}
     algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
@@ -79,13 +84,26 @@ def read(config: DictConfig) -> RunConfig:
         env=env,
         algo=algo,
         algos=_read_algos(config, agents),
-        curriculum=build(config.curriculum, "curriculum", _partial_=True),
+        curriculum=curriculum,
         controllers=controllers,
         pool=pool,
         transforms=transforms,
-        shards=1 if config.get("shards") is None else config.shards,
+        shards=shards,
         **{key: config[key] for key in keys},
     )
+
+
+def _build_env(config: DictConfig) -> Environment:
+    """Builds the environment with its reward."""
+    arguments = {}
+    if config.get("reward") is not None:
+        arguments["reward"] = build(config.reward, "reward")
+    # A partial, because Hydra converts objects among the arguments to configurations.
+    make = build(config.env, "env", _partial_=True)
+    with misfits_named("env"):
+        env = make(**arguments)
+    _require("env", config.env, env, "spec")
+    return env
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:

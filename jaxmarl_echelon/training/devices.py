@@ -145,6 +145,14 @@ class Layout:
 ALONE = Layout()
 
 
+def describe_devices(number: int) -> str:
+    """The kind and platform of the run's devices: "4 x NVIDIA H100 (gpu)", "cpu"."""
+    device = jax.devices()[0]
+    kind = device.device_kind
+    named = kind if kind == device.platform else f"{kind} ({device.platform})"
+    return named if number == 1 else f"{number} x {named}"
+
+
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if isinstance(x, jax.Array) and x.sharding == sharding:
         return x

@@ -15,12 +15,10 @@ class Stream(enum.IntEnum):
     Attributes:
       EVALUATION: periodic evaluations, which select the best checkpoint; the same episodes each time.
       FINAL: final scores, on held-out episodes that selected nothing.
-      PICTURES: episodes that are rendered.
     """
 
     EVALUATION = 0
     FINAL = 1
-    PICTURES = 2
 
 
 def run_key(seed: int) -> jax.Array:

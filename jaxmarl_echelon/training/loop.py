@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import memory, references, resuming
 from jaxmarl_echelon.training.compiling import compile_program
-from jaxmarl_echelon.training.devices import ALONE, Layout
+from jaxmarl_echelon.training.devices import ALONE, Layout, describe_devices
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, scored_assessment
 from jaxmarl_echelon.training.record import DivergedError, Progress, Record
@@ -134,7 +134,7 @@ class Runner:
         while self.progress.updates < self.config.updates:
             if processes.any_of(stop.requested) or self.progress.updates == stop_after:
                 self.save(state, ["latest"])
-                self.tracker.event(self.step, f"stopped; continue with resume={self.folder}")
+                self.tracker.event(self.step, "stopped")
                 return self._finish("stopped")
             state = self._advance(state)
         self.save(state, ["latest"])
@@ -172,7 +172,7 @@ class Runner:
         return state, self.assessed(state, assessment, time.perf_counter() - begin)
 
     def _finish(self, status):
-        result = self.summary(status)
+        result = self.summary(status) | {"device": describe_devices(self.layout.number)}
         if processes.is_first():
             (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
         return result

@@ -1,8 +1,8 @@
 """Memory that a run needs on each of its devices, compared with what is free before it starts."""
 
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,10 +41,57 @@ def available_bytes(devices: int = 1) -> int | None:
     facts = device.memory_stats() or {}
     if "bytes_limit" in facts:
         return facts["bytes_limit"] - facts.get("bytes_in_use", 0)
-    if device.platform == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.platform == "cpu" and (free := host_free_bytes()) is not None:
         return free // min(devices, jax.local_device_count())
     return None
+
+
+def host_free_bytes(root: Path = Path("/")) -> int | None:
+    """Free memory of this machine in bytes, within the limit of its container; None where Linux does not say.
+
+    Caches of files count as free: the kernel gives them up when programs ask (`MemAvailable` of proc(5)).
+
+    Args:
+      root: holds `proc` and `sys`.
+    """
+    try:
+        facts = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
+        free = int(facts["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    return max(min([free, *_container_free(root)]), 0)
+
+
+def _container_free(root: Path) -> Iterator[int]:
+    """What each limit above this process leaves in bytes, under both versions of control groups."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+        names = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
+        # Inside a container the path may be the host's, while the mount holds the container's own group.
+        own = mount / path.lstrip("/")
+        for group in dict.fromkeys([own, *own.parents, mount]):
+            if not group.is_relative_to(mount):
+                continue
+            limit, used = (_lines(group / f"memory.{name}") for name in names)
+            if limit and used and limit[0].isdigit():
+                yield int(limit[0]) - int(used[0]) + _reclaimable(group)
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of a control group's caches that the kernel can give up at once."""
+    stats = dict(line.split() for line in _lines(group / "memory.stat"))
+    return int(stats.get("inactive_file", stats.get("total_inactive_file", 0)))
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> int:

@@ -359,7 +359,7 @@ def initial_state(
     }
     pool, seat, others = None, collector.seat, dict(world.policies)
     if seat is not None:
-        policy = collector.agents[seat.owner].policy_state(learners[seat.owner])
+        policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
         origin = learners[seat.owner]
         if adjustable(collector.agents, seat.owner):
             origin = origin.replace(hyper={})
@@ -467,8 +467,9 @@ def advanced_pool(
     counts = opponents.count(collector.env.spec, seat, finished)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
     key = jax.random.fold_in(run.key, run.updates)
-    games = opponents.ranked(collector.env.spec, seat, finished)
-    given = seat.pool, before, key, counts, agent.policy_state(learner), games
+    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, finished)
+    points = opponents.points(collector.env.spec, seat, finished)
+    given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
     if before.league is not None:
         after, anew = league_pool.after_update(*given)
         origin = before.league.origin

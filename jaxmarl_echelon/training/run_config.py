@@ -1,6 +1,6 @@
 """The static choices of a run, and what follows from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,33 @@ POSITIVE = (
     "episode_rows",
     "shards",
 )
+
+
+SIZES = (*POSITIVE, "stagger", "seed")
+
+
+def require_sizes(values: Mapping[str, Any]) -> None:
+    """Demands legal values of `SIZES`, which depend on nothing that takes time to build.
+
+    Raises:
+      ValueError: one line with the key, the value and what is allowed.
+    """
+    for key in POSITIVE:
+        value = values[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{key}={value}: must be a whole number of at least 1")
+    if not isinstance(values["stagger"], bool):
+        raise ValueError(f"stagger={values['stagger']}: must be true or false")
+    seed = values["seed"]
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}: must be a whole number from 0 to {2**32 - 1}")
+    for key in ("eval_every", "checkpoint_every"):
+        if values[key] % values["updates_per_chunk"]:
+            chunk = f"updates_per_chunk={values['updates_per_chunk']}"
+            raise ValueError(f"{key}={values[key]}: must be a multiple of {chunk}")
+    for key in ("num_envs", "eval_episodes"):
+        if values[key] % values["shards"]:
+            raise ValueError(f"{key}={values[key]}: must be a multiple of shards={values['shards']}")
 
 
 @dataclass(frozen=True)
@@ -74,21 +101,7 @@ class RunConfig:
     transforms: TransformSettings = field(default_factory=TransformSettings)
 
     def __post_init__(self):
-        for key in POSITIVE:
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{key}={value}: must be a whole number of at least 1")
-        if not isinstance(self.stagger, bool):
-            raise ValueError(f"stagger={self.stagger}: must be true or false")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed}: must be a whole number from 0 to {2**32 - 1}")
-        for key in ("eval_every", "checkpoint_every"):
-            if getattr(self, key) % self.updates_per_chunk:
-                chunk = f"updates_per_chunk={self.updates_per_chunk}"
-                raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of {chunk}")
-        for key in ("num_envs", "eval_episodes"):
-            if getattr(self, key) % self.shards:
-                raise ValueError(f"{key}={getattr(self, key)}: must be a multiple of shards={self.shards}")
+        require_sizes({key: getattr(self, key) for key in SIZES})
         object.__setattr__(self, "controllers", seating.checked(self.env, self.controllers))
         object.__setattr__(self, "algos", self._all_algos())
         if self.pooled is not None:

@@ -49,7 +49,8 @@ class Ply(NamedTuple):
       reward: `[E, N]` of each phase agent's seat.
       ended: `[E]` bool; the game ended by its rules.
       broken: `[E]` bool; the game was thrown away.
-      score: `[E, N]` points of each phase agent's seat where the game ended; None where nobody asks.
+      score: `[E, N]` share of the others that each phase agent's seat has beaten where the game ended; None
+        where nobody asks.
     """
 
     reward: jax.Array
@@ -65,7 +66,7 @@ class Spans(NamedTuple):
       reward: sums, from the ply itself up to the end of its game.
       ended: bool; its game ended by its rules.
       broken: bool; its game was thrown away.
-      score: points of its seat where its game ended; None where nobody asks.
+      score: share of the others that its seat has beaten where its game ended; None where nobody asks.
     """
 
     reward: jax.Array
@@ -233,13 +234,13 @@ def tell(
       transition: the ply.
       length: `[E]` plies of each game before it.
       phase: int32, the phase agent whose ply it was.
-      scored: whether the points of ended games are asked for.
+      scored: whether the ranks of ended games are asked for.
     """
     (role,), turns = spec.roles, spec.turns
     # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
     seats = (jnp.arange(turns) - phase + length[:, None]) % turns
     ended = jnp.all(transition.time.terminated[role.name], axis=1)
-    points = spec.scores(transition.finished.results, role.name) if scored else None
+    points = spec.beaten(transition.finished.results) if scored else None
     return Ply(
         reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
         ended=ended,

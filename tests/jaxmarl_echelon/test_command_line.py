@@ -1,6 +1,7 @@
 """What a user types: the main commands, and one clear line for what is wrong."""
 
 import os
+import shlex
 import sys
 
 import jax
@@ -10,8 +11,10 @@ from commands import TINY, begin
 from omegaconf import OmegaConf
 
 from algos.optim.small_batches import choose_implementation
-from jaxmarl_echelon import command_line, evaluate, train
+from jaxmarl_echelon import command_line, evaluate, extras, train
 from jaxmarl_echelon.config_path import Sources, config_directory
+from jaxmarl_echelon.envs.drive.scenes import library
+from jaxmarl_echelon.tracking import plots
 from jaxmarl_echelon.training import loop
 
 
@@ -171,3 +174,125 @@ def test_small_batches_are_compiled_with_the_options_that_their_products_need(mo
     typed = [*rivals(tmp_path), f"output_dir={tmp_path}", f"seeds={seeds}", "algo.widths=[64,64]"]
     with pytest.raises(Stop):
         run(monkeypatch, train.script, *typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("total_env_steps=1e6", 1_000_000),
+        ("total_env_steps=1.5E+3", 1_500),
+        ("algo.learning_rate=1e-3", 0.001),
+        ("algo.learning_rate=0.5", 0.5),
+        ("algo.widths=[16]", [16]),
+        ("env.map=[track:1,line2]", ["track:1", "line2"]),
+        ("output_dir=runs/a=b", "runs/a=b"),
+        ("output_dir=größe/[1]", "größe/[1]"),
+        ("output_dir=here, it's/ours", "here, it's/ours"),
+        ("run_name=größe", "größe"),
+        ("tuning='none'", "none"),
+    ],
+)
+def test_numbers_and_paths_are_read_as_they_are_meant(typed, read):
+    assert command_line.parsed(command_line.readable(typed)) == read
+
+
+def test_an_existing_path_is_no_list(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "[a,b]").mkdir()
+    assert command_line.parsed(command_line.readable("env.map=[a,b]")) == "[a,b]"
+    assert command_line.parsed(command_line.readable("env.map=[a,c]")) == ["a", "c"]
+
+
+def test_sweeps_keep_their_values_and_faults_stay_faults():
+    assert command_line.readable("seed=1e1,2e1") == "seed=10,20"
+    assert command_line.readable("seed=[1") == "seed=[1"
+
+
+@pytest.mark.parametrize(
+    ("typed", "override"),
+    [("--algo.gamma=0.9", "algo.gamma=0.9"), ("--seed=3", "seed=3"), ("seed=3", "seed=3")],
+)
+def test_overrides_may_begin_with_dashes(typed, override):
+    assert train.parse([typed]).overrides == [override]
+
+
+def test_options_keep_their_dashes():
+    read = train.parse(["--config-name=mine", "--cfg=job", "--package=algo", "--seed=3"])
+    assert (read.config_name, read.cfg, read.package, read.overrides) == ("mine", "job", "algo", ["seed=3"])
+
+
+def test_only_sweepers_that_search_take_intervals():
+    interval = "algo.gamma=interval(0.9,0.99)"
+    with pytest.raises(command_line.UsageError, match="an interval"):
+        command_line.combinations([interval], Sources())
+    searched = command_line.combinations([interval, "hydra/sweeper=optuna"], Sources())
+    assert [chosen[0] for chosen in searched] == ["algo.gamma=0.9", "algo.gamma=0.99"]
+
+
+def test_a_missing_sweeper_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, train.main, "-m", "hydra/sweeper=optuna", "algo.gamma=interval(0.9,0.99)")
+    assert caught.value.code == 2
+    assert "pip install hydra-optuna-sweeper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("Unable to initialize backend"), AssertionError()])
+def test_a_platform_without_a_device_is_one_line(monkeypatch, capsys, failure):
+    def nothing():
+        raise failure
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax, "devices", nothing)
+    with pytest.raises(SystemExit) as caught:
+        command_line.guarded(jax.devices)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: JAX_PLATFORMS=cuda: no such device here; allowed: cpu, or leave it unset\n"
+    )
+
+
+def test_failures_of_a_program_are_no_missing_device():
+    def fail():
+        raise RuntimeError("the run failed")
+
+    with pytest.raises(RuntimeError, match="the run failed"):
+        command_line.guarded(fail)
+
+
+def test_double_precision_is_refused_in_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with jax.enable_x64(True), pytest.raises(SystemExit) as caught:
+        run(monkeypatch, train.main, *TINY)
+    assert caught.value.code == 2 and capsys.readouterr().err.startswith("error: JAX_ENABLE_X64=1: must be")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("num_envs=0", "num_envs=0: must be"),
+        ("algo.gamma=2", "gamma=2"),
+        ("env.goal_behavior=dance", "goal_behavior"),
+        ("env.lights=enforce", "lights"),
+    ],
+)
+def test_scenes_are_built_after_all_other_settings_were_read(monkeypatch, capsys, wrong, words):
+    def build(*_):
+        raise AssertionError("scenes are built")
+
+    monkeypatch.setattr(library, "scenes", build)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, train.main, "env=drive", wrong)
+    assert words in capsys.readouterr().err
+
+
+def test_a_stopped_run_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(plots, "learning_curve", lambda *_, **__: None)
+    folder = tmp_path / ("long" * 30) / "it's"
+    job = train.Job({}, None, None, 0, False, None, {}, None)
+    train.conclude(job, folder, {"status": "stopped"})
+    (hint,) = [line for line in capsys.readouterr().out.splitlines() if "continue" in line]
+    assert shlex.split(hint.partition("continue with ")[2]) == [f"resume={folder}"]
+    train.conclude(job, folder, {"status": "finished"})
+    assert "continue" not in capsys.readouterr().out

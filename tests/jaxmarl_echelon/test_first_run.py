@@ -1,5 +1,6 @@
 """What README.md begins with: the first command, what it leaves, and what is made of that."""
 
+import json
 import re
 import shlex
 import sys
@@ -39,12 +40,26 @@ def run(monkeypatch, main, *arguments):
     command_line.guarded(main)
 
 
+def keep_result(monkeypatch, name, keep):
+    """Lets a function of the command `evaluate` hand its arguments and its result to `keep` as well."""
+    function = getattr(evaluate, name)
+
+    def kept(*arguments, **named):
+        result = function(*arguments, **named)
+        keep(arguments, result)
+        return result
+
+    monkeypatch.setattr(evaluate, name, kept)
+
+
 def test_a_run_leaves_its_folder(first_run):
     _, folder = first_run
     for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
         assert (folder / name).stat().st_size > 0
     for name in ("latest", "best_eval"):
         assert (folder / "checkpoints" / name / "metadata.json").is_file()
+    device = jax.devices()[0]
+    assert device.platform in json.loads((folder / "summary.json").read_text())["device"]
     with Image.open(folder / "learning_curve.png") as picture:
         assert min(picture.size) > 300
 
@@ -57,6 +72,9 @@ def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
 
 
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
+    seen = {}
+    keep_result(monkeypatch, "play_actors", lambda _, played: seen.update(table=played["trained policy"]))
+    keep_result(monkeypatch, "interesting", lambda given, _: seen.update(picture=given[1]))
     run(monkeypatch, evaluate.main, first_run[1], "--baselines", "--output", tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     for word in ("trained policy", "untrained policy", "random", "standing", "reproduced exactly"):
@@ -67,6 +85,10 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run,
     with Image.open(animation) as picture:
         assert picture.n_frames > 5
     assert (tmp_path / "evaluation.json").is_file()
+    # The pictures show the episodes of the table.
+    scored, drawn = (result.replace(frames=None) for result in (seen["table"], seen["picture"]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), scored, drawn)
+    assert len(np.unique(scored.episode_return["attacker"])) > 1
 
 
 def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
@@ -123,6 +145,7 @@ def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     _, folder = first_run
     _, _, config, _, best = evaluate.load(folder, "best_eval")
     latest = checkpoints.restore(checkpoints.find(folder, "latest"), best)
+    assert len(repr(je.load_policy(folder))) < 200
     for name, state in (("best_eval", best), ("latest", latest)):
         ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
         jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)

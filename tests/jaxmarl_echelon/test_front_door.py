@@ -118,6 +118,25 @@ def test_what_is_no_run(overrides, words):
         je.make_train(*overrides)
 
 
+def test_an_environment_may_be_given_as_an_object(mine):
+    env = je.make("target", config_dir=mine)
+    assert je.read_config("num_envs=4", env=env).env is env
+    state = jax.eval_shape(je.make_train(env, "num_envs=4", "algo.widths=[8]"), jax.random.key(0))
+    assert state is not None
+    with pytest.raises(ValueError, match=r"env.map=line2: the environment is given as an object, "):
+        je.make_train(env, "env.map=line2")
+
+
+def test_python_uses_the_compilation_cache_too(monkeypatch, mine):
+    used = []
+    monkeypatch.setattr(command_line, "use_compilation_cache", lambda: used.append("cache"))
+    config = je.read_config("env=target", "num_envs=4", config_dir=mine)
+    je.make_train(config)
+    with pytest.raises(ValueError, match="no such folder"):
+        je.load_policy("nowhere")
+    assert used == ["cache"] * 3
+
+
 def test_a_run_is_a_function_of_its_key(mine):
     sizes = ("algo.horizon=4", "algo.num_minibatches=1", "algo.epochs=1", "total_env_steps=32", "window=4")
     overrides = ("env=target", "algo=ppo", "num_envs=4", "algo.widths=[8]", *sizes)

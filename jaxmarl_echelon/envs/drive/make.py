@@ -45,8 +45,17 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
     if isinstance(scenes, Scenes):
         return assemble(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
-    readers.from_flat(DriveSettings, rest)  # before minutes are spent on scenes
+    _read_settings(reward, rest)  # before minutes are spent on scenes
     return assemble(reward, library.scenes(chosen), chosen, rest)
+
+
+def _read_settings(reward: Reward, given: Mapping[str, Any]) -> tuple[DriveSettings, Limits, dict[str, Any]]:
+    """Reads all settings that no scene is needed for, with the parameters' values among them."""
+    chosen = readers.from_flat(DriveSettings, given)
+    settings.check_condition(chosen.observing.condition, reward)
+    settings.check_lights(chosen.driving.lights, reward)
+    limits = Limits(new_goals=chosen.rules.goal_behavior == "new_goal")
+    return chosen, limits, readers.read_all(settings.READERS, chosen, limits)
 
 
 def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]) -> Drive:
@@ -61,16 +70,13 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
     Raises:
       ValueError: a setting has a value that is not allowed; one line says which.
     """
-    chosen = readers.from_flat(DriveSettings, given)
-    driving, rules, observing = chosen.driving, chosen.rules, chosen.observing
-    settings.check_condition(observing.condition, reward)
-    settings.check_lights(driving.lights, reward)
-    limits = Limits(new_goals=rules.goal_behavior == "new_goal")
+    chosen, limits, changeable = _read_settings(reward, given)
+    driving, observing = chosen.driving, chosen.observing
     params = DriveParams(
         reward=reward.params(),
         first_scene=jnp.int32(0),
         scenes=jnp.int32(scenes.train),
-        **readers.read_all(settings.READERS, chosen, limits),
+        **changeable,
     )
     bank = scenes.bank
     if observing.layout == PUFFER:

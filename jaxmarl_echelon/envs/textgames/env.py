@@ -9,10 +9,10 @@ from flax import struct
 
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
-from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.results import Result, share_beaten
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.rules import Rules, at, ranks_to_points
+from jaxmarl_echelon.envs.textgames.rules import Rules, at
 from jaxmarl_echelon.envs.textgames.transcript import GameViewer
 
 ROLE = "player"
@@ -43,8 +43,9 @@ class TextGame(Environment):
     reward is the final score. An illegal action forfeits: the offender gets `invalid_reward`, the others
     `invalid_other`.
 
-    Results: `score/i`, the final score of seat i; per agent `points` (1 for a win, 0.5 for a draw), `win`,
-    `loss` and `payoff` (the score); and how the game ended.
+    Results: `score/i`, the final score of seat i; per agent `points`, `win`, `loss` and `payoff` (the score);
+    and how the game ended. `points` are 1 for a win and 0.5 for a draw. Where seats play for stakes they are
+    0.5 and half the share of the greatest stake that was won.
 
     Attributes:
       rules: the game.
@@ -92,6 +93,7 @@ class TextGame(Environment):
             late=True,
             turns=rules.seats,
             hidden=rules.hidden,
+            stakes=rules.stakes,
         )
         self.viewer = GameViewer(rules)
 
@@ -154,7 +156,7 @@ class TextGame(Environment):
             alive={ROLE: due},
             action_mask={ROLE: jnp.where(due[:, None], rules.legal(state.game), True)},
             over=over,
-            info=_info(scores, over, state.offender),
+            info=_info(scores, over, state.offender, rules.stakes),
             present={ROLE: jnp.ones_like(ended)},
         )
 
@@ -173,7 +175,7 @@ def _results(seats: int) -> tuple[Result, ...]:
     )
 
 
-def _info(scores: jax.Array, over: jax.Array, offender: jax.Array) -> dict[str, jax.Array]:
+def _info(scores: jax.Array, over: jax.Array, offender: jax.Array, stakes: float) -> dict[str, jax.Array]:
     best = scores == jnp.max(scores)
     alone = jnp.sum(best) == 1
     ended = jnp.where(alone, jnp.argmax(scores), scores.shape[0])
@@ -181,9 +183,16 @@ def _info(scores: jax.Array, over: jax.Array, offender: jax.Array) -> dict[str, 
     worst = scores == jnp.min(scores)
     info = {
         "outcome": jnp.where(over, ended, -1).astype(jnp.int32),
-        "points": jnp.where(over, ranks_to_points(scores), 0.0),
+        "points": jnp.where(over, _points(scores, stakes), 0.0),
         "win": (over & best & alone).astype(jnp.float32),
         "loss": (over & worst & ~jnp.all(worst)).astype(jnp.float32),
         "payoff": scores,
     }
     return info | {f"score/{seat}": score for seat, score in enumerate(scores)}
+
+
+def _points(scores: jax.Array, stakes: float) -> jax.Array:
+    """Points `[N]` in [0, 1] from final scores; see `TextGame`."""
+    if not stakes:
+        return share_beaten(scores)
+    return jnp.clip(0.5 + 0.5 * scores / stakes, 0.0, 1.0)

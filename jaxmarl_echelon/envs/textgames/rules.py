@@ -23,6 +23,8 @@ class Rules:
       features: F, length of a seat's observation, whose entries lie in [0, 1].
       plies: plies after which every game is over, forced ones included (see `env.TextGame`).
       hidden: whether seats see different things, so that a predictable policy can be exploited.
+      stakes: the most that a seat can win or lose, where scores say how much was won (chips, margins);
+        0 where they say only who has won.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Rules:
     features: int
     plies: int
     hidden: bool = False
+    stakes: float = 0.0
 
     def init(self, key: jax.Array) -> State:
         """The state before the first decision."""
@@ -101,12 +104,6 @@ def at(x: jax.Array, index: jax.Array) -> jax.Array:
 def put(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
     """`x [n]` with another value at an index; unchanged for one outside. By comparisons, as `at`."""
     return jnp.where(jnp.arange(x.shape[0]) == index, value, x).astype(x.dtype)
-
-
-def ranks_to_points(scores: jax.Array) -> jax.Array:
-    """Points `[N]` in [0, 1] from final scores: the share of other seats beaten, equal ones by half."""
-    ahead = jnp.sign(scores[:, None] - scores[None, :])
-    return 0.5 + 0.5 * jnp.sum(ahead, axis=1) / (scores.shape[0] - 1)
 
 
 def one_hot(index: jax.Array, size: int) -> jax.Array:

@@ -26,7 +26,9 @@ from jaxmarl_echelon.training.types import View
 PyTree = Any
 
 TAG, SEAT = "opponent", "seat"
-# Games of one update that are rated by ranks, the first ones.
+# Scores are summed up as whole numbers of this part, in two sums of which neither overflows.
+PART, HALF = 2**-16, 2**8
+# Games of one update that are rated by ranks.
 RANKED = 64
 # Rows of one slot side by side in the alternative that sorts them.
 CHUNK = 8
@@ -112,7 +114,7 @@ class Seated(NamedTuple):
 
 def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
     """The policies of a seat for one rollout, taken from the bank once; the owner's may change in it."""
-    slots, present = axis.own(state.slots), agent.policy_state(policies[seat.owner])
+    slots, present = axis.own(state.slots), agent.rollout_policy(policies[seat.owner])
     bank, places = pool_lib.roster(seat.pool, state, slots, present)
     if seat.pool.settings.acting == "groups":
         bank = jax.tree.map(lambda x: x[places], bank)
@@ -267,11 +269,16 @@ def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     the score of the rival's own seat.
     """
     if SEAT in finished.tags:
-        scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
-        mine = jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
+        mine = own_score(spec, seat, finished)
         return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
     ahead = lead(spec, seat.rival, seat.role, finished)
     return jnp.select([ahead > 0, ahead < 0], [WIN, LOSS], DRAW)
+
+
+def own_score(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+    """Score `[...]` of the rival's own seat in games in turns."""
+    scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
+    return jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
 
 
 def lead(spec: EnvSpec, ours: str, theirs: str | None, finished: Finished) -> jax.Array:
@@ -286,15 +293,16 @@ def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
 
 
-def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
-    """The first `RANKED` games of an update by the ranks of all seats, of all shards; None for two seats.
+def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
+    """`RANKED` games of an update, of all shards, by the ranks of all seats; None for two seats.
 
-    Entry 0 has the rival's seat, the entry that played it all others. Source: spec 2.3.
+    Entry 0 has the rival's seat, the entry that played it all others. Of more games some are drawn: the first
+    ones would be those of the first groups, and the short ones.
     """
     if spec.turns <= 2:
         return None
-    met = finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
-    ended = statistics.ended(met, RANKED, newest=False)
+    met = draw_some(key, finished.mask & (finished.tags[TAG] > 0), RANKED)
+    ended = statistics.ended(finished.replace(mask=met), RANKED, newest=False)
     index = jnp.nonzero(ended.finished.mask, size=min(RANKED, ended.place.size))[0]
     games = jax.tree.map(lambda x: x[index], ended.finished)
     scores = spec.scores(games.results, seat.role)
@@ -304,6 +312,16 @@ def ranked(spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
         ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
         mask=jnp.arange(index.size) < ended.number,
     )
+
+
+def draw_some(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
+    """At most `most` of what `mask [T, E]` marks, of all shards together, each as likely as the others."""
+    steps, mine = mask.shape
+    luck = axis.own(jax.random.uniform(key, (mine * axis.size(), steps))).T
+    places = jnp.where(mask, luck, 1.0).ravel()
+    lowest = axis.stack(jax.lax.top_k(-places, min(most, places.size))[0]).ravel()
+    last = -jax.lax.top_k(lowest, min(most, lowest.size))[0][-1]
+    return mask & (luck <= last)
 
 
 def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
@@ -316,3 +334,20 @@ def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     cell = jnp.where(finished.mask & (finished.tags[TAG] > 0), finished.tags[TAG] * 3 + outcome, -1).ravel()
     cells = jnp.sum(cell[:, None] == jnp.arange(3 * seat.pool.settings.entries), axis=0, dtype=jnp.int32)
     return axis.sum(cells).reshape(-1, 3)
+
+
+def points(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array | None:
+    """`[n]` float32 sums of the rival's scores in the games that `count` counts; None where these tell all.
+
+    Scores say more than who has won in games for stakes, and in those of more than two seats, of which a seat
+    wins less than half between equals. They are rounded to whole numbers of a small part, so that sums do not
+    depend on an order.
+    """
+    if not spec.graded:
+        return None
+    counts = finished.mask & (finished.tags[TAG] > 0)
+    entry = jnp.where(counts, finished.tags[TAG], -1).ravel()
+    parts = jnp.round(own_score(spec, seat, finished) / PART).astype(jnp.int32).ravel()
+    here = entry[:, None] == jnp.arange(seat.pool.settings.entries)
+    high, low = (jnp.sum(jnp.where(here, x[:, None], 0), axis=0) for x in jnp.divmod(parts, HALF))
+    return axis.sum(high) * (HALF * PART) + axis.sum(low) * PART

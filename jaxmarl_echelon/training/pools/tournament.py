@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.types import Agent, PyTree
-from jaxmarl_echelon.envs.base import Role
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RatingSystem
+from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Pairs, RatingSystem
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
 from jaxmarl_echelon.training.controllers import Controller
@@ -32,7 +32,7 @@ class Sides(NamedTuple):
     agent: Agent
 
 
-def counts(
+def play_all(
     program: Program,
     sides: Sides,
     policies: PyTree,
@@ -41,20 +41,25 @@ def counts(
     world: PyTree = None,
     scripts: Sequence[str] = (),
 ) -> jax.Array:
-    """Results `[n, n, 3]` int32: wins, draws and losses of each entry, at `ours`, against each at `theirs`.
+    """Scores `[n, n, games]` in [0, 1] of each entry, at `ours`, against each at `theirs`.
+
+    1 for a win, 1/2 for a draw, or where games are played for stakes the share that was won; NaN for games
+    with values that are not finite.
 
     Args:
       program: gives environment and task.
       sides: the roles.
       policies: states of the entries that are policies, leaves `[P, ...]`, what acting needs of them.
       key: typed random key; policies sample their actions.
-      games: per ordered pair. In turn games the first has every seat in turn.
+      games: per ordered pair. In turn games the first has every seat in turn: a multiple of the seats.
       world: the program's world; None for its own.
       scripts: of the environment, the other entries.
 
     Raises:
-      ValueError: one line, for a script that one of the roles does not have.
+      ValueError: one line, for a script that one of the roles does not have, or seats that are not played
+        equally often.
     """
+    require_even_seats(program.env.spec, games)
     env = program.env if world is None else program.env.with_world(world.env)
     number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
     first, second = (x.ravel() for x in np.indices((number, number)))
@@ -78,18 +83,24 @@ def counts(
     params = program.curriculum.evaluation(program.curriculum.init())
     params = evaluation.evaluation_params(env, params, number * number * games)
     played = evaluation.play(env, playing | others, {}, key, params)
-    ahead = jnp.where(played.quarantined, jnp.nan, _leads(program, sides, played, seats))
-    outcome = jnp.stack([ahead > 0, ahead == 0, ahead < 0], axis=-1)
-    return jnp.sum(outcome.reshape(number, number, games, 3), axis=2, dtype=jnp.int32)
+    scores = jnp.where(played.quarantined, jnp.nan, _scores(program, sides, played, seats))
+    return scores.reshape(number, number, games)
 
 
-def _leads(program: Program, sides: Sides, played: evaluation.Evaluation, seats: int) -> jax.Array:
-    """`[N]`: above 0 where the first policy has won, below where it has lost."""
+def require_even_seats(spec: EnvSpec, games: int) -> None:
+    """Raises ValueError, one line, unless every seat is played equally often in so many games."""
+    if spec.turns and games % spec.turns:
+        more = -(-games // spec.turns) * spec.turns
+        raise ValueError(f"--games={games}: must be a multiple of the {spec.turns} seats, such as {more}")
+
+
+def _scores(program: Program, sides: Sides, played: evaluation.Evaluation, seats: int) -> jax.Array:
+    """Scores `[N]` of the first policy."""
     spec, finished = program.env.spec, played.finished
     if seats:
         scores, own = spec.scores(finished.results, sides.ours), jnp.arange(finished.mask.size) % seats
-        return jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0] - 0.5
-    return lead(spec, sides.ours, sides.theirs, finished)
+        return jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
+    return 0.5 + 0.5 * jnp.sign(lead(spec, sides.ours, sides.theirs, finished))
 
 
 def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
@@ -135,17 +146,33 @@ def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarra
     return Controller(init, act)
 
 
-def refitted(system: RatingSystem, results: np.ndarray) -> np.ndarray:
-    """Ratings `[n, D]` from the results `[n, n, 3]` of a round robin alone, all from the prior."""
-    number = len(results)
+def refitted(key: jax.Array, system: RatingSystem, scores: np.ndarray, *, graded: bool) -> np.ndarray:
+    """Ratings `[n, D]` from the scores `[n, n, games]` of a round robin alone, all from the prior.
+
+    Args:
+      key: for systems that rate wins and losses, where `graded`.
+      system: the rating system.
+      scores: as from `play_all`.
+      graded: whether scores say more than who has won.
+    """
+    number, results = len(scores), outcomes(scores)
     first, second = map(jnp.asarray, np.triu_indices(number, k=1))
     both = results + results.transpose(1, 0, 2)[..., [LOSS, DRAW, WIN]]
+    played = np.isfinite(scores)
+    points = np.where(played, scores, 0.0).sum(axis=2) + np.where(played, 1.0 - scores, 0.0).sum(axis=2).T
+    won = jnp.asarray(points[first, second]) if graded else None
+    pairs = Pairs(first, second, jnp.asarray(both[first, second]), won)
     rating = jnp.tile(jnp.array(system.prior, jnp.float32), (number, 1))
-    moves = jnp.zeros(number, bool)
-    return np.asarray(system.update(rating, first, second, jnp.asarray(both[first, second]), moves))
+    return np.asarray(system.update(key, rating, pairs, jnp.zeros(number, bool)))
 
 
-def payoffs(results: np.ndarray) -> np.ndarray:
-    """Scores `[n, n]` in [0, 1] of the row against the column, a draw counting half; NaN without games."""
-    games = results.sum(axis=2)
-    return np.where(games > 0, (results[..., WIN] + 0.5 * results[..., DRAW]) / np.maximum(games, 1), np.nan)
+def outcomes(scores: np.ndarray) -> np.ndarray:
+    """Wins, draws and losses `[..., 3]` in games with scores `[..., games]`; those with NaN do not count."""
+    return np.stack([scores > 0.5, scores == 0.5, scores < 0.5], axis=-1).sum(axis=-2)
+
+
+def payoffs(scores: np.ndarray) -> np.ndarray:
+    """Mean scores `[...]` in games `[..., games]`; NaN without games."""
+    played = np.isfinite(scores)
+    number = played.sum(axis=-1)
+    return np.where(number > 0, np.where(played, scores, 0.0).sum(axis=-1) / np.maximum(number, 1), np.nan)

@@ -106,6 +106,20 @@ def test_rollouts_are_played_by_the_latest_policy_and_evaluations_by_the_mean(na
     assert_same(played(kept), played(mean))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_of_the_policy_that_acts_in_rollouts_the_same_parts_can_be_kept(name):
+    """A state like that for evaluations, which acts as the latest policy does."""
+    agent, _, states = learnt(name)
+    latest, mean = agent.rollout_policy(states[-1]), agent.policy_state(states[-1])
+    assert jax.tree.structure(latest) == jax.tree.structure(mean)
+    assert_same(latest.average, states[-1].params)
+    assert_same(mean.average, states[-1].average)
+    plain = A2CConfig(widths=(8,)).make((F,), ActionSpec("continuous", (2,)), samples=E * A)
+    assert_same(
+        plain.rollout_policy(latest.replace(params=latest.average, average=None)).params, latest.average
+    )
+
+
 def test_a_share_of_all_is_refused_and_none_keeps_nothing():
     with pytest.raises(ValueError, match="policy_average=1.0"):
         A2CConfig(policy_average=1.0)

@@ -258,6 +258,7 @@ BROKEN = {
     "spec not hashable": (dict(spec={"results": [SOUND[0]]}), r"env.spec must be hashable"),
     "no roles": (dict(spec={"roles": ()}), r"spec.roles is empty"),
     "space unknown": (dict(spec=with_role(action="left or right")), r"'player'.action is 'left or right'"),
+    "stakes without turns": (dict(spec={"stakes": 2.0}), r"spec.stakes is 2.0, expected 0 where agents"),
     "score unknown": (dict(spec={"score": "win"}), r"spec.score is 'win', expected one of spec.results"),
     "score of a role unknown": (
         dict(spec=with_role(score="win")),

@@ -28,7 +28,8 @@ from jaxmarl_echelon.training.program import make_program
 from jaxmarl_echelon.training.types import RunState, View
 
 POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("still", "coin"), hold=2)
-ALGO = A2CConfig(horizon=4, widths=(8,), learning_rate=0.01)
+# Evaluations play another policy than rollouts: a mean.
+ALGO = A2CConfig(horizon=4, widths=(8,), learning_rate=0.01, policy_average=0.5)
 REPLAYED = {
     "widths": (4,),
     "horizon": 4,
@@ -108,10 +109,13 @@ def test_the_bank_is_frozen(history):
 
 
 def require_frozen(history: History, role: str) -> None:
-    """A slot holds the learner's state of the update in which it was taken, bit for bit, until it goes."""
+    """A slot holds the learner of the update in which it was taken, bit for bit, until it goes.
+
+    That is the policy that played the rated games.
+    """
     agent = history.program.agents[role]
     for before, after in zip(history.states, history.states[1:], strict=False):
-        policy = agent.policy_state(after.policies[role])
+        policy = agent.rollout_policy(after.policies[role])
         for slot in range(3):
             entry = slot + 1
             source = before.pool.bank if after.pool.iteration[entry] == before.pool.iteration[entry] else None

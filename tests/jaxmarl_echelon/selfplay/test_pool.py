@@ -8,8 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algos.nets.observations import merge_statistics, observe
+from algos.on_policy.a2c import A2CConfig
+from algos.types import ActionSpec
 from jaxmarl_echelon.selfplay import eviction
 from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 
 
@@ -163,6 +167,28 @@ def test_ratings_do_not_depend_on_where_games_were_played():
     np.testing.assert_array_equal(*(one.rating for one in both))
 
 
+def test_scores_that_say_more_than_who_has_won():
+    """Four hands of five are lost, but the fifth wins more: payoffs, ratings and gates follow the points."""
+    pool, state, step = small()
+    counts, points = np.zeros((6, 3), np.int32), np.zeros(6, np.float32)
+    counts[1], points[1] = [20, 0, 80], 60.0
+    policy = {"w": np.ones(3, np.float32)}
+    plain, graded = (
+        jax.device_get(step(state, jax.random.key(1), counts, policy, points=x)) for x in (None, points)
+    )
+    np.testing.assert_array_equal(graded.wins, plain.wins)
+    for after, score in ((plain, 20.0), (graded, 60.0)):
+        np.testing.assert_allclose(after.points[[0, 1], [1, 0]], 0.99 * np.array([score, 100.0 - score]))
+        assert (after.rating[0, 0] > after.rating[1, 0]) == (score > 50.0)
+    gate = pool._replace(settings=replace(SMALL, gate="improved"))
+    assert [bool(pool_lib.wanted(gate, replace_newest(x))) for x in (plain, graded)] == [False, True]
+
+
+def replace_newest(state):
+    """The state as if its newest snapshot were entry 1, and one were due."""
+    return state.replace(kind=state.kind * (np.arange(6) < 2), waited=np.int32(5))
+
+
 GATES = [
     ({"gate": "always"}, [0, 0, 0], True),
     ({"gate": "improved"}, [60, 0, 45], True),
@@ -190,6 +216,28 @@ def test_groups_that_take_turns():
     assert (pool.hold, pool.rivals) == (4, 4)
     turns = np.stack([pool_lib.due(pool, jnp.int32(number)) for number in range(8)])
     assert (turns.sum(1) == 1).all() and (turns.sum(0) == 2).all()
+
+
+def test_without_an_anchor_no_distance_from_it_is_told():
+    """Also where a fixed opponent stays for ever, which is no initial policy."""
+    pool, state, _ = small()
+    assert "pool/rating_minus_anchor" in jax.eval_shape(partial(pool_report.metrics, pool), state)
+    alone = pool._replace(settings=replace(SMALL, anchor="none"))
+    assert "pool/rating_minus_anchor" not in jax.eval_shape(partial(pool_report.metrics, alone), state)
+
+
+def test_half_precision_bank_keeps_how_observations_are_normalised():
+    """A feature that is always about 1000 stays where it was, within its spread."""
+    agent = A2CConfig(widths=(2,)).make((1,), ActionSpec("discrete", (2,)), samples=4)
+    policy = agent.policy_state(jax.jit(agent.init)(jax.random.key(0)))
+    seen = jnp.full((4, 1), 1000.3) + jnp.array([[-0.1], [0.1], [0.1], [-0.1]])
+    policy = policy.replace(observations=merge_statistics(policy.observations, seen, jnp.ones(4, bool)))
+    held = pool_lib.stored(PoolSettings(store="bf16"), policy)
+    assert {x.dtype for x in jax.tree.leaves(held.params)} == {jnp.dtype(jnp.bfloat16)}
+    found, expected = (observe(x.observations, seen) for x in (held, policy))
+    assert np.abs(expected).max() < 2.0
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(held.hyper["gamma"], policy.hyper["gamma"])
 
 
 def test_half_precision_bank():

@@ -12,6 +12,7 @@ from sharded_runs import told
 
 from jaxmarl_echelon import checkpoints, exploit, read_config
 from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_seat
 from jaxmarl_echelon.training.program import make_program
 
@@ -93,11 +94,24 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     (folder,) = (path.parent for path in tmp_path.rglob("exploit.json"))
     found = json.loads((folder / "exploit.json").read_text())
     assert 0 <= found["low"] <= found["score"] <= found["high"] <= 1 and found["role"] == "player"
+    # Chips of single hands: 1 or 2, won or lost.
+    assert found["payoff"] == pytest.approx(4 * found["score"] - 2) and 64 * found["payoff"] % 1 == 0
+    assert found["wins"] + found["losses"] == 64
     names = {row["name"] for row in rows(folder / "pool.csv") if float(row["share"]) > 0}
     assert names == {f"frozen:{(run / 'checkpoints' / 'latest').resolve()}"}
     met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
     assert sum(int(met[key]) for key in ("wins", "draws", "losses")) > 20
     assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}
+
+
+def test_an_exploiter_has_no_teacher(run):
+    """Neither the run's, nor that of a role's own settings."""
+    before = config_lib.saved(checkpoints.metadata(checkpoints.find(run, "latest")))
+    before.algo.sampling, before.algo.teacher = "sequential", "gone"
+    before.algos = {"player": {"teacher": "gone", "gamma": 0.5}}
+    after = exploit.exploiting(before, config_lib.read(before), run, None)
+    assert after.algo.teacher is None and dict(after.algos) == {"player": {"teacher": None, "gamma": 0.5}}
+    assert config_lib.read(after).algos["player"].teacher is None and before.algo.teacher == "gone"
 
 
 def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):

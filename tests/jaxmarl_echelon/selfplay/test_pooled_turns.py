@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from played_runs import History, played
 
+from algos import axis
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
@@ -160,15 +161,36 @@ def test_games_of_three_seats_are_rated_by_ranks():
         results={"points": np.float32(points)},
         tags={"opponent": np.int32([[3, 2, 1], [0, 4, 2]]), "seat": np.int32([[0, 2, 1], [1, 1, 0]])},
     )
-    ranked = jax.jit(lambda finished: opponents.ranked(spec, seat, finished))
+    ranked = jax.jit(lambda finished: opponents.ranked(jax.random.key(0), spec, seat, finished))
     games = jax.device_get(ranked(finished))
     assert games.mask.tolist() == [True] * 4 + [False] * 2
     assert games.entries[:4].tolist() == [[0, 3, 3], [2, 2, 0], [4, 0, 4], [0, 2, 2]]
     assert games.ranks[:4].tolist() == [[0, 1, 2], [1, 1, 0], [0, 2, 1], [0, 0, 0]]
-    many = jax.tree.map(lambda x: np.tile(x, (20, 1) + (1,) * (x.ndim - 2)), finished)
-    first = jax.device_get(ranked(many))
-    assert first.mask.sum() == 64 and first.entries[60:].tolist() == games.entries[:4].tolist()
-    assert opponents.ranked(configured().env.spec, seat, finished) is None
+    many = jax.tree.map(lambda x: np.tile(x, (80, 1) + (1,) * (x.ndim - 2)), finished)
+    some = jax.device_get(ranked(many))
+    assert some.mask.sum() == 64
+    _, number = np.unique(some.entries, axis=0, return_counts=True)
+    assert number.size == 4 and number.min() > 4
+    # Not the first ones, which go on in this order.
+    assert not np.array_equal(some.entries, np.tile(games.entries[:4], (16, 1)))
+    assert opponents.ranked(jax.random.key(0), configured().env.spec, seat, finished) is None
+
+
+def test_of_many_games_all_opponents_are_as_likely_to_be_rated():
+    """Also those whose environments come last, and whose games end late."""
+    mask = np.ones((6, 100), bool)
+    mask[0, :10] = False
+    draw = jax.jit(jax.vmap(lambda key: opponents.draw_some(key, mask, 64)))
+    drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 200)))
+    assert (drawn.sum(axis=(1, 2)) == 64).all() and not drawn[:, ~mask].any()
+    share = drawn.mean(axis=0)[mask]
+    np.testing.assert_allclose(share.mean(), 64 / 590)
+    assert share.std() < 1.3 * np.sqrt(64 / 590 * (1 - 64 / 590) / 200)
+    parts = jax.vmap(lambda part: opponents.draw_some(jax.random.key(0), part, 64), 1, 1, axis_name=axis.HERE)
+    whole = opponents.draw_some(jax.random.key(0), mask, 64)
+    np.testing.assert_array_equal(parts(mask.reshape(6, 2, 50)).reshape(6, 100), whole)
+    few = jax.jit(opponents.draw_some, static_argnums=2)(jax.random.key(0), mask & (np.arange(100) < 9), 64)
+    np.testing.assert_array_equal(few, mask & (np.arange(100) < 9))
 
 
 def test_a_learner_with_three_seats_is_rated():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.textgames.rules import ranks_to_points
+from jaxmarl_echelon.envs.results import share_beaten
 from jaxmarl_echelon.selfplay import rewards
 from jaxmarl_echelon.selfplay.rewards import Context
 
@@ -53,7 +53,7 @@ SCORES = [
 @pytest.mark.parametrize("scores,expected", SCORES)
 def test_win_draw_loss(scores, expected):
     """By the points of games' final scores."""
-    points = ranks_to_points(jnp.array(scores))
+    points = share_beaten(jnp.array(scores))
     _, found = rewards.win_draw_loss().apply((), jnp.array(scores), Context(points >= 0, score=points))
     np.testing.assert_allclose(found, expected, atol=1e-6)
 

@@ -1,13 +1,19 @@
 """Round robins: who beats whom."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from duels import Duel
 
 from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon import tournament as cli
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.selfplay.ratings import rating_system
+from jaxmarl_echelon.envs.textgames.games import kuhn
+from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tournament import label_of
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.pools import tournament
@@ -35,13 +41,12 @@ def test_policies_and_scripts_meet_in_both_roles():
 
     together = jax.tree.map(lambda *x: jnp.stack(x), always(0), always(1))
     sides = tournament.Sides("blue", "red", agent)
-    found = jax.jit(lambda key: tournament.counts(program, sides, together, key, 8, scripts=("other",)))(
-        jax.random.key(1)
-    )
+    play = jax.jit(lambda key: tournament.play_all(program, sides, together, key, 8, scripts=("other",)))
+    found = np.asarray(play(jax.random.key(1)))
     agree = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]])
-    np.testing.assert_array_equal(found[..., 0], 8 * agree)
-    np.testing.assert_array_equal(found[..., 2], 8 * (1 - agree))
-    np.testing.assert_array_equal(tournament.payoffs(np.asarray(found)), agree)
+    np.testing.assert_array_equal(found, np.broadcast_to(agree[..., None], (3, 3, 8)))
+    np.testing.assert_array_equal(tournament.outcomes(found)[..., 2], 8 * (1 - agree))
+    np.testing.assert_array_equal(tournament.payoffs(found), agree)
 
 
 def leaves(tree):
@@ -50,14 +55,48 @@ def leaves(tree):
 
 def test_refitted_ratings_order_the_entries():
     """Both roles of a pair count; what an entry does against itself does not."""
-    results = np.zeros((3, 3, 3), int)
-    results[0, 1], results[1, 0] = (6, 1, 1), (2, 2, 4)
-    results[1, 2], results[2, 1] = (7, 0, 1), (0, 1, 7)
-    results[0, 0] = (0, 0, 8)
-    rating = tournament.refitted(rating_system("trueskill", games_per_pair=16), results)
-    assert rating[0, 0] > rating[1, 0] > rating[2, 0] and (rating[:, 1] < 25 / 3).all()
-    swapped = tournament.refitted(rating_system("elo"), results.transpose(1, 0, 2)[..., ::-1])
-    np.testing.assert_allclose(swapped, tournament.refitted(rating_system("elo"), results), rtol=1e-6)
+    results = {(0, 1): (6, 1, 1), (1, 0): (2, 2, 4), (1, 2): (7, 0, 1), (2, 1): (0, 1, 7), (0, 0): (0, 0, 8)}
+    scores = np.full((3, 3, 8), np.nan)
+    for pair, counts in results.items():
+        scores[pair] = np.repeat([1.0, 0.5, 0.0], counts)
+        np.testing.assert_array_equal(tournament.outcomes(scores)[pair], counts)
+    assert tournament.payoffs(scores)[0, 1] == 6.5 / 8 and np.isnan(tournament.payoffs(scores)[2, 2])
+    for graded in (False, True):
+        fit = partial(tournament.refitted, jax.random.key(0), graded=graded)
+        rating = fit(rating_system("trueskill", games_per_pair=16), scores)
+        assert rating[0, 0] > rating[1, 0] > rating[2, 0] and (rating[:, 1] < 25 / 3).all()
+        both = (fit(rating_system("elo"), x) for x in (scores, 1.0 - scores.transpose(1, 0, 2)))
+        np.testing.assert_allclose(*both, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
+    """Of a round robin with strengths that scores follow from; the longer it is, the nearer."""
+    strength = np.array([0.0, 1.0, 2.5])
+    chances = 1.0 / (1.0 + np.exp(strength[None] - strength[:, None]))
+    games = 512
+    scores = (np.arange(games) < games * chances[..., None]).astype(float)
+    system = rating_system(name, games_per_pair=2 * games)
+    rating = tournament.refitted(jax.random.key(0), system, scores, graded=False)
+    expected = np.asarray(system.expected(rating[:, None], rating[None]))
+    np.testing.assert_allclose(expected, chances, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    "given,message",
+    [
+        (["--games", "3"], "--games=3: must be a multiple of the 2 seats, such as 4"),
+        (["--snapshots", "-1"], "--snapshots=-1: must be at least 0"),
+        (["--rating", "chess"], "--rating=chess: must be one of trueskill, elo, glicko2"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_anything_is_played(given, message, monkeypatch, tmp_path):
+    program = SimpleNamespace(env=kuhn.make())
+    monkeypatch.setattr(cli, "entrants", lambda *given: ({"run": ()}, program, None))
+    monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])
+    with pytest.raises(ValueError) as error:
+        cli.main()
+    assert str(error.value) == message and not list(tmp_path.iterdir())
 
 
 def test_seeds_of_two_runs_have_different_names(tmp_path):

@@ -9,6 +9,7 @@ from tracking_runs import OUTCOMES, run_info, write_updates
 
 from jaxmarl_echelon.tracking import dashboard
 from jaxmarl_echelon.tracking.console import ConsoleSink
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
 from jaxmarl_echelon.tracking.panels import frame, outcome_colour, share
 from jaxmarl_echelon.tracking.view import RunView
@@ -44,6 +45,20 @@ def full_view(tmp_path, curriculum=False, updates=12):
     write_updates(ViewSink(view), 1, updates, curriculum=curriculum)
     view.events.append((12_000, "saved best_eval"))
     return view
+
+
+def test_a_resumed_view_knows_the_evaluations_before(tmp_path):
+    table = CsvSink()
+    table.open(run_info(tmp_path))
+    write_updates(table, 1, 12)
+    table.write("eval_agg", 12_500, {"success_rate": 0.99, "avg_reward": 3.0})  # after the checkpoint
+    table.close()
+    view = RunView(run_info(tmp_path, resume_step=12_000), now=0.0)
+    assert [step for step, _ in view.evaluations] == [4_000, 8_000, 12_000]
+    assert view.best == (12_000, 0.3) and view.value("eval_agg/avg_reward") == 7.25
+    view.write("eval_agg", 16_000, {"success_rate": 0.25, "avg_reward": 9.0}, 1.0)
+    assert view.best == (12_000, 0.3)
+    assert RunView(run_info(tmp_path), now=0.0).best is None
 
 
 def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_reward(tmp_path):

@@ -1,3 +1,4 @@
+import sys
 import time
 
 import pytest
@@ -66,3 +67,12 @@ def test_unknown_modes_are_refused_before_anything_is_written():
         ValueError, match=r"tracking.sinks.wandb.mode='onlin': must be one of offline, online"
     ):
         WandbSink(mode="onlin")
+
+
+def test_nobody_is_asked_for_an_account(tmp_path, no_network, monkeypatch):
+    """On a terminal wandb shows a menu where it finds no key, below the dashboard."""
+    wandb, asked = pytest.importorskip("wandb"), []
+    monkeypatch.setattr(wandb, "init", lambda **_: asked.append(sys.stdin.isatty()))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    WandbSink(mode="online").open(run_info(tmp_path))
+    assert asked == [False]

@@ -52,3 +52,44 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_compiled():
     with pytest.raises(memory.MemoryPlanError, match="too much"):
         compile_program(init, never, never, arguments, world, 1, admit=refuse)
     assert asked == [((2, 3), (2, 1))]
+
+
+MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1440000 kB\nMemAvailable:    8800000 kB\n"
+
+
+def machine(root, group, **files):
+    """The part of a file system that tells of memory: `proc`, and control groups below `sys/fs/cgroup`."""
+    texts = {"proc/meminfo": MEMINFO, "proc/self/cgroup": f"{group}\n"}
+    for name, text in (texts | files).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_caches_of_files_count_as_free(tmp_path):
+    assert memory.host_free_bytes(machine(tmp_path, "0::/")) == 8_800_000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("group", "place", "limit", "used", "cached"),
+    [
+        ("0::/user/run", "sys/fs/cgroup/user", "max", "current", "inactive_file"),
+        ("0::/", "sys/fs/cgroup", "max", "current", "inactive_file"),
+        ("4:memory:/docker/ab", "sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"),  # noqa: E501
+    ],
+    ids=["nested", "container", "version 1"],
+)  # fmt: skip
+def test_the_limit_of_a_container_counts(tmp_path, group, place, limit, used, cached):
+    files = {
+        f"{place}/memory.{limit}": "3000\n",
+        f"{place}/memory.{used}": "2500\n",
+        f"{place}/memory.stat": f"anon 7\n{cached} 400\n",
+    }
+    assert memory.host_free_bytes(machine(tmp_path, group, **files)) == 900
+    files[f"{place}/memory.{limit}"] = "max\n"
+    assert memory.host_free_bytes(machine(tmp_path, group, **files)) == 8_800_000 * 1024
+
+
+def test_where_the_system_says_nothing_nothing_is_assumed(tmp_path):
+    assert memory.host_free_bytes(tmp_path) is None

@@ -36,6 +36,7 @@ class Kuhn(Rules):
     features = 3 + 2 + 8
     plies = 3
     hidden = True
+    stakes = 2.0
 
     def init(self, key):
         """See `Rules`."""

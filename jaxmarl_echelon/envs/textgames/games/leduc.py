@@ -49,6 +49,7 @@ class Leduc(Rules):
     features = 2 + 3 + 3 + 2 * ACTS * 3
     plies = 2 * ACTS
     hidden = True
+    stakes = 13.0  # the ante, two raises of 2 and two of 4
 
     def init(self, key):
         """See `Rules`."""

@@ -53,6 +53,7 @@ class RockPaperScissors(Rules):
         self.worth = settings.numbers("worth", worth, 3, 0.0)
         self.margin = settings.switch("margin", margin)
         self.plies = 2 * self.rounds
+        self.stakes = (self.rounds * max(self.worth) or 1.0) if self.margin else 0.0
 
     def init(self, key):
         """See `Rules`."""

@@ -1,0 +1,33 @@
+"""Whether Python finds this project's packages where they are installed."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from jaxmarl_echelon.collection import is_command
+
+OWN = ("algos", "physics")
+
+
+def require_own_packages() -> None:
+    """Demands that `algos` and `physics` are those installed beside this package.
+
+    A folder of that name in the current directory, which `python -m` searches first, would hide them.
+
+    Raises:
+      ImportError: one line that tells what hides what.
+      SystemExit: the same in a command, with exit status 2.
+    """
+    installed = Path(__file__).resolve().parent.parent
+    for name in OWN:
+        found = find_spec(name)
+        place = None if found is None or found.origin is None else Path(found.origin).resolve().parent
+        if place == installed / name or not (installed / name).is_dir():
+            continue
+        there = "no package" if found is None else found.origin or list(found.submodule_search_locations)
+        own = installed / name
+        line = f"{name}: Python finds {there}, which hides {own}; rename it, or start in another folder"
+        if is_command():
+            print(f"error: {line}", file=sys.stderr)
+            raise SystemExit(2)
+        raise ImportError(line)
