@@ -34,7 +34,8 @@ class TransformSettings:
       step: of what every decision is paid: names of `rewards.STEP`.
       sampling: of the batch that is learnt from: names of `rewards.SAMPLING`.
       whole_games: in turn games, whether all games begin with a rollout: what is under way at its end is
-        broken off. Otherwise the beginning of a game that outlasts its rollout is not learnt from.
+        broken off, and games that may outlast it are refused. Otherwise the beginning of a game that outlasts
+        its rollout is not learnt from.
     """
 
     final: tuple = ()
