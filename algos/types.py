@@ -60,7 +60,7 @@ class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
     A rollout may hold k segments of T / k decisions each, one after the other. The flags `reset`,
-    `discount`, `boundary` and `alive` are never merged.
+    `discount`, `boundary`, `alive`, `skip` and `out` are never merged.
 
     Attributes:
       obs: `[T, E, A, ...]` observations acted on.
@@ -74,10 +74,13 @@ class Rollout:
         without a critic.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
-      skip: `[T, E, A]` bool; the agent did not act, but its story goes on: what it is paid belongs to its
-        last decision. None where nobody is paid without acting.
-      last_skip: `[E, A]` bool; it will not act on the observation after the last step, though its story goes
-        on. None as for `skip`.
+      skip: `[T, E, A]` bool; the agent waited for its turn: what it is paid belongs to its last decision, and
+        discounts count decisions. None where agents do not take turns.
+      last_skip: `[E, A]` bool; it will not act on the observation after the last step, but wait for its turn.
+        None as for `skip`.
+      out: `[T, E, A]` bool; the agent is out of the game before its trajectory ends: what it is paid belongs
+        to its last decision, discounted by time, and what it sees has a value. None where nobody is paid
+        when out.
       advantage: `[T, E, A]` advantages of the actions, where others have formed them than the learner; None
         where it estimates them by its critic.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
@@ -100,11 +103,17 @@ class Rollout:
     skip: jax.Array | None = None
     last_skip: jax.Array | None = None
     advantage: jax.Array | None = None
+    out: jax.Array | None = None
+
+    @property
+    def valued(self) -> jax.Array:
+        """`[T, E, A]` bool; rows that a critic learns from: of agents that act, and of those that are out."""
+        return self.alive if self.out is None else self.alive | self.out
 
     @property
     def paid(self) -> jax.Array:
-        """`[T, E, A]` bool; rows whose rewards count: of agents that act, and of those that wait."""
-        return self.alive if self.skip is None else self.alive | self.skip
+        """`[T, E, A]` bool; rows whose rewards count: the valued ones, and those of agents that wait."""
+        return self.valued if self.skip is None else self.valued | self.skip
 
 
 @struct.dataclass
@@ -115,7 +124,8 @@ class Transition:
       obs: `[E, A, ...]` observations acted on.
       action: `[E, A, D]` in the learner's own units.
       reward: `[E, A]`.
-      discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise.
+      discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise; smaller where its last decision
+        waited for what it is paid, by the learner's discount per step waited.
       next_obs: `[E, A, ...]` next observations; the true final one where an episode ended.
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
       success: `[E, A]` bool; the episode ended here with a success of the agent's role.
@@ -230,6 +240,7 @@ class Agent(NamedTuple):
         evaluations is another (a mean of policies); None where it is the same one.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
+      gamma: `(state) -> scalar`, the discount per step; None for those that learn from rollouts.
       compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
       hyper: `() -> dict`, the initial traced hyper-parameters, as in `hyper` of a fresh state; None for
         agents whose state has none.
@@ -252,6 +263,7 @@ class Agent(NamedTuple):
     policy_state: Callable = lambda state: state
     acting_state: Callable | None = None
     teach: Callable | None = None
+    gamma: Callable | None = None
     compiler_options: Mapping[str, str] = {}
     hyper: Callable[[], PyTree] | None = None
     frozen: PyTree = None

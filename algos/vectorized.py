@@ -66,6 +66,7 @@ def per_agent(agent: Agent, number: int) -> Agent:
         policy_state=jax.vmap(agent.policy_state),
         acting_state=jax.vmap(agent.rollout_policy),
         teach=None if agent.teach is None else teach,
+        gamma=None if agent.gamma is None else jax.vmap(agent.gamma),
         hyper=None if agent.hyper is None else hyper,
     )
 

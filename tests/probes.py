@@ -302,9 +302,9 @@ class Absent(Probe):
 
 
 class Fallen(Probe):
-    """Two agents in episodes of four steps; the second acts once, and waits for the end from then on. What is
-    paid at the end depends on the first action of each: 1 for action 1, nothing for action 0. V = 1 for the
-    second's only decision, gamma ** 3 for the first's first.
+    """Two agents in episodes of four steps; the second acts once, and is out from then on. What is paid at
+    the end depends on the first action of each, which both go on seeing: 1 for action 1, nothing for action
+    0. V = gamma ** 3 for each one's first decision.
     """
 
     agents = 2
@@ -331,7 +331,33 @@ class Fallen(Probe):
         return after, time
 
     def observe(self, state, params):
-        return jnp.zeros((self.agents, 1))
+        return state.cue[:, None]
+
+
+class Unequal(Fallen):
+    """Three agents in episodes of five steps, who act in the first, the first three or all of them, and are
+    paid in every step whether they act or not. What each sees is its value, the sum of what is still to
+    come, discounted by `gamma` per step.
+    """
+
+    agents, horizon, gamma = 3, 5, 0.9
+    lives = np.array([1, 3, 5])
+    pay = np.array([[1, -5, 2], [0, 1, -1], [3, 0, 1], [0, 2, 0], [4, -3, 1]], np.float32)
+    observation = Box((1,), -np.inf, np.inf)
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return state, time.replace(obs={ROLE: self.observe(state, params)})
+
+    def step(self, key, state, actions, params):
+        after = state.replace(clock=state.clock + 1, alive=state.clock + 1 < jnp.asarray(self.lives))
+        last = jnp.full(self.agents, after.clock >= self.horizon)
+        return after, self._show(after, params, jnp.asarray(self.pay)[state.clock], last, last & False)
+
+    def observe(self, state, params):
+        powers = self.gamma ** np.arange(self.horizon)
+        to_come = [powers[: self.horizon - t] @ self.pay[t:] for t in range(self.horizon)]
+        return jnp.asarray([*to_come, np.zeros(self.agents)], jnp.float32)[state.clock][:, None]
 
 
 class Comings(Probe):

@@ -112,25 +112,42 @@ def init_reward_scale(agents: int) -> RewardScale:
 
 
 def update_reward_scale(
-    scale: RewardScale, reward: jax.Array, boundary: jax.Array, alive: jax.Array, gamma: jax.Array | float
+    scale: RewardScale,
+    reward: jax.Array,
+    boundary: jax.Array,
+    alive: jax.Array,
+    gamma: jax.Array | float,
+    *,
+    skip: jax.Array | None = None,
+    last_skip: jax.Array | None = None,
 ) -> RewardScale:
     """Merges a rollout's discounted reward sums into the scale.
+
+    A decision after which the agent waits for its turn is counted once, with all that it is paid until the
+    agent acts again.
 
     Args:
       scale: the scale so far.
       reward: `[T, E, A]` raw rewards.
       boundary: `[T, E, A]` bool, the episode ended after this step: the next sum starts at 0.
-      alive: `[T, E, A]` bool; other rows add nothing and are not counted.
+      alive: `[T, E, A]` bool; other rows that are not skipped add nothing and are not counted.
       gamma: discount factor per step.
+      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the decision before.
+      last_skip: `[E, A]` bool or None; the agent goes on waiting after the last step.
     """
 
     def step(sums, row):
-        row_reward, row_boundary, row_alive = row
-        sums = jnp.where(row_alive, gamma * sums + row_reward, sums)
-        return jnp.where(row_boundary, 0.0, sums), sums
+        row_reward, row_boundary, row_alive, row_skip = row
+        after = jnp.where(row_alive, gamma * sums + row_reward, sums)
+        if row_skip is not None:
+            after = jnp.where(row_skip, sums + row_reward, after)
+        return jnp.where(row_boundary, 0.0, after), after
 
     sums = scale.sums.reshape(reward.shape[1:])
-    sums, history = jax.lax.scan(step, sums, (reward, boundary, alive))
+    sums, history = jax.lax.scan(step, sums, (reward, boundary, alive, skip))
+    if skip is not None:
+        goes_on = jnp.zeros_like(skip[0]) if last_skip is None else last_skip
+        alive = (alive | skip) & (boundary | ~jnp.concatenate([skip[1:], goes_on[None]]))
     return RewardScale(merge_moments(scale.moments, history, alive), sums.reshape(-1))
 
 
@@ -140,26 +157,35 @@ def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8
 
 
 def centre_rewards(
-    centre: jax.Array, reward: jax.Array, alive: jax.Array, rate: jax.Array | float
+    centre: jax.Array,
+    reward: jax.Array,
+    alive: jax.Array,
+    rate: jax.Array | float,
+    skip: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Subtracts from every reward the running mean of its agent's earlier rewards.
+
+    A decision is charged the mean once, and moves it by all that it is paid until the agent acts again.
 
     Args:
       centre: `[N]` running means of N = E * A agents, 0 at first.
       reward: `[T, E, A]` raw rewards.
-      alive: `[T, E, A]` bool; other rewards do not move the means.
+      alive: `[T, E, A]` bool; other rewards that are not skipped do not move the means.
       rate: share of each new reward in the mean.
+      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the decision before.
 
     Returns:
       `(centre, reward)` after the rollout and centred.
     """
 
     def step(mean, row):
-        row_reward, row_alive = row
-        after = mean + rate * (row_reward - mean)
-        return jnp.where(row_alive, after, mean), row_reward - mean
+        row_reward, row_alive, row_skip = row
+        charged = mean if row_skip is None else jnp.where(row_skip, 0.0, mean)
+        counts = row_alive if row_skip is None else row_alive | row_skip
+        after = mean + rate * (row_reward - charged)
+        return jnp.where(counts, after, mean), row_reward - charged
 
-    after, centred = jax.lax.scan(step, centre.reshape(reward.shape[1:]), (reward, alive))
+    after, centred = jax.lax.scan(step, centre.reshape(reward.shape[1:]), (reward, alive, skip))
     return after.reshape(-1), centred
 
 

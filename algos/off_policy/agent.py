@@ -167,6 +167,7 @@ def make_replay_agent(
         update=update,
         learns="step",
         policy_state=policy_state,
+        gamma=lambda state: state.hyper["gamma"],
         hyper=lambda: initial_hyper(config, method),
         local=lambda state: shared_only(state).replace(replay=jax.tree.map(lambda x: True, state.replay)),
     )

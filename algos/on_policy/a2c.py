@@ -84,4 +84,4 @@ def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tupl
     distribution, value = policy.apply(params, batch.obs, batch.mask)
     policy_loss = -distribution.log_prob(batch.action) * batch.advantage
     value_loss = 0.5 * jnp.square(value - batch.target)
-    return total_loss(policy_loss, value_loss, distribution, batch.alive, hyper)
+    return total_loss(policy_loss, value_loss, distribution, batch.alive, hyper, batch.acting)

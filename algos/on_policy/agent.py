@@ -244,11 +244,19 @@ def learn_from(
     """
     hyper = annealed(config, state.hyper, state.updates)
     if state.centre is not None:
-        centre, reward = centre_rewards(state.centre, rollout.reward, rollout.alive, config.reward_centering)
+        centre, reward = centre_rewards(
+            state.centre, rollout.reward, rollout.valued, config.reward_centering, rollout.skip
+        )
         state, rollout = state.replace(centre=centre), rollout.replace(reward=reward)
     if state.rewards is not None:
         rewards = update_reward_scale(
-            state.rewards, rollout.reward, rollout.boundary, rollout.paid, hyper["gamma"]
+            state.rewards,
+            rollout.reward,
+            rollout.boundary,
+            rollout.valued,
+            hyper["gamma"],
+            skip=rollout.skip,
+            last_skip=rollout.last_skip,
         )
         state = state.replace(rewards=rewards)
     batch = method.prepare(config, state, rollout, hyper)

@@ -1,24 +1,32 @@
-"""Losses per sample, and their mean over the samples that are alive; arrays of any one shape."""
+"""Losses per sample, and their mean over the samples that are learnt from; arrays of any one shape."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from algos import axis
 from algos.nets.normalize import masked_mean
 from algos.types import Hyper, Metrics
 
 
 def total_loss(
-    policy_loss: jax.Array, value_loss: jax.Array, distribution: Any, alive: jax.Array, hyper: Hyper
+    policy_loss: jax.Array,
+    value_loss: jax.Array,
+    distribution: Any,
+    alive: jax.Array,
+    hyper: Hyper,
+    acting: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
-    """Policy loss, weighted value loss and entropy bonus, averaged over the alive samples.
+    """Policy loss, weighted value loss and entropy bonus, averaged over the samples that are learnt from.
 
     Args:
       policy_loss, value_loss: `[...]`.
       distribution: of the actions, `[...]`.
-      alive: `[...]` bool.
+      alive: `[...]` bool; the sample is learnt from.
       hyper: `value_coefficient`, `entropy_coefficient`.
+      acting: `[...]` weights of the decisions among the samples, see `acting_weights`; None where all are
+        decisions.
 
     Returns:
       the loss and unreduced `[...]` quantities for metrics.
@@ -26,8 +34,28 @@ def total_loss(
     samples = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": distribution.entropy()}
     if (std := distribution.std) is not None:
         samples["action_std"] = jnp.broadcast_to(std.mean(-1), policy_loss.shape)
-    total = policy_loss + hyper["value_coefficient"] * value_loss
+    samples = {name: x if name == "value_loss" else of_decisions(x, acting) for name, x in samples.items()}
+    total = samples["policy_loss"] + hyper["value_coefficient"] * value_loss
     return masked_mean(total - hyper["entropy_coefficient"] * samples["entropy"], alive), samples
+
+
+def acting_weights(alive: jax.Array, valued: jax.Array) -> jax.Array:
+    """Weights of decisions among samples of which the critic alone learns from some; 0 at these.
+
+    Means over all `valued` samples of what is so weighted are means over the decisions: exactly in the whole
+    batch on all shards, in expectation in each minibatch.
+
+    Args:
+      alive: bool; the sample is a decision.
+      valued: bool; it is one, or the critic learns from it.
+    """
+    counts = axis.sum(jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)]))
+    return jnp.where(alive, counts[0] / jnp.maximum(counts[1], 1.0), 0.0)
+
+
+def of_decisions(x: jax.Array, acting: jax.Array | None) -> jax.Array:
+    """Quantities of decisions, weighted, and 0 at other samples."""
+    return x if acting is None else jnp.where(acting > 0, acting * x, 0.0)
 
 
 def clipped_loss(
@@ -40,8 +68,9 @@ def clipped_loss(
     target: jax.Array,
     alive: jax.Array,
     hyper: Hyper,
+    acting: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
-    """PPO's loss: clipped surrogate, clipped value loss and entropy bonus, over the alive samples.
+    """PPO's loss: clipped surrogate, clipped value loss and entropy bonus, over the samples learnt from.
 
     Args:
       distribution: of the actions, under the current parameters.
@@ -50,8 +79,9 @@ def clipped_loss(
       advantage: as it enters the loss.
       old_value: centre of the interval that the value is clipped to.
       target: what the critic regresses on.
-      alive: bool.
+      alive: bool; the sample is learnt from.
       hyper: `clip`, `value_clip`, `value_coefficient`, `entropy_coefficient`.
+      acting: weights of the decisions among the samples, as for `total_loss`.
 
     Returns:
       the loss and unreduced quantities for metrics.
@@ -63,10 +93,12 @@ def clipped_loss(
         distribution,
         alive,
         hyper,
+        acting,
     )
     # Not `ratio - 1`, whose rounding errors exceed the divergence of policies that have hardly moved.
-    samples["approx_kl"] = jnp.expm1(log_ratio) - log_ratio
-    samples["clip_fraction"] = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
+    samples["approx_kl"] = of_decisions(jnp.expm1(log_ratio) - log_ratio, acting)
+    clipped = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
+    samples["clip_fraction"] = of_decisions(clipped, acting)
     return loss, samples
 
 

@@ -1,6 +1,7 @@
 """Advantages and value targets; truncated episodes bootstrap, terminated ones do not."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ def vtrace_gae(
     *,
     skip: jax.Array | None = None,
     last_skip: jax.Array | None = None,
+    out: jax.Array | None = None,
     accumulate: Callable[[jax.Array, jax.Array], jax.Array] = accumulate_by_scan,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates with V-trace's off-policy correction, per agent.
@@ -87,70 +89,100 @@ def vtrace_gae(
         finite it counts as 0.
       bootstrap_last: False gives the last row advantage 0 and uses it only as the value after the row
         before, so that `last_value` is unused.
-      skip: `[T, ...]` bool or None. Rows at which the agent did not act though its story goes on: it waits
-        for its turn, or for the end. They get advantage 0; what they pay belongs to the last decision before,
-        whose next value is that of the next decision. Discounts count decisions, not rows.
-      last_skip: `[...]` bool or None; the agent waits after the last step. What its last decision will be
-        paid is then not known yet: that row has advantage 0 and is just the value after the row before.
+      skip: `[T, ...]` bool or None. Rows at which the agent waits for its turn. They get advantage 0; what
+        they pay belongs to the last decision before, whose next value is that of the next decision. Discounts
+        count decisions, not these rows.
+      last_skip: `[...]` bool or None; the agent waits for its turn after the last step. What its last
+        decision will be paid is then not known yet: that row has advantage 0 and is just the value after the
+        row before.
+      out: `[T, ...]` bool or None. Rows at which the agent is out of the game, but still paid. They get
+        advantage 0; what they pay belongs to the last decision before, discounted by gamma per row, up to the
+        agent's next decision or to the value of what it sees at the end of the rollout. The traces do not
+        decay over them, as there is nothing to decide. Their targets are for critics, which must know them
+        wherever a rollout ends.
       accumulate: `(delta, decay) -> advantage`, how the sums are formed; results differ by rounding.
         The scan is the default because it was 5 times (T = 64) and 15 times (T = 256) faster on a CPU
         with 8192 columns.
 
     Returns:
-      `(advantage, target)`, both `[T, ...]`; `target = advantage + value` is what the critic
-      regresses on.
+      `(advantage, target)`, both `[T, ...]`. The critic regresses on the target: `advantage + value`, and at
+      rows that are `out` the discounted sum of what follows.
     """
     if alive is not None:
         value = jnp.where(alive | jnp.isfinite(value), value, 0.0)
-    if skip is not None:
-        reward, following, unknown = _over_skipped(
-            reward, value, last_value, discount, boundary, bootstrap, skip, last_skip, bootstrap_last
-        )
-    else:
-        following = jnp.concatenate([value[1:], last_value[None]])
-        following = jnp.where(boundary, bootstrap, following)
-        following = jnp.where(discount > 0, discount * following, 0.0)
-    delta = jnp.minimum(ratio, rho_clip) * (reward + gamma * following - value)
-    decay = jnp.where(boundary, 0.0, gamma * lambda_ * jnp.minimum(ratio, c_clip) * discount)
+    rho, c = jnp.minimum(ratio, rho_clip), jnp.minimum(ratio, c_clip)
+    if skip is not None or out is not None:
+        skip, out = (jnp.zeros(reward.shape, bool) if x is None else x for x in (skip, out))
+        last = jnp.zeros(last_value.shape, bool) if last_skip is None else last_skip
+        last = last if bootstrap_last else jnp.ones_like(last)
+        spans = _spans(reward, value, last_value, discount, boundary, bootstrap, skip, out, last, gamma)
+        acts = ~(skip | out | spans.unknown)
+        acts = acts if alive is None else acts & alive
+        delta = jnp.where(acts, rho * (spans.paid + spans.following - value), 0.0)
+        passes = jnp.where(boundary | (discount == 0), 0.0, 1.0)
+        decay = jnp.where(acts, spans.reach * lambda_ * c, jnp.where(skip | out, passes, 0.0))
+        trace = accumulate(delta, decay)
+        advantage = jnp.where(acts, trace, 0.0)
+        worth = spans.paid + spans.following + spans.reach * lambda_ * trace
+        return advantage, jnp.where(out, worth, advantage + value)
+    following = jnp.concatenate([value[1:], last_value[None]])
+    following = jnp.where(boundary, bootstrap, following)
+    following = jnp.where(discount > 0, discount * following, 0.0)
+    delta = rho * (reward + gamma * following - value)
+    decay = jnp.where(boundary, 0.0, gamma * lambda_ * c * discount)
     if alive is not None:
         delta = jnp.where(alive, delta, 0.0)
         decay = jnp.where(alive, decay, 0.0)
-    if skip is not None:
-        passes = jnp.where(boundary | (discount == 0), 0.0, 1.0)
-        delta = jnp.where(skip | unknown, 0.0, delta)
-        decay = jnp.where(skip, passes, jnp.where(unknown, 0.0, decay))
-        advantage = jnp.where(skip, 0.0, accumulate(delta, decay))
-        return advantage, advantage + value
     if not bootstrap_last:
         delta, decay = delta.at[-1].set(0.0), decay.at[-1].set(0.0)
     advantage = accumulate(delta, decay)
     return advantage, advantage + value
 
 
-def _over_skipped(
-    reward, value, last_value, discount, boundary, bootstrap, skip, last_skip, bootstrap_last
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What a decision is paid until the next, the value of that one, and whether these are not known yet."""
-    waits = jnp.zeros(last_value.shape, bool) if last_skip is None else last_skip
-    waits = waits if bootstrap_last else jnp.ones_like(waits)
+class _Spans(NamedTuple):
+    """What follows each row up to the agent's next decision, `[T, ...]` each, discounted to the row.
+
+    Attributes:
+      paid: rewards, the row's own included.
+      following: value of the next decision, or of the observation at which the trajectory is cut.
+      reach: discount of the next decision's advantage; 0 where the trajectory ends before it.
+      unknown: bool; the rest of the rewards arrives after the rollout.
+    """
+
+    paid: jax.Array
+    following: jax.Array
+    reach: jax.Array
+    unknown: jax.Array
+
+
+def _spans(reward, value, last_value, discount, boundary, bootstrap, skip, out, last_skip, gamma) -> _Spans:
+    """Sums from each row to the next decision; see `vtrace_gae` for the arguments, none of which is None."""
 
     def step(after, row):
-        next_value, pending, open_end = after
-        row_reward, row_value, row_discount, ends, row_bootstrap, skipped = row
-        next_value = jnp.where(ends, row_bootstrap, next_value)
-        next_value = jnp.where(row_discount > 0, row_discount * next_value, 0.0)
-        over = ends | (row_discount == 0)
-        paid = row_reward + jnp.where(over, 0.0, pending)
-        open_end = open_end & ~over
+        pending, following, reach, unknown = after
+        reward, value, discount, ends, bootstrap, skip, out = row
+        over = ends | (discount == 0)
+        following = jnp.where(ends, gamma * bootstrap, following)
+        following = jnp.where(discount > 0, discount * following, 0.0)
+        reach = jnp.where(over, 0.0, discount * reach)
+        unknown = unknown & ~over
+        paid = reward + jnp.where(over, 0.0, discount * pending)
+        # Whoever is out while nothing is known of the rest stands for it by its value.
+        stands = out & unknown
+        paid = jnp.where(stands, value, paid)
+        following, reach = (jnp.where(stands, 0.0, x) for x in (following, reach))
+        row = _Spans(paid, following, reach, unknown & ~stands)
+        elapsed = jnp.where(out, gamma, 1.0)
         before = (
-            jnp.where(skipped, next_value, row_value),
-            jnp.where(skipped, paid, 0.0),
-            skipped & open_end,
+            jnp.where(skip | out, elapsed * paid, 0.0),
+            jnp.where(skip | out, elapsed * following, gamma * value),
+            jnp.where(skip | out, elapsed * reach, gamma),
+            skip & row.unknown,
         )
-        return before, (paid, next_value, open_end)
+        return before, row
 
-    start = last_value, jnp.zeros_like(last_value), waits
-    rows = reward, value, discount, boundary, bootstrap, skip
+    start = jnp.zeros_like(last_value), gamma * last_value, gamma * jnp.ones_like(last_value), last_skip
+    rows = reward, value, discount, boundary, bootstrap, skip, out
     return jax.lax.scan(step, start, rows, reverse=True)[1]
 
 
@@ -167,6 +199,7 @@ def gae(
     alive: jax.Array | None = None,
     skip: jax.Array | None = None,
     last_skip: jax.Array | None = None,
+    out: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates (Schulman et al. 2016, eq. 16), per agent.
 
@@ -187,4 +220,5 @@ def gae(
         alive,
         skip=skip,
         last_skip=last_skip,
+        out=out,
     )

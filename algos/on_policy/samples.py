@@ -11,7 +11,7 @@ from algos.checks import require_minibatches
 from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import scale_reward, standardize
 from algos.nets.observations import Entities, compact
-from algos.on_policy.losses import clipped_loss
+from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import gae
@@ -24,10 +24,12 @@ MINIBATCH_UNROLL = 4
 
 
 class Batch(NamedTuple):
-    """Samples to learn from, leading axes `[N]`; rows that are not alive hold zeros.
+    """Samples to learn from, leading axes `[N]`.
 
-    `idle` marks those of agents that act in no step of the rollout: slots that are not filled.
-    Observations are as `algos.nets.observations.compact` keeps them.
+    `alive` marks the rows that are learnt from: of agents that act, and of those that are out, whose values
+    alone are learnt. Others hold zeros. `acting` weighs the decisions among them (`losses.acting_weights`);
+    None where all are decisions. `idle` marks rows of agents of which nothing in the rollout is learnt from:
+    slots that are not filled. Observations are as `algos.nets.observations.compact` keeps them.
     """
 
     obs: jax.Array | Entities | Asymmetric
@@ -39,14 +41,15 @@ class Batch(NamedTuple):
     alive: jax.Array
     mask: jax.Array | None
     idle: jax.Array | None = None
+    acting: jax.Array | None = None
 
 
 def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
     """Advantages, targets and observations of a rollout, flattened to `[T * E * A]`.
 
-    Rows that are not alive are replaced here, before any arithmetic of the losses.
+    Rows that are not learnt from are replaced here, before any arithmetic of the losses.
     """
-    alive = rollout.alive
+    alive, valued = rollout.alive, rollout.valued
     advantage, target = gae(
         learning_rewards(state, rollout, hyper),
         rollout.extras["value"],
@@ -59,6 +62,7 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
         alive=alive,
         skip=rollout.skip,
         last_skip=rollout.last_skip,
+        out=rollout.out,
     )
     advantage = advantage if rollout.advantage is None else rollout.advantage
     if config.normalize_advantage == "batch":
@@ -66,15 +70,16 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
 
     clean = partial(keep, alive)
     batch = Batch(
-        obs=jax.tree.map(clean, compact(state.observations, rollout.obs)),
+        obs=jax.tree.map(partial(keep, valued), compact(state.observations, rollout.obs)),
         action=clean(rollout.action),
         log_prob=clean(rollout.extras["log_prob"]),
-        value=clean(rollout.extras["value"]),
+        value=keep(valued, rollout.extras["value"]),
         advantage=clean(advantage),
-        target=clean(target),
-        alive=alive,
+        target=keep(valued, target),
+        alive=valued,
         mask=None if rollout.mask is None else clean(rollout.mask, True),
-        idle=jnp.broadcast_to(~alive.any(0), alive.shape),
+        idle=jnp.broadcast_to(~valued.any(0), alive.shape),
+        acting=None if rollout.out is None else acting_weights(alive, valued),
     )
     return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
 
@@ -107,20 +112,29 @@ def learn_samples(
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
         return grads, *summed(samples, minibatch.alive), memory
 
-    def epoch(progress, order):
+    def epoch(progress, key):
+        order = shuffle(key, batch)
         shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch._replace(idle=None))
         if config.normalize_advantage == "minibatch":
-            advantage = jax.vmap(standardize)(shuffled.advantage, shuffled.alive)
+            decides = shuffled.alive if shuffled.acting is None else shuffled.acting > 0
+            advantage = jax.vmap(standardize)(shuffled.advantage, decides)
             shuffled = shuffled._replace(advantage=advantage)
         return descend(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
 
     progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
-    bits = jax.random.bits(axis.fold(key), (config.epochs, batch.alive.size))
-    # Slots that never act come last: the minibatches before are full of samples, those after are empty.
-    bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
-    orders = jnp.argsort(bits, axis=-1)
-    progress, steps = jax.lax.scan(epoch, progress, orders)
+    # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
+    progress, steps = jax.lax.scan(epoch, progress, jax.random.split(axis.fold(key), config.epochs))
     return progress.params, progress.optimizer, steps.metrics()
+
+
+def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
+    """A random order `[N]` of the samples, those that are `idle` last.
+
+    The minibatches before are then full of samples, those after are empty.
+    """
+    bits = jax.random.bits(key, batch.alive.shape)
+    bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
+    return jnp.argsort(bits)
 
 
 def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
@@ -142,6 +156,7 @@ def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tupl
         target=batch.target,
         alive=batch.alive,
         hyper=hyper,
+        acting=batch.acting,
     )
 
 

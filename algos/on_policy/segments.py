@@ -13,7 +13,7 @@ from algos import axis
 from algos.nets.actor_critic import Policy, behind
 from algos.nets.normalize import masked_mean, spread, standardize
 from algos.nets.observations import compact
-from algos.on_policy.losses import clipped_loss
+from algos.on_policy.losses import acting_weights, clipped_loss, of_decisions
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import vtrace_gae
@@ -31,10 +31,12 @@ class Segments(NamedTuple):
     Attributes:
       rollout: `[T, S]`, but `carry` before and `last_value`, `last_skip` after each row, `[S]`. Observations
         are as `algos.nets.observations.compact` keeps them, rewards in the units of the values; rows that are
-        not alive hold zeros.
+        not learnt from hold zeros.
       advantage, target: as after the rollout.
-      learning: bool, alive and past the burn-in.
+      learning: bool, `Rollout.valued` and past the burn-in.
       lesson: the teacher's distributions and values, or None.
+      acting: weights of the decisions among the rows that are learnt from, see `losses.acting_weights`; None
+        where all are decisions.
     """
 
     rollout: Rollout
@@ -42,6 +44,7 @@ class Segments(NamedTuple):
     target: jax.Array
     learning: jax.Array
     lesson: Lesson | None = None
+    acting: jax.Array | None = None
 
     @property
     def value(self) -> jax.Array:
@@ -50,8 +53,13 @@ class Segments(NamedTuple):
 
     @property
     def alive(self) -> jax.Array:
-        """Where the agent acted."""
-        return self.rollout.alive
+        """Where the agent acted, or was out and has a value."""
+        return self.rollout.valued
+
+    @property
+    def deciding(self) -> jax.Array:
+        """Where a decision is learnt from."""
+        return self.learning if self.acting is None else self.acting > 0
 
     def take(self, rows: jax.Array) -> "Segments":
         """The segments `rows`."""
@@ -95,8 +103,8 @@ def prepare(
 ) -> Segments:
     """Cuts a rollout `[k * T, E, A]` with flat observations into segments, and evaluates the teacher on them.
 
-    The k * E * A rows are ordered by segment, environment and agent. Rows that are not alive are replaced
-    before any arithmetic of the losses.
+    The k * E * A rows are ordered by segment, environment and agent. Rows that are not learnt from are
+    replaced before any arithmetic of the losses.
     """
     if config.teacher is not None and teacher is None:
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
@@ -106,19 +114,21 @@ def prepare(
     if teacher is not None:
         own, watched = rows.carry
         rows = rows.replace(carry=own)
-        seen = as_rows(keep(rollout.alive, of_actor(rollout.obs)), number)
+        seen = as_rows(keep(rollout.valued, of_actor(rollout.obs)), number)
         taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
     past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
     value = rows.extras["value"]
     advantage, target = trace(config, rows, value, jnp.ones_like(value), hyper)
-    return Segments(rows, advantage, target, rows.alive & past_burn_in, taught)
+    learning = rows.valued & past_burn_in
+    acting = None if rows.out is None else acting_weights(rows.alive & past_burn_in, learning)
+    return Segments(rows, advantage, target, learning, taught, acting)
 
 
 def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
     """The same rollout with axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
-        obs=jax.tree.map(partial(keep, alive), compact(state.observations, rollout.obs)),
+        obs=jax.tree.map(partial(keep, rollout.valued), compact(state.observations, rollout.obs)),
         action=keep(alive, rollout.action),
         extras={
             "log_prob": keep(alive, rollout.extras["log_prob"]),
@@ -174,6 +184,7 @@ def trace(
         config.bootstrap_last,
         skip=rows.skip,
         last_skip=rows.last_skip,
+        out=rows.out,
     )
     return advantage if rows.advantage is None else rows.advantage, target
 
@@ -195,7 +206,7 @@ def learn_segments(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """All epochs over segments; returns `(params, optimizer, metrics)`."""
     policy = behind(policy, state.observations)
-    rows = segments.alive.shape[1]
+    rows = segments.learning.shape[1]
     minibatches = config.plan(rows // config.segments_per_agent * axis.size()).minibatches
     progress = state.updates / hyper["total_updates"]
     hyper = hyper | {
@@ -234,12 +245,12 @@ def with_moments(
         return choices
 
     if config.normalize_advantage == "batch":
-        every = spread(memory.advantage, segments.learning)
+        every = spread(memory.advantage, segments.deciding)
         return choices._replace(moments=jax.tree.map(lambda x: jnp.repeat(x, len(choices.part)), every))
 
     def chosen(choice):
         rows, _ = choose_segments(config, segments, memory, choice, hyper)
-        return memory.advantage[:, rows], segments.learning[:, rows]
+        return memory.advantage[:, rows], segments.deciding[:, rows]
 
     return choices._replace(moments=jax.vmap(spread)(*jax.lax.map(chosen, choices)))
 
@@ -283,7 +294,7 @@ def segment_gradient(
     minibatch = segments.take(chosen)
     known = jax.tree.map(lambda x: x[:, chosen], memory)
     if config.normalize_advantage == "batch":
-        advantage = standardize(memory.advantage, segments.learning, choice.moments)
+        advantage = standardize(memory.advantage, segments.deciding, choice.moments)
         known = known._replace(advantage=advantage[:, chosen])
 
     def loss(params):
@@ -328,7 +339,7 @@ def segment_loss(
     if config.policy_advantage == "vtrace":
         advantage, _ = trace(config, rows, known.value, ratio, hyper)
     if config.normalize_advantage == "minibatch":
-        advantage = standardize(advantage, minibatch.learning, moments)
+        advantage = standardize(advantage, minibatch.deciding, moments)
     total, samples = clipped_loss(
         distribution,
         value,
@@ -338,10 +349,12 @@ def segment_loss(
         target=known.target,
         alive=minibatch.learning,
         hyper=hyper,
+        acting=minibatch.acting,
     )
     if config.teacher is not None:
         values = hyper["teacher_value_weight"]
         imitation = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
+        imitation = of_decisions(imitation, minibatch.acting)
         total += hyper["teacher_coefficient"] * masked_mean(imitation, minibatch.learning)
         samples["imitation_loss"] = imitation
     return total, (samples, ratio, jax.lax.stop_gradient(value))

@@ -29,12 +29,13 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
       learning_rate, entropy_coefficient: with their schedules ("constant", "linear", "cosine") and
         the values `*_end` reached after `total_updates`.
       total_updates: length of the schedules; None for the length of the run.
-      gamma, gae_lambda: discount and trace decay per decision.
+      gamma, gae_lambda: discount and trace decay per decision; gamma also per step of an agent that is out of
+        the game but still paid.
       value_coefficient: weight of the value loss.
       max_grad_norm: bound on the global gradient norm; None for none.
       normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
       normalize_observation, normalize_reward: running normalisation.
-      reward_centering: rate of the running mean that is subtracted from each agent's rewards; 0 for none.
+      reward_centering: rate of the running mean that is subtracted from what each decision is paid; 0 for none.
       reward_scale: constant factor on rewards, after their normalisation.
       reward_clamp: bound on the magnitude of a reward after scaling; None for none.
       policy_average: share that the past keeps, per update, in a running mean of the parameters. Rollouts

@@ -58,8 +58,9 @@ class EnvSpec:
       results: results reported per episode.
       score: name of the result in [0, 1] used by evaluations, curricula and best checkpoints; None to use
         returns only.
-      late: whether agents that wait (not alive, not terminated: for their turn or the end) receive
-        rewards, which are credited to their last decision.
+      late: whether agents that are not alive but have not terminated receive rewards, which are credited to
+        their last decision. With `turns` they wait for their turn, and discounts count their own decisions;
+        without they are out of the game, and discounts count steps.
       turns: N, if the N agents of the only role decide strictly one after another: at decision t of an
         episode only agent t mod N may be alive, or nobody, where the turn passes by itself. 0: all decide at
         once. Needs `late` and the results `score/i`, the final scores by seat.
@@ -172,7 +173,8 @@ class TimeStep:
 
     Attributes:
       obs: `[A, ...]` observations of the state reached; the last one of an episode is its true final
-        observation, never the first of the next episode.
+        observation, never the first of the next episode. With `EnvSpec.late`, what agents that are out of the
+        game see is what critics judge the rest of their rewards by.
       reward: `[A]` float32, for the step that led here (0 after a reset).
       terminated: `[A]` bool; this agent's story is over (crash, goal): no bootstrapping.
       truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.

@@ -34,7 +34,8 @@ class TransformSettings:
       step: of what every decision is paid: names of `rewards.STEP`.
       sampling: of the batch that is learnt from: names of `rewards.SAMPLING`.
       whole_games: in turn games, whether all games begin with a rollout: what is under way at its end is
-        broken off. Otherwise the beginning of a game that outlasts its rollout is not learnt from.
+        broken off, and games that may outlast it are refused. Otherwise the beginning of a game that outlasts
+        its rollout is not learnt from.
     """
 
     final: tuple = ()
@@ -104,14 +105,17 @@ class Story(NamedTuple):
 
     Attributes:
       seat: int32; in turn games the seat that decides, else the number of the role among the learner's.
-      ended: bool; the agent's story ended with this row, and was not broken off.
+      ended: bool; the agent's story ended with this row, and was not broken off. Where transforms read
+        scores, this is the end of the episode, which may come after that of the agent's own trajectory.
       score: float32 in [0, 1] of the role, or in turn games the share of the other seats that the seat has
         beaten; a draw counts 1/2. Read where stories end.
+      over: bool; the story ended with this row for any reason; None for `Rollout.boundary`.
     """
 
     seat: jax.Array
     ended: jax.Array
     score: jax.Array
+    over: jax.Array | None = None
 
 
 @struct.dataclass
@@ -134,10 +138,12 @@ class Credit(NamedTuple):
       init: `(columns) -> CreditState`, of so many agents side by side, E * A.
       apply: `(CreditState, Rollout, Story) -> (CreditState, Rollout)`; with advantages, and alive only where
         the story's end is known.
+      scored: whether they read scores, so that stories are whole episodes.
     """
 
     init: Callable
     apply: Callable
+    scored: bool = False
 
 
 def make_credit(settings: TransformSettings, seats: int) -> Credit:
@@ -154,7 +160,8 @@ def make_credit(settings: TransformSettings, seats: int) -> Credit:
         after["final"], final = stages["final"].apply(
             state.stages["final"], total, Context(story.ended, seat=story.seat, score=story.score)
         )
-        reward, known, to_come = spread(final, rollout, story.ended)
+        over = rollout.boundary if story.over is None else story.over
+        reward, known, to_come = spread(final, rollout.alive, story.ended, over)
         learnt = rollout.alive & known
         # Actions in spaces with masks have the form that was asked for, and are legal.
         right = jnp.ones(learnt.shape, bool)
@@ -164,7 +171,7 @@ def make_credit(settings: TransformSettings, seats: int) -> Credit:
         advantage = jnp.where(learnt, reward, 0.0)
         return CreditState(after, running.ravel()), rollout.replace(advantage=advantage, alive=learnt)
 
-    return Credit(init, apply)
+    return Credit(init, apply, stages["final"].scored)
 
 
 def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
@@ -178,13 +185,15 @@ def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
     return jax.lax.scan(step, running, (rollout.reward, rollout.paid, rollout.reset))
 
 
-def spread(final: jax.Array, rollout: Rollout, ended: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def spread(
+    final: jax.Array, alive: jax.Array, ended: jax.Array, over: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Hands final rewards to all decisions of their stories.
 
     Args:
       final: `[T, E, A]` rewards of the stories that ended with each row.
-      rollout: the rows; what ends at a boundary without `ended` was broken off.
-      ended: `[T, E, A]` bool.
+      alive: `[T, E, A]` bool; rows that are decisions.
+      ended, over: `[T, E, A]` bool as in `Story`; what is over without `ended` was broken off.
 
     Returns:
       the reward, whether it is known, and how many own decisions are still to come, `[T, E, A]` each.
@@ -200,5 +209,5 @@ def spread(final: jax.Array, rollout: Rollout, ended: jax.Array) -> tuple[jax.Ar
 
     shape = final.shape[1:]
     start = jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, jnp.int32)
-    rows = final, ended, rollout.boundary, rollout.alive
+    rows = final, ended, over, alive
     return jax.lax.scan(step, start, rows, reverse=True)[1]

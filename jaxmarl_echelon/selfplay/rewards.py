@@ -45,10 +45,12 @@ class Transform(NamedTuple):
     Attributes:
       init: `() -> state`.
       apply: `(state, rewards [...], Context) -> (state, rewards [...])`.
+      scored: whether it reads scores, which are known only at the end of a game or episode.
     """
 
     init: Callable[[], PyTree]
     apply: Callable
+    scored: bool = False
 
 
 def chain(transforms: Sequence[Transform]) -> Transform:
@@ -61,7 +63,8 @@ def chain(transforms: Sequence[Transform]) -> Transform:
             after.append(state)
         return tuple(after), rewards
 
-    return Transform(lambda: tuple(transform.init() for transform in transforms), apply)
+    scored = any(transform.scored for transform in transforms)
+    return Transform(lambda: tuple(transform.init() for transform in transforms), apply, scored)
 
 
 def win_draw_loss() -> Transform:
@@ -73,7 +76,7 @@ def win_draw_loss() -> Transform:
     def apply(state, rewards, context):
         return state, jnp.where(context.mask, 2.0 * context.score - 1.0, 0.0)
 
-    return Transform(lambda: (), apply)
+    return Transform(lambda: (), apply, scored=True)
 
 
 def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:

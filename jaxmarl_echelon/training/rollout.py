@@ -37,6 +37,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
       the advanced run and the rollout.
     """
     recorded, learning = collector.learning("rollout"), collector.learning("step")
+    turns = collector.env.spec.turns > 0
     met = meetings(collector.seat, collector.agents, run)
 
     def step(run, inputs):
@@ -60,6 +61,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                     collector.part(seat, moment_of(run, transition)),
                     choices[seat],
                     collector.memory(seat, memories),
+                    turns=turns,
                 )
                 for seat in collector.seats(role)
             )
@@ -67,10 +69,16 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         }
         stories = {
             role: joined(
-                _story(collector.env.spec, seat, number, collector.part(seat, moment_of(run, transition)))
+                _story(
+                    collector.env.spec,
+                    seat,
+                    number,
+                    collector.part(seat, moment_of(run, transition)),
+                    scored=credit.scored,
+                )
                 for number, seat in enumerate(collector.seats(role))
             )
-            for role in collector.credits
+            for role, credit in collector.credits.items()
         }
         policies, pending, metrics = dict(run.policies), dict(run.pending), {}
         for k, (role, agent) in zip(
@@ -85,10 +93,11 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
                 )
                 for seat in collector.seats(role)
             }
+            gamma = 1.0 if turns else agent.gamma(run.policies[role])
             for seat in (seat for seat in decided if seat in pending):
                 alive = collector.part(seat, transition.time.alive[seat])
                 goes_on = ~alive & ~decided[seat].boundary
-                pending[seat], complete = settle(pending[seat], decided[seat], goes_on)
+                pending[seat], complete = settle(pending[seat], decided[seat], goes_on, gamma)
                 sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
             policies[role], metrics[role] = agent.update(run.policies[role], k, joined(decided.values()))
@@ -159,7 +168,7 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
 
 
-def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry) -> dict:
+def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry, *, turns: bool) -> dict:
     before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
@@ -175,27 +184,46 @@ def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carr
         "boundary": after.terminated[role] | after.truncated[role] | over,
         "bootstrap": _bootstrap(agent, state, truncated, after, role, carry),
         "alive": transition.acted[role],
-        "skip": waited,
+        "skip": waited if turns else None,
+        "out": None if turns else waited,
         "mask": before.action_mask.get(role),
     }
 
 
-def _story(spec: EnvSpec, role: str, number: int, moment: Moment) -> Story:
-    """What transforms know of a decision of the learner's role of this number, `[E, A]`."""
+def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: bool) -> Story:
+    """What transforms know of a decision of the learner's role of this number, `[E, A]`.
+
+    Where they read scores (`scored`), an agent's decisions are paid for at the end of the episode, also if
+    its own trajectory ended before: only then is the result known.
+    """
     after, transition = moment.after, moment.transition
     acted, waited = transition.acted[role], transition.waited.get(role)
-    concerned = acted if waited is None else acted | waited
-    ended = after.terminated[role] | transition.finished.mask[:, None]
-    score = jnp.broadcast_to(_won(spec, role, transition.finished)[:, None], acted.shape)
-    return Story(jnp.full(acted.shape, number), concerned & ended, score)
+    finished = transition.finished.mask[:, None]
+    over = jnp.broadcast_to(transition.reset_next[:, None], acted.shape)
+    if scored:
+        ended = finished & transition.finished.present[role]
+    else:
+        concerned = acted if waited is None else acted | waited
+        ended = concerned & (after.terminated[role] | finished)
+        over = over | after.terminated[role] | after.truncated[role]
+    score = jnp.broadcast_to(_won(spec, role, transition.finished), acted.shape)
+    return Story(jnp.full(acted.shape, number), ended, score, over)
 
 
 def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
-    """`[E]`: 1 where a role has won a finished episode, 1/2 for draws, 0 where it has lost."""
+    """1 where a finished episode is won, 1/2 for draws, 0 where it is lost: `[E, 1]`, or `[E, A]` by agent.
+
+    It is won by a higher score than that of the only other role, if that has one, else by one above 1/2.
+    """
+    own = spec.scores(finished.results, role)
+    if own is None:
+        return jnp.full((finished.mask.shape[0], 1), 0.5)
     others = [one.name for one in spec.roles if one.name != role]
-    if score_of(spec, role, finished) is None:
-        return jnp.full(finished.mask.shape, 0.5)
-    return 0.5 + 0.5 * jnp.sign(lead(spec, role, others[0] if len(others) == 1 else None, finished))
+    if len(others) == 1 and score_of(spec, others[0], finished) is not None:
+        ahead = lead(spec, role, others[0], finished)[:, None]
+    else:
+        ahead = own.reshape(own.shape[0], -1) - 0.5
+    return 0.5 + 0.5 * jnp.sign(ahead)
 
 
 def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
@@ -219,7 +247,9 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
 
 
 def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
-    """`[E, A]` bool; agents of a learner that wait at the end of the rollout; None unless `EnvSpec.late`."""
+    """`[E, A]` bool; agents of a learner that wait for their turn after the rollout; None without turns."""
+    if not collector.env.spec.turns:
+        return None
     waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
     seats = collector.seats(learner)
     return joined(collector.part(role, waits[role]) for role in seats) if waits else None

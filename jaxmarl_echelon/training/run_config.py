@@ -163,6 +163,13 @@ class RunConfig:
             raise ValueError(
                 f"transforms.whole_games=true: {self.env.spec.name} is no game in which seats take turns"
             )
+        plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
+        if self.transforms.whole_games and limit > plies:
+            least = -(-limit // (self.env.spec.turns * self.segments))
+            raise ValueError(
+                f"transforms.whole_games=true: games of {self.env.spec.name} have up to {limit} plies, a "
+                f"rollout of horizon={self.horizon // self.segments} has {plies}; needs horizon={least}"
+            )
         for role, algo in self.algos.items() if self.transforms else ():
             if algo.replays:
                 name = getattr(algo, "NAME", type(algo).__name__)

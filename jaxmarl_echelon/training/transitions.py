@@ -22,14 +22,16 @@ class Pending(NamedTuple):
     Attributes:
       obs: `[E, A, ...]` observation acted on.
       action: `[E, A, D]` in the learner's own units.
-      reward: `[E, A]` accumulated so far.
+      reward: `[E, A]` accumulated so far, discounted to the decision.
       waits: `[E, A]` bool; a transition is pending.
+      discount: `[E, A]` of what comes next, relative to the decision's own reward.
     """
 
     obs: PyTree
     action: jax.Array
     reward: jax.Array
     waits: jax.Array
+    discount: jax.Array
 
 
 def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
@@ -42,6 +44,7 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
             action=jnp.zeros((*alive.shape, action_spec(collector.env.spec.role(role).action).dimensions)),
             reward=jnp.zeros(alive.shape, jnp.float32),
             waits=jnp.zeros(alive.shape, bool),
+            discount=jnp.ones(alive.shape, jnp.float32),
         )
         for learner in collector.learning("step")
         for role in collector.seats(learner)
@@ -49,16 +52,20 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
     }
 
 
-def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tuple[Pending, Transition]:
+def settle(
+    pending: Pending, transition: Transition, goes_on: jax.Array, gamma: jax.Array | float = 1.0
+) -> tuple[Pending, Transition]:
     """Accumulates delayed rewards into pending transitions and completes those whose agents act or end.
 
     Args:
       pending: pending transitions.
       transition: of this step; `alive` where an agent acted, `reward` whatever it received.
       goes_on: `[E, A]` bool; the agent's story is not over and it does not act next.
+      gamma: discount per step of an agent that is out; 1 where discounts count decisions.
 
     Returns:
-      the new pending transitions, and the complete ones of this step, at most one per agent.
+      the new pending transitions, and the complete ones of this step, at most one per agent. Over n further
+      steps the discount of a complete one holds gamma^n, beside which learners apply gamma once.
     """
     acted, waited = transition.alive, pending.waits & ~transition.alive
 
@@ -67,11 +74,18 @@ def settle(pending: Pending, transition: Transition, goes_on: jax.Array) -> tupl
             lambda a, b: jnp.where(waited.reshape(waited.shape + (1,) * (b.ndim - 2)), a, b), old, new
         )
 
-    reward = transition.reward + jnp.where(waited, pending.reward, 0.0)
+    elapsed = jnp.where(waited, pending.discount, 1.0)
+    reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)
     obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
     begun = acted | waited
-    complete = transition.replace(obs=obs, action=action, reward=reward, alive=begun & ~goes_on)
-    return Pending(obs, action, reward, begun & goes_on), complete
+    complete = transition.replace(
+        obs=obs,
+        action=action,
+        reward=reward,
+        discount=elapsed * transition.discount,
+        alive=begun & ~goes_on,
+    )
+    return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
 
 
 def transition_of(env: Environment, role: str, moment: Moment, action: jax.Array) -> Transition:

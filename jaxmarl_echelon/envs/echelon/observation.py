@@ -109,8 +109,9 @@ def observe(
     place: Place,
     standing: Standing | None = None,
     further: Mapping[str, jax.Array] = MappingProxyType({}),
+    dead_see: tuple[str, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes the observations of all mechs; those of dead ones are 0.
+    """Writes the observations of all mechs; those of dead ones are 0 but for what they go on seeing.
 
     Args:
       layout: of the flat vector.
@@ -122,6 +123,7 @@ def observe(
       place: the map.
       standing: of the fight for the zone; by default that of the map's zone and of the scores.
       further: blocks `[M, ...]` of the layout besides those of every battle.
+      dead_see: names of the blocks that dead mechs go on seeing.
 
     Returns:
       flat observations `[M, layout.size]` and the contacts `[M, K]` that they show.
@@ -142,7 +144,9 @@ def observe(
         "acoustic": senses.acoustic,
         "self": own_state(state, params, sides, chassis, senses, offset, place, standing),
     }
-    return jnp.where(mechs.alive[:, None], layout.join({**blocks, **further}), 0.0), contacts
+    blocks |= further
+    left = {name: x if name in dead_see else jnp.zeros_like(x) for name, x in blocks.items()}
+    return jnp.where(mechs.alive[:, None], layout.join(blocks), layout.join(left)), contacts
 
 
 def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:

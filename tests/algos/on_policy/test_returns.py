@@ -313,3 +313,177 @@ def test_a_decision_whose_pay_is_still_to_come_only_stands_for_the_value_after_t
     np.testing.assert_allclose(target[3, 1], -0.4)
     np.testing.assert_allclose(advantage[1, 1], 0.9 * -0.4 + 0.2, atol=1e-6)
     np.testing.assert_allclose(advantage[2, 0], 0.9 * 0.6 - 0.3, atol=1e-6)
+
+
+LIVES = (1, 3, 4, 6)  # decisions of each agent in episodes of six rows, after which it is out
+LONG, WINDOW = 24, 5
+
+
+def unequal_lives(rng, gamma):
+    """Whole episodes of agents that are out at their own times, `[LONG, agents]`, and the returns."""
+    clock = np.arange(LONG) % 6
+    reward = rng.normal(size=(LONG, len(LIVES)))
+    ends = np.broadcast_to((clock == 5)[:, None], reward.shape)
+    acts = clock[:, None] < np.array(LIVES)
+    to_come = np.zeros((LONG + 1, len(LIVES)))
+    for t in reversed(range(LONG)):
+        to_come[t] = reward[t] + gamma * np.where(ends[t], 0.0, to_come[t + 1])
+    return reward, ends, acts, to_come
+
+
+def windows(x):
+    """Rollouts of `WINDOW` rows that begin at every row: `[WINDOW, starts, agents]`."""
+    return np.stack([x[start : start + WINDOW] for start in range(LONG - WINDOW + 1)], axis=1)
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.8])
+def test_returns_over_rollouts_cut_at_every_place_are_those_of_whole_episodes(lambda_):
+    """With the true value where a rollout is cut. With lambda 1 the values in between do not matter."""
+    rng, gamma = np.random.default_rng(3), 0.9
+    reward, ends, acts, to_come = unequal_lives(rng, gamma)
+    wrong = rng.normal(size=reward.shape) if lambda_ == 1.0 else np.zeros_like(reward)
+    value = to_come[:-1] + wrong
+    given = {
+        "reward": windows(reward),
+        "value": windows(value),
+        "last_value": to_come[WINDOW:],
+        "discount": np.where(windows(ends), 0.0, 1.0),
+        "boundary": windows(ends),
+        "bootstrap": np.zeros_like(windows(reward)),
+        "alive": windows(acts),
+        "out": windows(~acts),
+    }
+    with jax.enable_x64(True):
+        advantage, target = GAE(**given, gamma=gamma, lambda_=lambda_)
+        np.testing.assert_allclose(target, windows(to_come[:-1]), atol=1e-12)
+        np.testing.assert_allclose(advantage, np.where(windows(acts), -windows(wrong), 0.0), atol=1e-12)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_death_is_paid_for_also_where_the_rollout_ends_before_the_episode(cut):
+    """The first row kills and pays -5; the end, two rows later, pays 1 more, or is valued at 1 / gamma."""
+    column = lambda *x: jnp.array(x)[:, None]  # noqa: E731
+    advantage, target = GAE(
+        reward=column(-5.0, 0.0, 0.0 if cut else 1.0),
+        value=column(0.3, 7.0, 7.0),
+        last_value=jnp.array([1.0 / 0.9]),
+        discount=column(1.0, 1.0, 1.0 if cut else 0.0),
+        boundary=column(False, False, not cut),
+        bootstrap=jnp.zeros((3, 1)),
+        gamma=0.9,
+        lambda_=0.95,
+        alive=column(True, False, False),
+        out=column(False, True, True),
+    )
+    np.testing.assert_allclose(advantage[:, 0], [-5.3 + 0.81, 0.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(target[:, 0], [-5.0 + 0.81, 0.9, 1.0], rtol=1e-6)
+
+
+def test_a_reward_at_the_end_is_worth_the_same_to_the_living_and_the_dead():
+    """120 rows on, with gamma 0.99: 0.302, whether the agent acts in all of them or in the first only."""
+    rows, nothing = 120, np.zeros((120, 2), np.float32)
+    last = np.arange(rows)[:, None] == rows - 1
+    acts = np.stack([np.ones(rows, bool), np.arange(rows) == 0], axis=1)
+    _, target = GAE(
+        reward=nothing + last,
+        value=nothing,
+        last_value=nothing[0],
+        discount=np.where(last, 0.0, 1.0) + nothing,
+        boundary=last & (nothing == 0),
+        bootstrap=nothing,
+        gamma=0.99,
+        lambda_=1.0,
+        alive=acts,
+        out=~acts,
+    )
+    np.testing.assert_allclose(target[0], 0.99**119, rtol=1e-4)
+
+
+def spans_by_definition(rows, ratio, gamma, lambda_, rho, c):
+    """Targets and advantages of one column, decision by decision; see `vtrace_gae` for the rows."""
+    number = len(rows["reward"])
+    waits = rows["skip"] | rows["out"]
+
+    def followed(t):
+        """Rewards from row t on, the value that follows them, the next decision and its discount."""
+        paid, elapsed = 0.0, 1.0
+        while True:
+            paid += elapsed * rows["reward"][t]
+            cut = rows["discount"][t] == 0 or rows["boundary"][t]
+            end = rows["bootstrap"][t] if rows["discount"][t] else 0.0
+            after = t + 1
+            if cut:
+                return paid + elapsed * gamma * end, None, 0.0
+            if after == number:
+                if rows["last_skip"]:
+                    return None, None, 0.0
+                return paid + elapsed * gamma * rows["last_value"], None, 0.0
+            if not waits[after]:
+                return paid + elapsed * gamma * rows["value"][after], after, elapsed * gamma
+            elapsed *= gamma if rows["out"][after] else 1.0
+            t = after
+
+    advantage, target = np.zeros(number), np.array(rows["value"], float)
+    for t in reversed(range(number)):
+        worth, next_one, reach = followed(t)
+        if worth is None:
+            continue
+        beyond = 0.0 if next_one is None else lambda_ * reach * advantage[next_one]
+        if not waits[t]:
+            advantage[t] = min(ratio[t], rho) * (worth - rows["value"][t]) + min(ratio[t], c) * beyond
+            target[t] = rows["value"][t] + advantage[t]
+        elif rows["out"][t]:
+            target[t] = worth + beyond
+    return advantage, target
+
+
+@pytest.mark.parametrize("kind", ["skip", "out"])
+def test_spans_equal_the_definition_with_truncations_returns_to_play_and_ratios(kind):
+    rng = np.random.default_rng(5)
+    length, columns = 14, 30
+    shape = (length, columns)
+    ends = rng.random(shape) < 0.15
+    waits = rng.random(shape) < 0.5
+    nobody = np.zeros(shape, bool)
+    rows = {
+        "reward": rng.normal(size=shape),
+        "value": rng.normal(size=shape),
+        "last_value": rng.normal(size=columns),
+        "discount": np.where(ends & (rng.random(shape) < 0.5), 0.0, 1.0),
+        "boundary": ends,
+        "bootstrap": rng.normal(size=shape),
+        "skip": waits if kind == "skip" else nobody,
+        "out": waits if kind == "out" else nobody,
+        "last_skip": rng.random(columns) < 0.5 if kind == "skip" else nobody[0],
+    }
+    ratio = np.exp(rng.normal(size=shape))
+    settings = {"gamma": 0.9, "lambda_": 0.8, "rho_clip": 1.5, "c_clip": 0.7}
+    with jax.enable_x64(True):
+        found = VTRACE(**rows, ratio=ratio, alive=~waits, **settings)
+    for column in range(columns):
+        own = {name: x[..., column] for name, x in rows.items()}
+        wanted = spans_by_definition(own, ratio[:, column], 0.9, 0.8, 1.5, 0.7)
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a[:, column], b, atol=1e-12)
+
+
+def test_without_the_last_bootstrap_an_agent_that_is_out_ends_with_its_value():
+    out = jnp.array([False, True, True])
+    advantage, target = VTRACE(
+        reward=jnp.array([1.0, 2.0, 64.0]),
+        value=jnp.array([0.5, 99.0, 4.0]),
+        last_value=jnp.array(jnp.nan),
+        discount=jnp.ones(3),
+        boundary=jnp.zeros(3, bool),
+        bootstrap=jnp.zeros(3),
+        ratio=jnp.ones(3),
+        gamma=0.5,
+        lambda_=0.8,
+        rho_clip=1.0,
+        c_clip=1.0,
+        alive=~out,
+        bootstrap_last=False,
+        out=out,
+    )
+    np.testing.assert_allclose(advantage, [1.0 + 0.5 * (2.0 + 0.5 * 4.0) - 0.5, 0.0, 0.0])
+    np.testing.assert_allclose(target, [3.0, 4.0, 4.0])

@@ -1,9 +1,13 @@
 """Advantages from reward transforms, in whole runs and by hand."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import jax
 import numpy as np
+import probes
 import pytest
-from duels import Duel
+from duels import LIMIT, Duel
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -13,6 +17,7 @@ from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.credit import Story, TransformSettings, make_credit
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training import rollout as rollout_lib
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
 
@@ -137,6 +142,45 @@ def role_of(name, column, rows, given) -> int:
     return int(given.obs[(rows[0], *column)][19] > 0 or own.sum() != other.sum())
 
 
+class Mortal(Duel):
+    """Blue's second agent terminates before the last decision of each episode, whose result is not known yet.
+
+    In episodes of one decision it is not there.
+    """
+
+    def _time(self, state, gain):
+        time, last = super()._time(state, gain), state.left <= 1
+        alive = time.alive["blue"].at[1].set(~last)
+        ended = time.terminated["blue"].at[1].set(state.left == 1)
+        return time.replace(alive=time.alive | {"blue": alive}, terminated=time.terminated | {"blue": ended})
+
+
+def test_who_is_out_before_the_end_is_paid_for_the_result_of_its_team():
+    """By `WinDrawLoss`: 1, 0 or -1 as for the teammate that lives, if the episode ends in the rollout."""
+    given = {"total_env_steps": 10_000, "num_envs": 8, "stagger": False}
+    config = RunConfig(Mortal(), ALGO, fixed, transforms=TransformSettings(final=["WinDrawLoss"]), **given)
+    lead, paid = np.zeros(8), []
+    for rollout, _ in learnt_from(config):
+        both = np.round(rollout.obs[..., 0, 0] * LIMIT) > 1
+        for values in (rollout.alive, rollout.advantage):
+            np.testing.assert_array_equal(values[..., 1][both], values[..., 0][both])
+        assert not rollout.alive[..., 1][~both].any()
+        for t, over in enumerate(rollout.boundary[..., 0]):
+            lead += rollout.reward[t, :, 0]
+            assert rollout.alive[t, over, 0].all()
+            np.testing.assert_array_equal(rollout.advantage[t, over, 0], np.sign(lead[over]))
+            lead[over] = 0.0
+        paid.append(rollout.advantage[..., 1][rollout.alive[..., 1]])
+    assert set(np.concatenate(paid)) == {-1.0, 0.0, 1.0}
+
+
+def test_agents_with_scores_of_their_own_win_or_lose_by_these():
+    env = probes.Comings()
+    share = {"share": np.float32([[1.0, 0.25, 0.5]])}
+    finished = SimpleNamespace(results=share, mask=np.array([True]))
+    np.testing.assert_array_equal(rollout_lib._won(env.spec, probes.ROLE, finished), [[1.0, 0.0, 0.5]])
+
+
 WRONG = [
     ({"final": ["WinDraw"]}, "transforms.final=WinDraw: no such transform; allowed: WinDrawLoss, Role"),
     ({"step": "Discount"}, "transforms.step=Discount: must be a list"),
@@ -160,3 +204,7 @@ def test_transforms_that_do_not_fit_the_run():
     whole = run | {"transforms": TransformSettings(whole_games=True)}
     with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is no game in which seats"):
         RunConfig(Duel(), ALGO, fixed, **whole)
+    short = dataclasses.replace(ALGO, horizon=4)
+    message = "games of tictactoe have up to 9 plies, a rollout of horizon=4 has 8; needs horizon=5$"
+    with pytest.raises(ValueError, match=f"^transforms.whole_games=true: {message}"):
+        RunConfig(tictactoe.make(), short, fixed, **whole)

@@ -44,13 +44,17 @@ from jaxmarl_echelon.envs.echelon.types import (
 from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
 
+# How the mission stands, its time and its order: what a critic needs to know of those who are out.
+DEAD_SEE = ("self", "mission")
+
 
 class EchelonMissions(Echelon):
     """Blue carries out a mission order, red an opposing one; both can succeed. See `make` for the settings.
 
     The battle, its observations and actions are those of `Echelon`. Observations also have the block
     `mission`, actions a 27th number, the report of the own status. Mechs see what their sensors show them.
-    A dead mech waits for the end and is paid for the mission with the others.
+    A dead mech is out of the game, and paid for the mission at its end with the others: it goes on seeing
+    what this depends on.
 
     Attributes:
       registry: the verbs.
@@ -185,6 +189,7 @@ class EchelonMissions(Echelon):
             place_of(self.bank, battle.map_index),
             told,
             {"mission": mission},
+            DEAD_SEE,
         )
         echelon = state.echelon.replace(
             contacts=contacts,
@@ -254,7 +259,7 @@ def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
     )
     return EnvSpec(
         name="echelon_missions",
-        version=2,
+        version=3,
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,

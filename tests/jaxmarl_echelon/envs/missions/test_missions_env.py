@@ -14,7 +14,9 @@ from mission_games import EAST, LIMIT, WEST, built
 from jaxmarl_echelon.config_path import config_directory
 from jaxmarl_echelon.envs.checks import check_env, random_actions
 from jaxmarl_echelon.envs.echelon.commands import STATUS
+from jaxmarl_echelon.envs.echelon.layout import SELF_FIELDS
 from jaxmarl_echelon.envs.echelon.missions import results
+from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, PAID, VERBS
@@ -132,13 +134,18 @@ def test_go_comes_unannounced_and_changes_the_order(game):
     assert state.by_team.elapsed.tolist() == [0, LIMIT // 2]
 
 
-def test_the_dead_wait_and_are_paid_for_the_mission(game):
+def test_the_dead_are_paid_for_the_mission_and_see_how_it_stands(game):
     state = game.start("assault", hp=[0.0, 60.0, 150.0, 80.0])
     state, time = game.step(state)
     assert time.alive["blue"].tolist() == [False, True] and not time.terminated["blue"].any()
     assert time.present["blue"].all() and time.reward["blue"][0] < 0
-    state, time = game.step(state)
-    assert time.reward["blue"][0] == 0.0 and (time.obs["blue"][0] == 0).all()
+    state, after = game.step(state)
+    assert after.reward["blue"][0] == 0.0
+    for name in game.env.layout.names:
+        assert game.block(after, name)[0].any() == (name in DEAD_SEE), name
+    clock = SELF_FIELDS.index("time")
+    passed = game.block(after, "self")[:2, clock] - game.block(time, "self")[:2, clock]
+    np.testing.assert_allclose(passed, 1 / LIMIT, rtol=1e-5)
     _, time = game.last(state)
     assert time.over and time.terminated["blue"].all() and time.terminated["red"].all()
     assert time.reward["blue"][0] < -0.05 and not time.alive["blue"].any()
