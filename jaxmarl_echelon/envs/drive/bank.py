@@ -48,7 +48,7 @@ class SceneBank:
       lane_next: `[S, L, Q]` int16 successors.
       lane_first, lane_last: `[S, L]` int16 segments.
       lane_length: `[S, L]` float32; 0 for padding.
-      lane_limit: `[S, L]` float32 speed limit.
+      lane_limit: `[S, L]` float32 speed limit; 0 where it is not known, and for padding.
       near_edges: `[S, Y, X, E]` int16 all road edges within half the longest diagonal of the bank's bodies
         of each square of `CELL`, ascending.
       near_lanes: `[S, Y, X, F]` int16 all lane segments within `LANE_REACH` of each such square, bike lanes

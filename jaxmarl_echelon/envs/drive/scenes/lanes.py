@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
-from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, NO_LIMIT, Road
+from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, Road
 from physics.polylines import cut, distinct, thin
 
 LONGEST = 10.0  # m, of a segment
@@ -67,7 +67,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
         first,
         last - 1,
         np.array([length[a:b].sum() for a, b in zip(first, last, strict=True)]),
-        np.array([NO_LIMIT if road.limit is None else road.limit for _, road in lanes]),
+        np.array([0.0 if road.limit is None else road.limit for _, road in lanes]),
         successors([road.points for _, road in lanes]),
         tuple(road for _, road in lanes),
     )
