@@ -17,7 +17,7 @@ from jaxmarl_echelon.envs.drive.commands import Actions
 from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.motion import dynamics
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
-from jaxmarl_echelon.envs.drive.observing.spiral import spiral_tables
+from jaxmarl_echelon.envs.drive.observing.spiral import spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.others import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT
@@ -77,9 +77,9 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
     )
     bank = scenes.bank
     if observing.layout == PUFFER:
-        tables = bank.segment, bank.segment_kind, bank.origin, bank.cells
-        shape = bank.near_lanes.shape[1:3]
-        bank = bank.replace(spiral=spiral_tables(*map(np.asarray, tables), shape))
+        segment, kind, *grid = map(np.asarray, (bank.whole, bank.whole_kind, bank.origin, bank.cells))
+        tables = spiral_tables(segment, kind, *grid, bank.near_lanes.shape[1:3])
+        bank = bank.replace(spiral=tables, spiral_row=spiral_rows(segment, kind))
     bank = jax.tree.map(jnp.asarray, bank)
     moves = dynamics(driving.dynamics)
     simulation = Simulation(

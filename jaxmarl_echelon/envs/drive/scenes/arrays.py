@@ -9,7 +9,7 @@ from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes import learners
 from jaxmarl_echelon.envs.drive.scenes.gates import light_gates, sign_gates
 from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT, HostScene, Route
-from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of
+from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of, whole_segments
 from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
 from physics.polylines import arcs, distance, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
@@ -42,6 +42,7 @@ def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> t
         **_routes(scene, who, slots, middle),
         **_lights(scene, roads, middle),
         **_roads(roads),
+        **dict(zip(("whole", "whole_kind"), whole_segments(scene.roads, middle), strict=True)),
         **_tables(roads, reach),
         "sign": np.concatenate(
             [
@@ -220,13 +221,14 @@ ARRAYS: dict[str, tuple[type, float]] = {
     **dict.fromkeys(("near_edges", "near_lanes", "view_edges", "view_lanes"), (np.int16, -1)),
     **dict.fromkeys(("light_point", "segment", "segment_arc", "lane_length", "lane_limit"), (np.float32, 0)),
     **dict.fromkeys(("type", "light"), (np.int8, 0)),
-    "segment_kind": (np.int8, -1),
+    **dict.fromkeys(("segment_kind", "whole_kind"), (np.int8, -1)),
+    "whole": (np.float32, 0),
     "conflict": (bool, False),
     "origin": (np.float32, 0),
     "cells": (np.int32, 1),
     "sign": (np.float32, np.nan),
 }
-_ROUNDED = ("segment", "segment_kind", "segment_lane", "segment_arc")
+_ROUNDED = ("segment", "segment_kind", "segment_lane", "segment_arc", "whole", "whole_kind")
 _ROUNDED_LANES = ("lane_next", "lane_first", "lane_last", "lane_length", "lane_limit")
 _AT_LEAST_ONE = ("junction", "light_lane", "light_point", "sign")
 

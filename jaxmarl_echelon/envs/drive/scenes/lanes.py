@@ -89,6 +89,25 @@ def _pieces(road: Road, kind: int, middle: np.ndarray) -> np.ndarray:
     return cut(points[thin(points)], LONGEST)
 
 
+def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Segments `[W, 4]` of thinned lanes, lines and edges in the scene's order, not cut, and kinds `[W]`.
+
+    Those without a length are among them.
+
+    Args:
+      roads: of the scene.
+      middle: `[2]`, becomes the origin.
+    """
+    segments, kinds = [np.zeros((0, 4))], []
+    for road in roads:
+        kind = kind_of(road)
+        if kind in (LANE, BIKE_LANE, EDGE, LINE):
+            points = (road.points - middle)[thin(road.points)]
+            segments.append(np.concatenate([points[:-1], points[1:]], axis=1))
+            kinds += [kind] * (len(points) - 1)
+    return np.concatenate(segments), np.array(kinds, int)
+
+
 def successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
     """Lanes to which each lane leads, ascending; `lanes` are their points before they are thinned."""
     if not lanes:
