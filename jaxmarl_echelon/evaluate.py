@@ -115,7 +115,7 @@ def main() -> None:
     present = environment(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
-    for line in program.env.describe():
+    for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
     spec = program.env.spec
     for table in (*tables.actors(rows, episodes, spec), *tables.tasks(tasks, spec)):

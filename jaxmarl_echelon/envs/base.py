@@ -369,3 +369,7 @@ class Environment:
     def describe(self) -> tuple[str, ...]:
         """Returns lines of text that describe the environment's sources, for the log."""
         return ()
+
+    def left_out(self) -> tuple[str, ...]:
+        """Returns lines about what the environment skipped or changed of its sources; always shown."""
+        return ()

@@ -116,6 +116,8 @@ class Runner:
         """Runs to the end or to a stop request; returns the summary."""
         for line in (*self.program.env.describe(), *selection.describe(self.config)):
             self.tracker.event(self.step, line)
+        for line in self.program.env.left_out() if processes.is_first() else ():
+            self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(
