@@ -207,11 +207,10 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of finite numbers, by the names in the first non-empty result."""
-    found = [result for result in results if result]
+    """Means over members of finite numbers, by all names: not every label occurs in every evaluation."""
     means = {}
-    for name in found[0] if found else ():
-        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+    for name in dict.fromkeys(name for result in results for name in result):
+        values = [r[name] for r in results if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
         if values:
             means[name] = float(np.mean(values))
     return means
@@ -294,7 +293,9 @@ def train_group(
         if resume:
             progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
         own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
-        records.append(Record(member.config, program, member.resolved, place, own, progress))
+        first = members[0].variant
+        other = None if member.variant == first else first
+        records.append(Record(member.config, program, member.resolved, place, own, progress, other))
     group = Group(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
