@@ -305,7 +305,9 @@ def train_group(
         if resume:
             progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
         own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
-        records.append(Record(member.config, program, member.resolved, place, own, progress))
+        first = members[0].variant
+        other = None if member.variant == first else first
+        records.append(Record(member.config, program, member.resolved, place, own, progress, other))
     group = Group(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None

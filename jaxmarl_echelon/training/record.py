@@ -36,6 +36,8 @@ class Progress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
+      entered: episodes that had finished when the curriculum's stage was entered.
+      evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
       last_sums: `ScoreSums` of its episodes by the score's column; empty without one, and in checkpoints
@@ -47,6 +49,8 @@ class Progress:
     seconds: float = 0.0
     stage: int = 0
     forced: int = 0
+    entered: int = 0
+    evaluated: int = 0
     best: dict[str, list[float]] = field(default_factory=dict)
     last_eval: dict[str, float] = field(default_factory=dict)
     last_sums: dict[str, list[float]] = field(default_factory=dict)
@@ -70,6 +74,7 @@ class Record:
       folder: the run's folder.
       tracker: receives all metrics.
       progress: the run's progress, updated in place.
+      scored_on: name of the variant of a group whose task the evaluations play, where it is another's.
     """
 
     def __init__(
@@ -80,9 +85,11 @@ class Record:
         folder: Path,
         tracker: Tracker,
         progress: Progress,
+        scored_on: str | None = None,
     ):
         self.config, self.program, self.resolved = config, program, resolved
         self.folder, self.tracker, self.progress = folder, tracker, progress
+        self.scored_on = scored_on
         self.checkpoints = folder / "checkpoints"
         self.snapshots: np.ndarray | None = None
         self.rating: float | None = None
@@ -92,6 +99,11 @@ class Record:
     def step(self) -> int:
         """Environment steps so far."""
         return self.progress.updates * self.program.steps_per_update
+
+    @property
+    def evaluated_at(self) -> int:
+        """Environment steps at the last evaluation."""
+        return self.progress.evaluated * self.program.steps_per_update
 
     def open(self, resumed: bool) -> None:
         """Opens the tracker."""
@@ -140,7 +152,7 @@ class Record:
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
-            self.progress.stage = stage
+            self.progress.stage, self.progress.entered = stage, self.progress.episodes
             success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
@@ -236,7 +248,7 @@ class Record:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
-        self.progress.last_eval = values
+        self.progress.last_eval, self.progress.evaluated = values, self.progress.updates
         self.progress.last_sums = self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
@@ -290,10 +302,14 @@ class Record:
         """Names of best checkpoints to save because of training metrics.
 
         Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one. The latest where a game's score tells
-        nothing as nobody but the learner plays.
+        stage of a curriculum ranks above any result in an earlier one, and waits until the window is full of
+        it: the successes of an easier stage would do the same. The latest where a game's score tells nothing
+        as nobody but the learner plays.
         """
-        if metrics["train/window_episodes"] < self.config.window:
+        # Episodes under way as a stage is entered began in the one before.
+        under_way = self.config.num_envs if self.progress.entered else 0
+        since = metrics["train/episodes"] - self.progress.entered
+        if metrics["train/window_episodes"] < self.config.window or since < self.config.window + under_way:
             return []
         if not selection.training_tells(self.config):
             return ["best_training"]
@@ -325,6 +341,8 @@ class Record:
             "episode": self.progress.episodes,
             "phase": self.progress.stage,
             "scores": self.progress.last_eval,
+            "scored_at": self.evaluated_at,
+            "scored_on": self.scored_on,
             "progress": vars(self.progress),
             "config": self.resolved,
             "environment": environment(self.program.env.spec),
@@ -349,6 +367,7 @@ class Record:
             "train_seconds": round(self.progress.seconds, 2),
             "stage": self.progress.stage,
             "last_eval": self.progress.last_eval,
+            "last_eval_step": self.evaluated_at,
             "best": self.progress.best,
             "versions": versions(),
         }

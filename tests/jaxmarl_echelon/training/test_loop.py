@@ -16,7 +16,7 @@ import pytest
 from compiled_once import Once
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
@@ -145,7 +145,9 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
     summary = run(tmp_path / "run", config, sinks={"raiser": Raiser(3 * 64, number)})
     assert signal.getsignal(number) is before
     assert summary["status"] == "stopped" and summary["env_steps"] == 3 * 64
-    assert checkpoints.metadata(checkpoints.find(tmp_path / "run", "latest"))["step"] == 3 * 64
+    facts = checkpoints.metadata(checkpoints.find(tmp_path / "run", "latest"))
+    assert facts["step"] == 3 * 64 and facts["scored_at"] == summary["last_eval_step"] == 2 * 64
+    assert evaluate.comparison(facts, facts["scores"]).endswith("but the one of 128 steps")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
@@ -161,7 +163,9 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path,
     state = checkpoints.restore(folder, like)
     _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
-    assert values == checkpoints.metadata(folder)["scores"]
+    facts = checkpoints.metadata(folder)
+    assert values == facts["scores"] and evaluate.comparison(facts, values).endswith("is reproduced exactly")
+    assert evaluate.comparison(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
     latest = checkpoints.find(run_folder, "latest")
     state = checkpoints.restore(latest, jax.eval_shape(program.init, jax.random.key(0)))
@@ -274,6 +278,20 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
     assert score(0, 1.0) == ["best_training"]
     assert score(1, 0.25) == ["best_training"]
     assert score(1, 0.2) == score(0, 1.0) == []
+
+
+def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later_one(tmp_path):
+    config, program = configure(), make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = record.Record(config, staged, {}, tmp_path, Tracker({}), record.Progress(episodes=100))
+    kept._stage({"curriculum/current_stage": 1})
+
+    def score(ended, success):
+        return kept.training_score({"train/episodes": 100.0 + ended, "train/success_rate": success})
+
+    assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
+    assert score(config.window + config.num_envs, 0.25) == ["best_training"]
+    assert kept.progress.best["best_training"] == [1.0, 0.25]
 
 
 def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_path):
