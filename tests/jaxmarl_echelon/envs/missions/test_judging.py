@@ -61,6 +61,16 @@ def test_blue_s_capture_takes_the_rest_of_the_time_from_who_held_until_then(game
     assert time.over and time.info["mission/red"] == pytest.approx(0.6 * 5 / LIMIT)
 
 
+def test_who_holds_until_the_enemy_is_done_elsewhere_has_held_throughout(game):
+    """Blue has found all and covered all, while red was alone in the objective from the start."""
+    state = capturing(game, "scout", "hold", 1)
+    everything = jnp.full_like(state.by_mech.visited, 0xFFFFFFFF)
+    found = state.by_mech.confirmed.at[:2, 2:].set(True)
+    facts = state.by_mech.replace(confirmed=found, visited=everything)
+    _, time = game.step(state.replace(by_mech=facts))
+    assert time.over and time.info["mission"] > 0.9 and time.info["mission/red"] == pytest.approx(0.6)
+
+
 def test_an_order_that_lasts_to_the_end_takes_until_then(game):
     """Its efficiency does not depend on when it first counted as done."""
     found = {}

@@ -55,7 +55,7 @@ def judge(
     An episode ends when blue's mission is such that nothing is left to do, or red's is and nobody of blue is
     left; when a team has no mech left and the other one's order has nothing more to do without enemies, or
     nobody is left at all; when time is up. Where an order is lost before that, as its squad is gone or blue
-    completes its own, its shares of time are shares of the whole time.
+    completes its own with the capture of the objective, its shares of time are shares of the whole time.
 
     Args:
       registry: the verbs.
@@ -73,7 +73,7 @@ def judge(
     found = success.parts(registry, orders.verb, outcome)
     complete = success.completes(registry, orders.verb, order.went, found) & (living > 0)
     completed = complete[BLUE] | (complete[RED] & gone[BLUE])
-    lost = gone | jnp.stack([jnp.bool_(False), complete[BLUE]])
+    lost = gone | jnp.stack([jnp.bool_(False), complete[BLUE] & ours.captured[BLUE]])
     outcome = record.over_whole_time(outcome, ours, lost, limit - decision)
     found = success.parts(registry, orders.verb, outcome)
     under_way = success.parts(registry, orders.verb, record.running(outcome, ours))
