@@ -103,7 +103,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
     Raises:
       ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
-    _, _, config, _, state = evaluate.load(path, checkpoint)
+    _, _, config, _, state = evaluate.load(path, checkpoint, policy_only=True)
     return make_policy(config, state, role)
 
 

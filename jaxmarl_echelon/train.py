@@ -27,7 +27,7 @@ from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import devices, group, loop, memory, resuming, variants
+from jaxmarl_echelon.training import devices, files, group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.devices import Layout
 from jaxmarl_echelon.training.program import make_program
 
@@ -95,7 +95,7 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
     before = config_lib.saved(facts)
     after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
     processes.start(after.distributed)
-    resuming.check(before, after, facts["step"])
+    resuming.check(before, after, facts["step"], files.of(facts))
     return Continuation(checkpoint, after, choices)
 
 
@@ -104,6 +104,8 @@ def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAG
     checkpoint, config, choices = continuation(path, overrides, sources)
     tracker = make_tracker(config)
     job = read_job(config, choices, placed(config))
+    read = files.of(checkpoints.metadata(checkpoint))
+    files.require_same(read, job.resolved[files.KEY], checkpoint.parent.parent, job.held)
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     return execute(job, checkpoint.parent.parent, tracker, checkpoint)
@@ -146,6 +148,7 @@ class Job(NamedTuple):
       score: name of the score, or None.
       plans: role name to `Plan`, for roles that learn from segments.
       layout: the devices.
+      held: see `files.held`.
     """
 
     resolved: dict
@@ -156,6 +159,7 @@ class Job(NamedTuple):
     score: str | None
     plans: dict[str, Plan]
     layout: Layout
+    held: set[str]
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
@@ -166,20 +170,25 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
         members = variants.members(config, choices)
+        read = {name: found for one in members for name, found in files.read_by(one.config).items()}
+        resolved = files.named_absolutely(resolved, read)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved, layout=layout)
         restore = partial(group.read_checkpoint, members, program)
         score = program.env.spec.score
         plans = config_lib.plans(members[0].config)
-        return Job(resolved, together, restore, needed, True, score, plans, layout)
+        held = files.held(members[0].config)
+        return Job(resolved, together, restore, needed, True, score, plans, layout, held)
     run = config_lib.read(config)
+    resolved = files.named_absolutely(resolved, files.read_by(run))
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
-    return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
+    plans = config_lib.plans(run)
+    return Job(resolved, alone, restore, needed, False, score, plans, layout, files.held(run))
 
 
 def shortened(line: str, error: BaseException) -> str:

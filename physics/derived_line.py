@@ -1,4 +1,4 @@
-"""Lines of maps that come without one: derived from the walls, and refused where these do not bear them out."""
+"""Lines of maps that come without one: derived from the walls, and refused where these belie them."""
 
 from dataclasses import replace
 

@@ -46,7 +46,9 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
         return assemble(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
     readers.from_flat(DriveSettings, rest)  # before minutes are spent on scenes
-    return assemble(reward, library.scenes(chosen), chosen, rest)
+    env = assemble(reward, library.scenes(chosen), chosen, rest)
+    env.files = library.files(chosen)
+    return env
 
 
 def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]) -> Drive:
