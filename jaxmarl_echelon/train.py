@@ -4,7 +4,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial, update_wrapper
@@ -159,7 +159,7 @@ class Job(NamedTuple):
     score: str | None
     plans: dict[str, Plan]
     layout: Layout
-    held: set[str]
+    held: Collection[str] = ()
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:

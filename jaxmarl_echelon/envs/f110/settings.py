@@ -298,8 +298,10 @@ def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = Fa
         if grid.centerline is not None and (grid.centerline.closed or not closed):
             continue
         needed = f"env.map={grid.name}: {needs} a map with a {'closed ' if closed else ''}centreline"
-        if grid.doubt is None:
+        if not grid.files:
             raise ValueError(needed)
+        if grid.doubt is None:
+            raise ValueError(f"{needed}; env.centerline=FILE names one")
         picture = save_doubt(grid)
         ways = "env.centerline=FILE names one, env.unknown=occupied closes what no scan has seen"
         raise ValueError(f"{needed}; {grid.doubt.reason}, see {picture}; {ways}")
