@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from algos import compiler
@@ -16,7 +17,7 @@ from jaxmarl_echelon import checkpoints, command_line, extras
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import controllers, evaluation, references
+from jaxmarl_echelon.training import controllers, evaluation, files, references
 from jaxmarl_echelon.training.agents import make_actors
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
@@ -63,22 +64,36 @@ def parse() -> argparse.Namespace:
     return parser.parse_intermixed_args()  # overrides may follow options
 
 
-def load(path: str, name: str, overrides=()):
+def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
     """Rebuilds a run from a checkpoint.
 
     A role for which `overrides` name a frozen policy is played by that one, whatever the run has learnt.
+    A file that they name is taken as it is now; any other one has to be as the run has read it.
+
+    Args:
+      path: a run's folder, its `checkpoints` folder, or one checkpoint.
+      name: of the checkpoint in a run's folder.
+      overrides: `KEY=VALUE` each, of the run's configuration.
+      policy_only: the environment is not wanted, so that changed files are only said.
 
     Returns:
       checkpoint folder, metadata, run configuration, program, and the state reduced to acting.
+
+    Raises:
+      ValueError: one line, for a checkpoint or a configuration that cannot be read, or a changed file.
     """
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
-    config = config_lib.saved(facts)
+    config, said = config_lib.saved(facts), set()
     for override in map(command_line.in_full, overrides):
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
+        said |= files.named(OmegaConf.to_container(config, resolve=True), key)
     extras.require(config, facts["config"]["choices"], ("env",))
     run_config = config_lib.read(config)
+    read = {name: found for name, found in files.of(facts).items() if name not in said}
+    held = read if policy_only else files.held(run_config)
+    files.require_same(read, files.read_by(run_config, learning=False), folder.parent.parent, held)
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
     before = facts["config"].get("controllers") or {}

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -25,7 +25,7 @@ from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import devices, group, loop, memory, resuming, variants
+from jaxmarl_echelon.training import devices, files, group, loop, memory, resuming, variants
 from jaxmarl_echelon.training.devices import Layout
 from jaxmarl_echelon.training.program import make_program
 
@@ -95,7 +95,7 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
     before = config_lib.saved(facts)
     after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
     processes.start(after.distributed)
-    resuming.check(before, after, facts["step"])
+    resuming.check(before, after, facts["step"], files.of(facts))
     return Continuation(checkpoint, after, choices)
 
 
@@ -119,6 +119,8 @@ def resume(
         folder = command_line.new_run_folder(config, choices, name)
     tracker = make_tracker(config)
     job = read_job(config, choices, placed(config))
+    read = files.of(checkpoints.metadata(checkpoint))
+    files.require_same(read, job.resolved[files.KEY], checkpoint.parent.parent, job.held)
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     return execute(job, folder, tracker, checkpoint)
@@ -161,6 +163,7 @@ class Job(NamedTuple):
       score: name of the score, or None.
       plans: role name to `Plan`, for roles that learn from segments.
       layout: the devices.
+      held: see `files.held`.
     """
 
     resolved: dict
@@ -171,6 +174,7 @@ class Job(NamedTuple):
     score: str | None
     plans: dict[str, Plan]
     layout: Layout
+    held: Collection[str] = ()
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
@@ -181,6 +185,8 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
         members = variants.members(config, choices)
+        read = {name: found for one in members for name, found in files.read_by(one.config).items()}
+        resolved = files.named_absolutely(resolved, read)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved, layout=layout)
@@ -188,14 +194,17 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
         score = program.env.spec.score
         plans = config_lib.plans(members[0].config)
         names = tuple(member.name for member in members)
-        return Job(resolved, together, restore, needed, names, score, plans, layout)
+        held = files.held(members[0].config)
+        return Job(resolved, together, restore, needed, names, score, plans, layout, held)
     run = config_lib.read(config)
+    resolved = files.named_absolutely(resolved, files.read_by(run))
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
-    return Job(resolved, alone, restore, needed, (), score, config_lib.plans(run), layout)
+    plans = config_lib.plans(run)
+    return Job(resolved, alone, restore, needed, (), score, plans, layout, files.held(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:

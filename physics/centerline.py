@@ -1,17 +1,23 @@
 """Centrelines of tracks on the host: files in the F1TENTH formats, arc length, headings, equal resampling."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-_SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv")
+_SUFFIXES = ("_centerline.csv", "_waypoints.csv", "_raceline.csv", "_wp.csv")
+_UNNAMED = ("centerline.csv", "global_waypoints.json", "waypoints.csv", "raceline.csv", "traj_race_cl.csv")
+_WAYPOINTS = ("centerline_waypoints", "global_traj_wpnts_iqp", "global_traj_wpnts_sp")
+_WAYPOINT = ("x_m", "y_m", "d_right", "d_left")
 _MAP = "_map"
 _REPEATED = 0.05
 _COLUMNS = {
     "x": "x", "x_m": "x",
     "y": "y", "y_m": "y",
+    "x_ref_m": "x", "y_ref_m": "y",
     "w_tr_right_m": "right", "w_tr_left_m": "left",
+    "width_right_m": "right", "width_left_m": "left",
 }  # fmt: skip
 
 
@@ -186,7 +192,7 @@ def resample(line: Centerline, count: int) -> Centerline:
 def find_centerline(stem: Path) -> Path | None:
     """Finds the line that belongs to the map file `STEM.yaml`: the first of these files that exists.
 
-    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`; then the same three with `_map`
+    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`, `STEM_wp.csv`; then the same with `_map`
     taken off the end of STEM, or put there if it was not: f1tenth_racetracks has
     `Monza_centerline.csv` beside `Monza_map.yaml`.
     """
@@ -200,15 +206,27 @@ def find_centerline(stem: Path) -> Path | None:
     return None
 
 
+def unnamed_centerlines(folder: Path) -> list[Path]:
+    """Files of lines in a folder that name no map, the likeliest first.
+
+    `centerline.csv`; `global_waypoints.json`, which the race stack of ForzaETH keeps in the folder of each
+    map; `waypoints.csv`, `raceline.csv`; and `traj_race_cl.csv` of TUM's global_racetrajectory_optimization.
+    """
+    return [path for path in map(folder.joinpath, _UNNAMED) if path.is_file()]
+
+
 def read_centerline(path: str | Path) -> Centerline:
     """Reads a centreline file.
 
-    Three layouts of the F1TENTH world are known: `x,y,theta,velocity` under a header row;
+    Three layouts of the F1TENTH world are known as text: `x,y,theta,velocity` under a header row;
     comma-separated `# x_m, y_m, w_tr_right_m, w_tr_left_m`; and the semicolon-separated raceline
     `# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2`. Columns are found by name; without
     names a line of seven or more fields is a raceline, whatever separates them, and otherwise the
     first two fields are x and y. Headings in the file are ignored; rows without finite x and y
     are skipped; widths are kept only if the whole column is finite and positive.
+
+    A `.json` file is the `global_waypoints.json` of https://github.com/ForzaETH/race_stack: the waypoints of
+    its centreline, or else of its racing line, with their distances to the walls.
 
     Raises:
       ValueError: the file is missing, is not text, or does not hold such rows.
@@ -216,22 +234,40 @@ def read_centerline(path: str | Path) -> Centerline:
     path = Path(path)
     try:
         # Spreadsheets put a byte order mark before the first name.
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        raise ValueError(f"centerline={str(path)!r}: no readable text file; a .csv file is needed") from None
+        needed = "a .csv or .json file is needed"
+        raise ValueError(f"centerline={str(path)!r}: no readable text file; {needed}") from None
+    rows = _waypoints(path, text) if path.suffix == ".json" else _text_rows(path, text)
+    table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
+    if len(table) < 2:
+        raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
+    right, left = (side if (np.isfinite(side) & (side > 0)).all() else None for side in table[:, 2:].T)
+    return replace(centerline_from_points(table[:, :2], left=left, right=right), source=str(path))
+
+
+def _waypoints(path: Path, text: str) -> list[list[float]]:
+    """Rows x, y, right, left of a `global_waypoints.json`."""
+    try:
+        held = json.loads(text)
+        points = next(held[name]["wpnts"] for name in _WAYPOINTS if held.get(name, {}).get("wpnts"))
+        return [[float(point.get(name, "nan")) for name in _WAYPOINT] for point in points]
+    except (ValueError, TypeError, AttributeError, KeyError, StopIteration):
+        names = ", ".join(_WAYPOINTS)
+        raise ValueError(f"centerline={str(path)!r}: holds no waypoints under {names}") from None
+
+
+def _text_rows(path: Path, text: str) -> list[list[float]]:
+    """Rows x, y, right, left of separated text."""
     names, rows = None, []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         fields = [field.strip() for field in line.lstrip("# \t").split(";" if ";" in line else ",")]
         known = {_COLUMNS[field]: i for i, field in enumerate(fields) if field in _COLUMNS}
         if "x" in known and "y" in known:
             names = known
         elif line.strip() and not line.lstrip().startswith("#"):
             rows.append(_row(path, number, fields, names or _guess_columns(fields)))
-    table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
-    if len(table) < 2:
-        raise ValueError(f"centerline={str(path)!r}: {len(table)} rows with finite x and y; 2 are needed")
-    right, left = (side if (np.isfinite(side) & (side > 0)).all() else None for side in table[:, 2:].T)
-    return replace(centerline_from_points(table[:, :2], left=left, right=right), source=str(path))
+    return rows
 
 
 def _guess_columns(fields: list[str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from scipy import ndimage
@@ -23,6 +24,10 @@ class OccupancyMap:
       origin: world pose (x, y, yaw) of the outer corner of cell [0, 0]; metres and radians.
       centerline: the track's centreline, or None.
       spawns: named poses (x, y, heading).
+      seen: `[H, W]` bool, the cells that a scan has seen; None where that is all of them.
+      notes: what else is to be said about it, for people.
+      files: from which it was made: the yaml file, the picture, the centreline's; empty for built-in maps.
+      doubt: the line that was derived for it and refused, or None.
     """
 
     name: str
@@ -31,6 +36,10 @@ class OccupancyMap:
     origin: Pose
     centerline: Centerline | None = None
     spawns: Mapping[str, Pose] = field(default_factory=dict)
+    seen: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    doubt: "Doubt | None" = None
 
     @cached_property
     def field(self) -> np.ndarray:
@@ -39,12 +48,13 @@ class OccupancyMap:
 
     def describe(self) -> str:
         """Returns one line for people: the map, the line that is driven on it, which way, how long, whose."""
-        line = self.centerline
+        line, notes = self.centerline, "".join(f"; {note}" for note in self.notes)
         if line is None:
-            return f"map {self.name}: no line to drive along"
+            why = "" if self.doubt is None else f"; {self.doubt.reason}"
+            return f"map {self.name}: no line to drive along{why}{notes}"
         walled = float(np.mean(self.distance(line.points) <= 0))
         warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
-        return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}"
+        return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}{notes}"
 
     def cells(self, xy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns row, column and whether they lie inside the grid, for world points `[..., 2]`."""
@@ -66,6 +76,25 @@ class OccupancyMap:
         """Returns the distance field at world points `[..., 2]` in metres; 0 outside."""
         row, col, inside = self.cells(xy)
         return np.where(inside, self.field[row, col], 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Doubt:
+    """A line of N points that was derived for a map and refused.
+
+    Attributes:
+      line: the line.
+      seen: `[N]` bool, the points in cells that a scan has seen.
+      ends: `[N, 2, 2]` metres, where the view to the left and to the right ends.
+      walled: `[N, 2]` bool, whether it ends at a wall.
+      reason: why the line was refused, for people.
+    """
+
+    line: Centerline
+    seen: np.ndarray
+    ends: np.ndarray
+    walled: np.ndarray
+    reason: str
 
 
 def distance_field(occupied: np.ndarray, resolution: float) -> np.ndarray:

@@ -12,6 +12,7 @@ from physics.gridmap import OccupancyMap, with_widths
 _EIGHT = np.ones((3, 3), bool)
 # Two cells that touch only across the gap between diagonal wall cells have clearance 1.
 _MIN_CLEARANCE = 1.5
+_SPECK = 0.5
 
 
 def derive_centerline(
@@ -22,9 +23,9 @@ def derive_centerline(
     The free region that encloses the largest obstacle is cut open at the narrowest place between
     that obstacle and the outer wall; the cheapest path from one side of the cut to the other,
     where a cell costs the inverse square of its distance from the walls, is closed and smoothed
-    as far as it keeps clear of the walls. Regions inside an outer wall are preferred to the
-    surroundings of the track. Walls do not say which way a track is driven: the loop always runs
-    counter-clockwise in the world's x and y.
+    as far as it keeps clear of the walls. Cells that no scan has seen count as walls. Regions inside
+    an outer wall are preferred to the surroundings of the track. Walls do not say which way a track is
+    driven: the loop always runs counter-clockwise in the world's x and y.
 
     Args:
       grid: the map.
@@ -35,6 +36,7 @@ def derive_centerline(
     Returns:
       A closed centreline with measured widths, or None where nothing suitable is enclosed.
     """
+    grid = closed(grid)
     ring = _ring(np.pad(grid.occupied, 1, constant_values=True), min_island / grid.resolution)
     if ring is None:
         return None
@@ -46,6 +48,17 @@ def derive_centerline(
     # The ring of padding shifts the cells by one.
     row, col = ((path + 0.5) * factor - 0.5 - 1).T
     return with_widths(grid, _smooth(grid, grid.world(row, col), spacing))
+
+
+def closed(grid: OccupancyMap) -> OccupancyMap:
+    """The map with walls where no scan has seen anything, but for specks of up to `_SPECK` metres."""
+    if grid.seen is None or grid.seen.all():
+        return grid
+    unseen = ~grid.seen
+    labels, _ = ndimage.label(unseen, structure=_EIGHT)
+    sizes = [np.hypot(*unseen[box].shape) * grid.resolution for box in ndimage.find_objects(labels)]
+    large = np.concatenate([[False], np.array(sizes) > _SPECK])
+    return replace(grid, occupied=grid.occupied | large[labels])
 
 
 def _ring(occupied: np.ndarray, min_diagonal: float) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,19 +1,21 @@
 """Maps by name: ROS map_server files, the embedded `line2` and generated tracks."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
-from PIL import Image
 
-from physics.centerline import centerline_from_points, find_centerline, read_centerline
-from physics.gridmap import OccupancyMap, Pose, distance_field, with_widths
+from physics.centerline import (
+    Centerline,
+    centerline_from_points,
+    find_centerline,
+    read_centerline,
+    unnamed_centerlines,
+)
+from physics.derived_line import derived
+from physics.gridmap import OccupancyMap, distance_field, with_widths
+from physics.map_server import read_map
 from physics.mapbank import MapBank, distance_at, map_bank, world_to_cell
-from physics.medial_loop import derive_centerline
 from physics.tracks import generate_track
 
 __all__ = [
@@ -21,12 +23,17 @@ __all__ = [
     "OccupancyMap",
     "distance_at",
     "distance_field",
+    "is_built_in",
     "line2",
     "load_map",
     "map_bank",
     "read_map",
     "world_to_cell",
 ]
+
+LINE2 = "line2"
+TRACK = "track:"
+_FITS = 0.95
 
 
 def load_map(
@@ -36,32 +43,56 @@ def load_map(
 
     A map from a file takes its centreline from `centerline` or else from a file beside it, see
     `find_centerline`; failing these it is derived from the walls if they enclose a loop, and then runs
-    counter-clockwise. `unknown` and `centerline` concern files only.
+    counter-clockwise. A derived line that does not lie between two walls that were seen is refused: the map
+    then has no line, and `doubt` says why. `unknown` and `centerline` concern files only.
 
     Args:
       spec: "line2", "track:SEED" (a generated track) or the path of a map_server yaml file.
-      unknown: see `read_map`.
+      unknown: see `physics.map_server.read_map`.
       centerline: path of a centreline file.
 
     Raises:
       ValueError: nothing of that name, or a broken file; one line saying what and what is allowed.
     """
     spec = str(spec)
-    if spec == "line2":
-        return line2()
-    if spec.startswith("track:"):
-        seed = spec.removeprefix("track:")
-        if not (seed.isascii() and seed.isdigit()):
-            raise ValueError(f"map={spec!r}: the seed must be a non-negative integer, as in 'track:7'")
-        return generate_track(int(seed))
+    if is_built_in(spec):
+        if centerline is not None:
+            raise ValueError(f"centerline={str(centerline)!r}: {spec} has its own; must be null")
+        return line2() if spec == LINE2 else generate_track(_seed(spec))
     grid = read_map(spec, unknown=unknown)
-    found = Path(centerline) if centerline is not None else find_centerline(Path(spec).with_suffix(""))
-    if found is None:
-        return replace(grid, centerline=derive_centerline(grid))
-    line = read_centerline(found)
+    if centerline is not None:
+        return _with_line(grid, read_centerline(centerline), Path(centerline))
+    stem = Path(spec).with_suffix("")
+    found = find_centerline(stem)
+    if found is not None:
+        return _with_line(grid, read_centerline(found), found)
+    notes = []
+    for path in unnamed_centerlines(stem.parent):
+        # A name that any map of the folder may have meant: only a line that fits is this map's.
+        line = read_centerline(path)
+        if np.mean(grid.distance(line.points) > 0) >= _FITS:
+            return _with_line(grid, line, path)
+        notes.append(f"{path.name} beside it lies elsewhere")
+    return derived(replace(grid, notes=(*grid.notes, *notes)))
+
+
+def is_built_in(spec: str) -> bool:
+    """Whether a map's name is no file's: `line2` or `track:SEED`."""
+    return spec == LINE2 or spec.startswith(TRACK)
+
+
+def _seed(spec: str) -> int:
+    seed = spec.removeprefix(TRACK)
+    if not (seed.isascii() and seed.isdigit()):
+        raise ValueError(f"map={spec!r}: the seed must be a non-negative integer, as in 'track:7'")
+    return int(seed)
+
+
+def _with_line(grid: OccupancyMap, line: Centerline, file: Path) -> OccupancyMap:
     if np.mean(grid.distance(line.points) > 0) < 0.5:
-        raise ValueError(f"centerline={str(found)!r}: most points lie in walls of {spec!r}, not on its track")
-    return replace(grid, centerline=with_widths(grid, line))
+        where = str(grid.files[0])
+        raise ValueError(f"centerline={str(file)!r}: most points lie in walls of {where!r}, not on its track")
+    return replace(grid, centerline=with_widths(grid, line), files=(*grid.files, file))
 
 
 def line2() -> OccupancyMap:
@@ -78,7 +109,7 @@ def line2() -> OccupancyMap:
     occupied[4:56, 5:1981] = False
     x = -50.6 + 0.2 * np.arange(494)
     grid = OccupancyMap(
-        name="line2",
+        name=LINE2,
         occupied=occupied,
         resolution=resolution,
         origin=(corner + first_col * resolution, corner + first_row * resolution, 0.0),
@@ -96,114 +127,3 @@ def line2() -> OccupancyMap:
         },
     )
     return replace(grid, centerline=with_widths(grid, grid.centerline))
-
-
-def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
-    """Reads a ROS map_server map: a yaml file naming a png or pgm image. No centreline is looked for.
-
-    Occupancy is `(255 - grey) / 255`, or `grey / 255` if `negate` is set, as in ROS; cells above
-    `occupied_thresh` (default 0.65) are occupied, those below `free_thresh` (default 0.196) free.
-    The F1TENTH simulators drive through everything between, hence the default of `unknown`.
-    Colours count by their luminance; transparency is ignored. Spawns come from
-    `annotations.spawn_points`, a list of `{name, pose: [x, y, heading]}`.
-
-    Args:
-      path: the yaml file; a relative image path is relative to it.
-      unknown: "free" or "occupied", the meaning of cells between the thresholds.
-
-    Raises:
-      ValueError: the files do not describe such a map.
-    """
-    if unknown not in ("free", "occupied"):
-        raise ValueError(f"unknown={unknown!r}: must be 'free' or 'occupied'")
-    path = Path(path)
-    data = _read_yaml(path)
-    resolution = _number(path, data, "resolution")
-    if resolution <= 0:
-        raise ValueError(f"map={str(path)!r}: resolution={resolution}; must be > 0 metres per cell")
-    free = _number(path, data, "free_thresh", 0.196)
-    taken = _number(path, data, "occupied_thresh", 0.65)
-    if not 0 <= free <= taken <= 1:
-        raise ValueError(
-            f"map={str(path)!r}: free_thresh={free}, occupied_thresh={taken}; 0 <= free <= occupied <= 1"
-        )
-    negate = data.get("negate", 0)
-    if negate not in (0, 1):
-        raise ValueError(f"map={str(path)!r}: negate={negate!r}; must be 0 or 1")
-    grey = _read_grey(path, str(data["image"]))
-    occupancy = grey if negate else 1.0 - grey
-    occupied = occupancy > taken if unknown == "free" else occupancy >= free
-    if occupied.all():
-        raise ValueError(f"map={str(path)!r}: every cell of {data['image']!r} is occupied; some must be free")
-    return OccupancyMap(
-        name=path.stem,
-        occupied=np.ascontiguousarray(occupied[::-1]),
-        resolution=resolution,
-        origin=_pose(path, "origin", data["origin"]),
-        spawns=_spawns(path, data.get("annotations")),
-    )
-
-
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    allowed = "allowed: 'line2', 'track:SEED' or the path of a map_server .yaml file"
-    if not path.is_file():
-        raise ValueError(f"map={str(path)!r}: no such file; {allowed}")
-    try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        raise ValueError(f"map={str(path)!r}: not readable as yaml; {allowed}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"map={str(path)!r}: holds no mapping; keys image, resolution and origin are needed")
-    needed = ("image", "resolution", "origin")
-    missing = [key for key in needed if data.get(key) is None]
-    if missing:
-        raise ValueError(f"map={str(path)!r}: lacks {', '.join(missing)}; {', '.join(needed)} are needed")
-    return data
-
-
-def _number(path: Path, data: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    value = data.get(key, default)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"map={str(path)!r}: {key}={value!r}; must be a finite number")
-    return number
-
-
-def _pose(path: Path, key: str, value: Any) -> Pose:
-    try:
-        x, y, yaw = (float(number) for number in value)
-    except (TypeError, ValueError):
-        x = y = yaw = math.nan
-    if not all(math.isfinite(number) for number in (x, y, yaw)):
-        raise ValueError(f"map={str(path)!r}: {key}={value!r}; must be three finite numbers [x, y, yaw]")
-    return x, y, yaw
-
-
-def _spawns(path: Path, annotations: Any) -> dict[str, Pose]:
-    points = annotations.get("spawn_points") if isinstance(annotations, dict) else annotations
-    if points is None:
-        return {}
-    named = isinstance(points, list) and all(
-        isinstance(p, dict) and {"name", "pose"} <= p.keys() for p in points
-    )
-    if not named:
-        raise ValueError(f"map={str(path)!r}: annotations.spawn_points must be a list of {{name, pose}}")
-    return {str(point["name"]): _pose(path, f"spawn {point['name']!r}", point["pose"]) for point in points}
-
-
-def _read_grey(path: Path, image: str) -> np.ndarray:
-    file = path.parent / image
-    if not file.is_file():
-        raise ValueError(f"map={str(path)!r}: image={image!r} does not exist; a png or pgm file is needed")
-    try:
-        with Image.open(file) as picture:
-            if picture.mode.startswith("I"):
-                return np.asarray(picture, np.float64) / 65535.0
-            if picture.mode == "P":
-                picture = picture.convert("RGB")
-            return np.asarray(picture.convert("L"), np.float64) / 255.0
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        raise ValueError(f"map={str(path)!r}: image={image!r} is not a readable png or pgm file") from None

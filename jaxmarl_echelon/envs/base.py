@@ -302,6 +302,8 @@ class Environment:
       viewer: renders evaluations, or None.
       comparison: compares rollouts with recordings, or None where there are none.
       ladder: name of the curriculum whose stages grade policies trained without one, or None.
+      files: name in the environment's settings to the files that were read for it. Runs store the absolute
+        path and the contents' digests, and notice a changed file.
     """
 
     spec: EnvSpec
@@ -315,6 +317,7 @@ class Environment:
     viewer: Viewer | None = None
     comparison: Comparison | None = None
     ladder: str | None = None
+    files: Mapping[str, tuple[Path, ...]] = MappingProxyType({})
 
     def default_params(self) -> PyTree:
         """Returns the configured parameters."""

@@ -86,7 +86,7 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
       path: the PNG file to write.
       rows: per variant `name`, `success`, optionally `measure`, the name of what that is (a fraction, unless
         it is the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves`
-        `[members, n]`, one curve per seed, drawn faintly with a strong mean in the colour of the variant's bar.
+        `[members, n]`, one curve per seed, drawn faintly with a strong mean in the colour of its bar.
       title: figure title.
       label: quantity of the curves.
     """

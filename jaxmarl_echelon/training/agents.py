@@ -18,6 +18,7 @@ from jaxmarl_echelon.selfplay.credit import Credit, make_credit
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import controllers as controllers_lib
+from jaxmarl_echelon.training.files import split_role
 from jaxmarl_echelon.training.pools import turn_games
 from jaxmarl_echelon.training.pools.opponents import Seat, pooled
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -207,9 +208,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     Raises:
       ValueError: one line, where that run has no policy for the role or other spaces.
     """
-    stem, _, named = path.rpartition("@")
-    if named not in [one.name for one in config.env.spec.roles]:
-        stem, named = path, None
+    stem, named = split_role(path, [one.name for one in config.env.spec.roles])
     folder = checkpoints.find(stem, "best_eval")
     theirs = config_lib.read(config_lib.saved(checkpoints.metadata(folder)))
     learnt = named or role

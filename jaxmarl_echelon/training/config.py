@@ -18,7 +18,7 @@ from algos.settings import LearnerSettings
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import seating
+from jaxmarl_echelon.training import files, seating
 from jaxmarl_echelon.training.run_config import SIZES, RunConfig, require_sizes
 
 BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
@@ -107,8 +107,12 @@ def _build_env(config: DictConfig) -> Environment:
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
-    """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused."""
-    config = OmegaConf.create(PLACE | {k: v for k, v in metadata["config"].items() if k != "choices"})
+    """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused.
+
+    Files that have moved with their project have their present names, see `files.located`.
+    """
+    plain = files.located(metadata["config"])
+    config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
     # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):

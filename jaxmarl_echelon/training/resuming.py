@@ -7,6 +7,7 @@ task parameters in the restored state.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import files as files_lib
 from jaxmarl_echelon.training.config import TASK
 from jaxmarl_echelon.training.program import Program, adjustable
 from jaxmarl_echelon.training.record import Progress, environment
@@ -45,19 +47,25 @@ class Continuation(NamedTuple):
     step: int
 
 
-def check(before: DictConfig, after: DictConfig, step: int) -> None:
+def check(
+    before: DictConfig,
+    after: DictConfig,
+    step: int,
+    files: Mapping[str, files_lib.Digests] = MappingProxyType({}),
+) -> None:
     """Refuses changes of settings that a resumed run must keep.
 
     Args:
       before: the checkpoint's configuration.
       after: the requested configuration.
       step: environment steps of the checkpoint.
+      files: that the run has read; other names of the same files are no change.
 
     Raises:
       ValueError: one line with the key, the value and what is allowed.
     """
     old, new = (OmegaConf.to_container(config, resolve=True) for config in (before, after))
-    changed = {key: pair for key, pair in differences(old, new).items() if key != "resume"}
+    changed = {key: pair for key, pair in changed_settings(old, new, files).items() if key != "resume"}
     if not changed:
         return
     fixed = [key for key in changed if RULES.get(key.partition(".")[0], keeps) is keeps]
@@ -66,6 +74,13 @@ def check(before: DictConfig, after: DictConfig, step: int) -> None:
     continuation = Continuation(before, after, config_lib.read(after), step)
     for key, pair in changed.items():
         RULES[key.partition(".")[0]](continuation, key, *pair)
+
+
+def changed_settings(
+    old: Any, new: Any, files: Mapping[str, files_lib.Digests]
+) -> dict[str, tuple[Any, Any]]:
+    """The `differences` that are more than another name of a file that the run has read."""
+    return {key: pair for key, pair in differences(old, new).items() if not files_lib.same(*pair, files)}
 
 
 def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
@@ -259,5 +274,6 @@ def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mappi
       before, after: its configurations as plain data. If the task differs, best scores are reset: they
         are not comparable between tasks.
     """
-    same = all(before.get(key) == after.get(key) for key in TASK)
+    files = before.get(files_lib.KEY) or {}
+    same = not any(changed_settings(before.get(key), after.get(key), files) for key in TASK)
     return Progress(**(progress if same else {**progress, "best": {}}))

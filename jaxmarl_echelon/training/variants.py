@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training import files
 from jaxmarl_echelon.training.config import TASK, changed
 from jaxmarl_echelon.training.group import Member
 
@@ -43,8 +44,10 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
             own = changed(config, {"seed": seed, "seeds": None, "ablate": None, "variants": None} | changes)
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
-            resolved = OmegaConf.to_container(own) | {"choices": dict(choices)}
-            result.append(Member(name, variant, config_lib.read(own), resolved))
+            run = config_lib.read(own)
+            plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
+            resolved = files.named_absolutely(plain, files.read_by(run))
+            result.append(Member(name, variant, run, resolved))
     return result
 
 

@@ -21,6 +21,12 @@ def write_map(folder, pixels=GREY, mode=None, file="map.png", **changes):
     return path
 
 
+def write_mode(folder, pixels, mode, **changes):
+    path = write_map(folder, pixels, **changes)
+    path.write_text(f"{path.read_text()}mode: {mode}\n")
+    return path
+
+
 def random_grid(seed, shape=(17, 23), density=0.1, **changes):
     occupied = np.random.default_rng(seed).random(shape) < density
     return OccupancyMap("random", occupied, **{"resolution": 0.1, "origin": (-1.0, 0.5, 0.0), **changes})
@@ -53,11 +59,55 @@ def test_grey_is_the_same_in_every_colour_mode(tmp_path, mode):
     np.testing.assert_array_equal(grid.occupied, ((255 - GREY) / 255 > 0.65)[::-1])
 
 
-def test_colours_count_by_luminance_and_alpha_is_ignored(tmp_path):
-    colours = np.array([[[255, 0, 0, 255], [0, 255, 0, 0], [0, 0, 255, 255], [255, 255, 255, 0]]], np.uint8)
+def test_colours_count_by_luminance_and_what_is_transparent_is_unknown(tmp_path):
+    colours = np.array([[[255, 0, 0, 255], [0, 255, 0, 0], [0, 0, 255, 255], [0, 0, 0, 0]]], np.uint8)
     grid = read_map(write_map(tmp_path, pixels=colours))
-    # Luminance 76, 150, 29, 255 of 255.
+    # Luminance 76, 150, 29, 0 of 255.
     np.testing.assert_array_equal(grid.occupied, [[True, False, True, False]])
+    np.testing.assert_array_equal(grid.seen, [[True, False, True, False]])
+
+
+def test_every_mode_of_map_server_is_obeyed(tmp_path):
+    # Of 255: a wall, two probabilities between the thresholds, unknown to map savers, the floor.
+    grey = np.array([[0, 100, 150, 205, 254]], np.uint8)
+    scale = read_map(write_mode(tmp_path, grey, "scale"))
+    np.testing.assert_array_equal(scale.occupied, [[1, 0, 0, 0, 0]])
+    assert scale.seen.all()
+    trinary = read_map(write_mode(tmp_path, grey, "trinary"))
+    np.testing.assert_array_equal(trinary.occupied, [[1, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(trinary.seen, [[1, 0, 0, 0, 1]])
+    # Percent: free, just below and above the threshold, occupied; above 100 unknown.
+    percent = np.array([[0, 65, 66, 100, 101, 255]], np.uint8)
+    raw = read_map(write_mode(tmp_path, percent, "raw"))
+    np.testing.assert_array_equal(raw.occupied, [[0, 0, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(raw.seen, [[1, 1, 1, 1, 0, 0]])
+    strict = read_map(tmp_path / "map.yaml", unknown="occupied")
+    np.testing.assert_array_equal(strict.occupied, [[0, 0, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(
+        read_map(write_mode(tmp_path, 255 - percent, "raw", negate=1)).occupied, raw.occupied
+    )
+
+
+@pytest.mark.parametrize("changes", [{"occupied_thresh": 0.065, "free_thresh": 0.25}, {"free_thresh": 0.7}])
+def test_thresholds_out_of_order_leave_nothing_unknown(tmp_path, changes):
+    grid = read_map(write_map(tmp_path, **changes))
+    taken = changes.get("occupied_thresh", 0.65)
+    np.testing.assert_array_equal(grid.occupied, (taken < (255 - GREY) / 255)[::-1])
+
+
+def test_a_threshold_that_a_mode_does_not_use_is_not_refused(tmp_path):
+    grid = read_map(write_mode(tmp_path, GREY, "scale", free_thresh=7))
+    np.testing.assert_array_equal(grid.occupied, ((255 - GREY) / 255 > 0.65)[::-1])
+
+
+def test_a_mode_of_no_map_server_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="mode='rwa'; must be trinary, scale, raw"):
+        read_map(write_mode(tmp_path, GREY, "rwa"))
+
+
+def test_keys_that_mean_nothing_are_named(tmp_path):
+    path = write_map(tmp_path, negat=1, finish_line=[0, 1])
+    assert read_map(path).describe().endswith("; ignores finish_line, negat of its yaml file")
 
 
 def test_sixteen_bit_images_use_their_whole_range(tmp_path):
@@ -85,8 +135,8 @@ def test_spawn_points_come_from_the_annotations(tmp_path):
         ({"image": "absent.png"}, "absent.png"),
         ({"image": "map.yaml"}, "not a readable png"),
         ({"negate": 2}, "negate=2"),
-        ({"free_thresh": 0.7}, "free_thresh=0.7"),
-        ({"occupied_thresh": -0.1, "free_thresh": -0.2}, "0 <= free"),
+        ({"free_thresh": 1.7}, "free_thresh=1.7"),
+        ({"occupied_thresh": -0.1, "free_thresh": -0.2}, "occupied_thresh=-0.1; must lie in [0, 1]"),
         ({"occupied_thresh": "x"}, "occupied_thresh='x'"),
         ({"annotations": {"spawn_points": [{"name": "a"}]}}, "spawn_points"),
         ({"annotations": {"spawn_points": [{"name": "a", "pose": [1, 2]}]}}, "'a'"),

@@ -49,7 +49,9 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
         return assemble(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
     _read_settings(reward, rest)  # before minutes are spent on scenes
-    return assemble(reward, library.scenes(chosen), chosen, rest)
+    env = assemble(reward, library.scenes(chosen), chosen, rest)
+    env.files = library.files(chosen)
+    return env
 
 
 def _read_settings(reward: Reward, given: Mapping[str, Any]) -> tuple[DriveSettings, Limits, dict[str, Any]]:

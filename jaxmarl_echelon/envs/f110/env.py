@@ -331,9 +331,8 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     """
     chosen = from_flat(settings.GaplockSettings, given)
     maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
-    if ON_TRACK & set(reward.names) and any(grid.centerline is None for grid in maps):
-        paid = ", ".join(sorted(ON_TRACK & set(reward.names)))
-        raise ValueError(f"env.map={chosen.maps.map}: the reward's {paid} needs a map with a centreline")
+    if paid := ", ".join(sorted(ON_TRACK & set(reward.names))):
+        settings.require_lines(maps, f"the reward's {paid} needs")
     simulation = driving.simulation(maps, lidar, cars=2, shared_fate=True)
     vehicle, points = settings.read_car(driving.car), read_points(chosen.starts.spawn_points)
     ftg_params, ftg_options = read_ftg(chosen.players.ftg, lidar.fov)
@@ -362,6 +361,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
         ftg_options=ftg_options,
         speed_limits=(interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
     )
+    env.files = chosen.maps.files(maps)
     return env if chosen.players.goal is None else F110Goals(env, chosen.players.goal)
 
 

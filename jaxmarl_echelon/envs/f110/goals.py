@@ -75,7 +75,7 @@ class F110Goals(Environment):
         self.spec = _with_goal(env.spec)
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
         self.baselines, self.controllers, self.ladder = env.baselines, env.controllers, env.ladder
-        self.viewer, self.references = env.viewer, env.references
+        self.viewer, self.references, self.files = env.viewer, env.references, env.files
 
     @property
     def scripts(self):

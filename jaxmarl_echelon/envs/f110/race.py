@@ -274,9 +274,7 @@ def make(reward: Reward, **given) -> F110Race:
     """
     chosen = from_flat(settings.RaceSettings, given)
     maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules
-    for grid in maps:
-        if grid.centerline is None or not grid.centerline.closed:
-            raise ValueError(f"env.map={grid.name}: racing needs a map with a closed centreline")
+    settings.require_lines(maps, "racing needs", closed=True)
     vehicle = settings.read_car(driving.car)
     simulation = driving.simulation(maps, sensing.lidar, rules.cars, shared_fate=False)
     ftg_params, ftg_options = read_ftg(rules.ftg, sensing.lidar.fov)
@@ -292,7 +290,7 @@ def make(reward: Reward, **given) -> F110Race:
         reward=reward.params(),
         **read_all(episode_settings.RACE, chosen, limits),
     )
-    return F110Race(
+    env = F110Race(
         simulation,
         maps,
         reward,
@@ -309,6 +307,8 @@ def make(reward: Reward, **given) -> F110Race:
         ftg_options=ftg_options,
         speed_limits=interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
     )
+    env.files = chosen.maps.files(maps)
+    return env
 
 
 def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> EnvSpec:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,8 @@ from physics import single_track
 from physics.boxes import boundary_intervals
 from physics.gridmap import OccupancyMap
 from physics.lidar import Lidar
+from physics.line_picture import save_doubt
+from physics.map_server import UNKNOWN
 from physics.mapbank import map_bank
 from physics.occupancy import load_map
 from physics.single_track import INTEGRATORS, CarParams, ControlGains
@@ -37,10 +40,24 @@ class Maps(Settings):
     map: str | Sequence[str] = "line2"
     map_weights: Sequence[float] | None = None
     reverse: bool | Sequence[bool] = False
+    centerline: str | Sequence[str | None] | None = None
+    unknown: str = setting("free", choice, UNKNOWN)
 
     def load(self) -> tuple[OccupancyMap, ...]:
         """Loads the maps; see `read_maps`."""
-        return read_maps(self.map, self.reverse)
+        return read_maps(self.map, self.reverse, centerline=self.centerline, unknown=self.unknown)
+
+    def files(self, maps: Sequence[OccupancyMap]) -> dict[str, tuple[Path, ...]]:
+        """The files behind each name of the settings, for the loaded maps."""
+        names = read_names(self.map)
+        lines = read_lines(self.centerline, len(names))
+        given = {line: (Path(line),) for line in lines if line is not None}
+        apart = {path for paths in given.values() for path in paths}
+        found: dict[str, tuple[Path, ...]] = {}
+        for name, grid in zip(names, maps, strict=True):
+            own = (path for path in grid.files if path not in apart)
+            found[name] = tuple(dict.fromkeys([*found.get(name, ()), *own]))
+        return {name: paths for name, paths in found.items() if paths} | given
 
 
 @dataclass(frozen=True)
@@ -217,7 +234,13 @@ def read_spawns(value) -> str | Sequence | Mapping:
     return value
 
 
-def read_maps(spec: str | Sequence[str], reverse: bool | Sequence[bool] = False) -> tuple[OccupancyMap, ...]:
+def read_maps(
+    spec: str | Sequence[str],
+    reverse: bool | Sequence[bool] = False,
+    *,
+    centerline: str | Sequence[str | None] | None = None,
+    unknown: str = "free",
+) -> tuple[OccupancyMap, ...]:
     """Loads one map or several; see `physics.occupancy.load_map` for what a map is called.
 
     Tables and figures name maps, so a name that occurred before gets its number: `map`, `map_2`.
@@ -225,29 +248,69 @@ def read_maps(spec: str | Sequence[str], reverse: bool | Sequence[bool] = False)
     Args:
       spec: a map or a list of maps.
       reverse: whether the maps' lines are driven backwards: all of them, or one switch per map.
+      centerline: the file of the line that is driven, one per map; None to look for one.
+      unknown: what cells are that no scan has seen, "free" or "occupied".
 
     Raises:
       ValueError: no such map, switches that do not fit the maps, or a map without a line to reverse.
     """
-    names = [spec] if isinstance(spec, str) else list(spec or ())
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"env.map={spec!r}: must be a map or a list of maps")
+    names = read_names(spec)
     switches = [reverse] * len(names) if isinstance(reverse, bool) else reverse
     fitting = isinstance(switches, Sequence) and len(switches) == len(names)
     if not fitting or not all(isinstance(one, bool) for one in switches):
         raise ValueError(f"env.reverse={reverse!r}: must be true or false, or a list with one for each map")
+    lines = read_lines(centerline, len(names))
     try:
-        maps = [load_map(name) for name in names]
+        maps = [
+            load_map(name, unknown=unknown, centerline=line) for name, line in zip(names, lines, strict=True)
+        ]
     except ValueError as error:
         raise ValueError(f"env.{error}") from None
     return tuple(map(_reversed, _apart(maps), switches))
 
 
+def read_names(spec: str | Sequence[str]) -> list[str]:
+    """Reads the names of one map or several; raises ValueError for anything else."""
+    names = [spec] if isinstance(spec, str) else list(spec or ())
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"env.map={spec!r}: must be a map or a list of maps")
+    return names
+
+
+def read_lines(centerline: str | Sequence[str | None] | None, maps: int) -> list[str | None]:
+    """Reads the centreline files of a number of maps; raises ValueError unless there is one for each."""
+    one = centerline is None or (isinstance(centerline, str) and maps == 1)
+    lines = [centerline] * maps if one else centerline
+    fitting = isinstance(lines, Sequence) and not isinstance(lines, str) and len(lines) == maps
+    if not fitting or not all(line is None or isinstance(line, str) for line in lines):
+        allowed = "must be a file, or a list with a file or null for each map"
+        raise ValueError(f"env.centerline={centerline!r}: {allowed}")
+    return list(lines)
+
+
+def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = False) -> None:
+    """Demands a line on every map; of one that was derived and refused a picture is drawn.
+
+    Raises:
+      ValueError: one line with the reason, where the picture lies, and what can be done.
+    """
+    for grid in maps:
+        if grid.centerline is not None and (grid.centerline.closed or not closed):
+            continue
+        needed = f"env.map={grid.name}: {needs} a map with a {'closed ' if closed else ''}centreline"
+        if not grid.files:
+            raise ValueError(needed)
+        if grid.doubt is None:
+            raise ValueError(f"{needed}; env.centerline=FILE names one")
+        picture = save_doubt(grid)
+        ways = "env.centerline=FILE names one, env.unknown=occupied closes what no scan has seen"
+        raise ValueError(f"{needed}; {grid.doubt.reason}, see {picture}; {ways}")
+
+
 def _reversed(grid: OccupancyMap, backwards: bool) -> OccupancyMap:
     if not backwards:
         return grid
-    if grid.centerline is None:
-        raise ValueError(f"env.reverse=True: map {grid.name} has no line to drive along, either way")
+    require_lines([grid], "env.reverse=true needs")
     return dataclasses.replace(grid, centerline=grid.centerline.backwards())
 
 

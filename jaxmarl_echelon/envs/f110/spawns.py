@@ -16,6 +16,7 @@ from jaxmarl_echelon.envs.settings import mapping, numbers
 from physics.boxes import overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
+from physics.medial_loop import closed
 
 BUILT_IN = {
     "pinch_right": (1.2, -0.3, 0.2),
@@ -286,7 +287,9 @@ def _ahead_of(bases, offset, share) -> np.ndarray:
 
 
 def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
-    """Finds base poses `[P, 3]` in free space, each facing its longest free direction."""
+    """Finds base poses `[P, 3]` in free space that was seen, each facing its longest free direction."""
+    shut = closed(grid)
+    grid = grid if shut.occupied.all() else shut
     room = 0.5 * float(np.hypot(*size)) + grid.resolution + MARGIN
     rows, columns = np.nonzero(_indoors(grid.field) & (grid.field > room))
     chosen = np.random.default_rng(0).permutation(rows.size)[:_CANDIDATES]

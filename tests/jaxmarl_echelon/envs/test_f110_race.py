@@ -10,9 +10,10 @@ import pytest
 from evaluation_starts import check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from PIL import Image
 
 from jaxmarl_echelon.envs.checks import check_env
-from jaxmarl_echelon.envs.f110 import race
+from jaxmarl_echelon.envs.f110 import race, settings
 from jaxmarl_echelon.envs.f110.controllers import pure_pursuit
 from jaxmarl_echelon.envs.f110.spawns import follow_centerline
 
@@ -253,3 +254,43 @@ def test_wrong_values_get_one_line(changes, message):
     assert isinstance(cause, ValueError)
     assert message in str(cause)
     assert "\n" not in str(cause)
+
+
+def draw_ring(folder, name="hall"):
+    """A corridor of 2 m around a block, open to the outside through a door; all that is no wall is white."""
+    cells = np.full((150, 150), 254, np.uint8)
+    cells[30:120, 30:120], cells[32:118, 32:118] = 0, 254
+    cells[52:98, 52:98] = 0
+    cells[60:75, 26:34] = 254
+    Image.fromarray(cells).save(folder / f"{name}.png")
+    keys = f"image: {name}.png\nresolution: 0.1\norigin: [0.0, 0.0, 0.0]\n"
+    (folder / f"{name}.yaml").write_text(keys)
+    return str(folder / f"{name}.yaml")
+
+
+def test_a_map_whose_line_is_doubted_is_raced_along_the_line_that_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = draw_ring(tmp_path)
+    with pytest.raises(ValueError) as refused:
+        race_maps(map=path)
+    told = str(refused.value)
+    assert f"see {tmp_path / 'hall_line.png'}" in told and (tmp_path / "hall_line.png").is_file()
+    assert "env.centerline=FILE" in told and "env.unknown=occupied" in told and "\n" not in told
+    angle = np.linspace(0, 2 * np.pi, 80, endpoint=False)
+    points = 7.5 + 3.6 * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    (tmp_path / "mine.csv").write_text("".join(f"{x},{y}\n" for x, y in points))
+    chosen, maps = race_maps(map=[path, "track:1"], centerline=[str(tmp_path / "mine.csv"), None])
+    np.testing.assert_allclose(maps[0].centerline.points, points, atol=1e-6)
+    image = tmp_path / "hall.png"
+    mine = str(tmp_path / "mine.csv")
+    assert chosen.files(maps) == {path: (Path(path), image), mine: (Path(mine),)}
+    with pytest.raises(ValueError, match="env.centerline='a.csv': must be a file, or a list"):
+        race_maps(map=["track:1", "track:2"], centerline="a.csv")
+
+
+def race_maps(**given):
+    """The maps' settings, and the maps, which all have a closed line."""
+    chosen = settings.RaceMaps(**given)
+    maps = chosen.load()
+    settings.require_lines(maps, "racing needs", closed=True)
+    return chosen, maps

@@ -112,6 +112,14 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
     return _finished(arrays, facts, facts["train"] or len(facts["scenes"]), tuple(facts["lines"]))
 
 
+def files(chosen: SceneSettings) -> dict[str, tuple[Path, ...]]:
+    """The files of each folder that the settings name; empty where scenes are made."""
+    if not chosen.is_folder:
+        return {}
+    named = {"scenes": chosen.scenes, "eval_scenes": chosen.eval_scenes}
+    return {folder: tuple(_files(key, folder)) for key, folder in named.items() if folder is not None}
+
+
 def _files(key: str, folder: str) -> list[Path]:
     if not Path(folder).is_dir():
         raise ValueError(
