@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon import command_line, extras
 from jaxmarl_echelon.config_path import Sources
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import program, variants
@@ -79,12 +80,15 @@ def make_train(*config: RunConfig | str, config_dir: str | Path | None = None) -
       `make_policy` extracts a policy from the state.
 
     Raises:
-      ValueError: as for `read_config`.
+      ValueError: as for `read_config`, and for an environment that breaks the contract of `envs.base`.
     """
     if any(isinstance(one, RunConfig) for one in config):
         (run,) = config
-        return program.make_train(run)
-    return program.make_train(read_config(*config, config_dir=config_dir))
+        contract.require_spec(run.env)
+    else:
+        run = read_config(*config, config_dir=config_dir)
+    contract.require_traces(run.env)
+    return program.make_train(run)
 
 
 def _read(config: DictConfig, choices: Mapping[str, str]) -> RunConfig:

@@ -21,6 +21,7 @@ from algos.on_policy.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line, extras, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_path import MAIN, Sources
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import config as config_lib
@@ -103,8 +104,7 @@ def resume(
     Args:
       path: a run folder or a checkpoint.
       overrides, sources: as for `continuation`.
-      name: of the run in a new folder, which begins as a copy of the run at this checkpoint; None to go on
-        where it lies, from its newest checkpoint only.
+      name: of a new folder, with a copy of the run at this checkpoint; None to go on where it lies.
     """
     checkpoint, config, choices = continuation(path, overrides, sources)
     folder = run_folders.run_of(checkpoint)
@@ -177,6 +177,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
         members = variants.members(config, choices)
+        contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved, layout=layout)
@@ -186,6 +187,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
         names = tuple(member.name for member in members)
         return Job(resolved, together, restore, needed, names, score, plans, layout)
     run = config_lib.read(config)
+    contract.require_traces(run.env)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
@@ -269,7 +271,7 @@ def announce(job: Job, folder: Path) -> None:
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
-    # Here, since importing matplotlib takes as long as importing jax, and not every process draws.
+    # Importing matplotlib takes as long as importing jax, and not every process draws.
     from jaxmarl_echelon.tracking import plots, pool_plot
 
     tables_read = (folder / "metrics.csv", folder / "eval.csv")

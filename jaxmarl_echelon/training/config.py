@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import seating
@@ -65,6 +66,7 @@ def read(config: DictConfig) -> RunConfig:
     with misfits_named("env"):
         env = make(**env_arguments)
     _require("env", config.env, env, "spec")
+    contract.require_spec(env)
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = seating.of_roles(env, controllers)

@@ -76,8 +76,9 @@ def counts(
         playing = {sides.ours: players[0], sides.theirs: players[1]}
     others = {role: one for role, one in program.controllers(env).items() if role not in playing}
     params = program.curriculum.evaluation(program.curriculum.init())
-    params = evaluation.evaluation_params(env, params, number * number * games)
-    played = evaluation.play(env, playing | others, {}, key, params)
+    episodes = number * number * games
+    params = evaluation.evaluation_params(env, params, episodes)
+    played = evaluation.play(env, playing | others, {}, key, params, number=episodes)
     ahead = jnp.where(played.quarantined, jnp.nan, _leads(program, sides, played, seats))
     outcome = jnp.stack([ahead > 0, ahead == 0, ahead < 0], axis=-1)
     return jnp.sum(outcome.reshape(number, number, games, 3), axis=2, dtype=jnp.int32)
