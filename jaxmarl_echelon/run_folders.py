@@ -73,6 +73,18 @@ def copy_run(checkpoint: Path, folder: Path) -> Path:
     return copy
 
 
+def require_free(path: Path) -> None:
+    """Demands that no process writes into the run of this folder or checkpoint, which would change meanwhile.
+
+    Raises:
+      LockedError: one line.
+    """
+    path = path.absolute()
+    for place in (path, *path.parents[:2]):
+        if (place / run_lock.NAME).exists():
+            run_lock.require_dead(place / run_lock.NAME)
+
+
 @contextmanager
 def locked(folders: Iterable[Path]) -> Iterator[None]:
     """Holds the locks of run folders in process 0, see `run_lock.held`; raises in every process."""

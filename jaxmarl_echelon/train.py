@@ -106,6 +106,7 @@ def resume(
       overrides, sources: as for `continuation`.
       name: of a new folder, with a copy of the run at this checkpoint; None to go on where it lies.
     """
+    run_folders.require_free(Path(path))
     checkpoint, config, choices = continuation(path, overrides, sources)
     folder = run_folders.run_of(checkpoint)
     if name is None:
@@ -126,8 +127,7 @@ def continue_or_start(
     """Resumes the run `run_name` from its checkpoint, or starts it if it has none; returns its summary.
 
     Args:
-      config, choices, sources: as composed from the overrides.
-      overrides: the overrides.
+      config, choices, sources: as composed from `overrides`.
     """
     if config.run_name is None:
         raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")

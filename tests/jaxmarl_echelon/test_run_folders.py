@@ -86,6 +86,14 @@ def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["seed_0"]
 
 
+def test_a_run_that_is_being_written_is_not_read_to_be_continued(tmp_path):
+    for path in ("run", "run/checkpoints", "run/checkpoints/best_eval", "run/seed_0"):
+        with run_lock.held([tmp_path / "run"]), pytest.raises(run_lock.LockedError, match="is writing into"):
+            train.resume(tmp_path / path, [])
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        train.resume(tmp_path / "run", [])
+
+
 def saved(folder, step, names=("latest",), **facts):
     place = folder / "checkpoints"
     return checkpoints.save(place, names, {"x": jnp.full(1, step)}, {"step": step, **facts})
