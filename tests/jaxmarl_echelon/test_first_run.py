@@ -44,7 +44,7 @@ def test_a_run_leaves_its_folder(first_run):
     for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
         assert (folder / name).stat().st_size > 0
     for name in ("latest", "best_eval"):
-        assert (folder / "checkpoints" / name / "metadata.json").is_file()
+        assert (checkpoints.find(folder, name) / "metadata.json").is_file()
     with Image.open(folder / "learning_curve.png") as picture:
         assert min(picture.size) > 300
 
