@@ -134,3 +134,15 @@ def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_pa
     for folder in (new, new / "seed_0"):
         assert [path.name for path in folder.glob("checkpoints/step_*")] == [copy.name]
     assert checkpoints.exists(new / "seed_0", "best_1") and not checkpoints.exists(new / "seed_0", "best_2")
+
+
+def test_a_copy_that_the_disk_does_not_hold_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    first = saved(tmp_path / "old", 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folders.shutil, "copytree", full)
+    with pytest.raises(CheckpointError, match="new: the run could not be copied .*No space") as caught:
+        run_folders.copy_run(first, tmp_path / "new")
+    assert "\n" not in str(caught.value) and not (tmp_path / "new").exists()
