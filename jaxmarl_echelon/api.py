@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon import command_line, extras
 from jaxmarl_echelon.config_path import Sources
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training import program, variants
@@ -89,16 +90,19 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
       `make_policy` extracts a policy from the state.
 
     Raises:
-      ValueError: as for `read_config`.
+      ValueError: as for `read_config`, and for an environment that breaks the contract of `envs.base`.
     """
     if any(isinstance(one, RunConfig) for one in config):
         (run,) = config
         command_line.use_compilation_cache()
-        return program.make_train(run)
-    env, overrides = (None, config)
-    if config and isinstance(config[0], Environment):
-        env, *overrides = config
-    return program.make_train(read_config(*overrides, env=env, config_dir=config_dir))
+        contract.require_spec(run.env)
+    else:
+        env, overrides = (None, config)
+        if config and isinstance(config[0], Environment):
+            env, *overrides = config
+        run = read_config(*overrides, env=env, config_dir=config_dir)
+    contract.require_traces(run.env)
+    return program.make_train(run)
 
 
 def _read(config: DictConfig, choices: Mapping[str, str], env: Environment | None = None) -> RunConfig:

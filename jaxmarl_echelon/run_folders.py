@@ -53,15 +53,26 @@ def copy_run(checkpoint: Path, folder: Path) -> Path:
 
     Checkpoints up to its step are copied, and tables, whose later rows go when the run is opened. Process 0
     copies.
+
+    Raises:
+      CheckpointError: one line, if it cannot be copied; the new folder is removed.
     """
     facts = checkpoints.metadata(checkpoint)
-    copy = folder / CHECKPOINTS / checkpoints.folder_name(facts["step"])
+    if processes.is_first():
+        try:
+            _copy(checkpoint, facts, folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            reason = " ".join(str(error).split())[:200]
+            raise checkpoints.CheckpointError(f"{folder}: the run could not be copied ({reason})") from error
+    return folder / CHECKPOINTS / checkpoints.folder_name(facts["step"])
+
+
+def _copy(checkpoint: Path, facts: dict, folder: Path) -> None:
     run = run_of(checkpoint)
-    if not processes.is_first():
-        return copy
     if run is None:
-        shutil.copytree(checkpoint, copy)
-        return copy
+        shutil.copytree(checkpoint, folder / CHECKPOINTS / checkpoints.folder_name(facts["step"]))
+        return
     for part in (run, *members(run, facts)):
         place = folder / part.relative_to(run)
         (place / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -70,7 +81,18 @@ def copy_run(checkpoint: Path, folder: Path) -> Path:
                 shutil.copy2(part / table, place / table)
         if (part / CHECKPOINTS).is_dir():
             checkpoints.copy_until(part / CHECKPOINTS, place / CHECKPOINTS, facts["step"])
-    return copy
+
+
+def require_free(path: Path) -> None:
+    """Demands that no process writes into the run of this folder or checkpoint, which would change meanwhile.
+
+    Raises:
+      LockedError: one line.
+    """
+    path = path.absolute()
+    for place in (path, *path.parents[:2]):
+        if (place / run_lock.NAME).exists():
+            run_lock.require_dead(place / run_lock.NAME)
 
 
 @contextmanager

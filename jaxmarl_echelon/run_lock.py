@@ -62,10 +62,15 @@ def acquire(lock: Path, mine: dict) -> None:
         with suppress(FileExistsError), lock.open("x", encoding="utf-8") as file:
             file.write(_text(mine, 0))
             return
-        found = _read(lock)
-        if lives(lock, found):
-            raise LockedError(f"{lock.parent}: {_owner(found)} is writing into this folder ({lock})")
-        _set_aside(lock, found)
+        _set_aside(lock, require_dead(lock))
+
+
+def require_dead(lock: Path) -> str:
+    """The text of a lock that no living process holds; raises LockedError for any other."""
+    found = _read(lock)
+    if lives(lock, found):
+        raise LockedError(f"{lock.parent}: {_owner(found)} is writing into this folder ({lock})")
+    return found
 
 
 def lives(lock: Path, text: str) -> bool:

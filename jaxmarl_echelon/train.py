@@ -22,6 +22,7 @@ from algos.on_policy.plan import Plan
 from jaxmarl_echelon import checkpoints, command_line, extras, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_path import MAIN, Sources
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import config as config_lib
@@ -107,9 +108,9 @@ def resume(
     Args:
       path: a run folder or a checkpoint.
       overrides, sources: as for `continuation`.
-      name: of the run in a new folder, which begins as a copy of the run at this checkpoint; None to go on
-        where it lies, from its newest checkpoint only.
+      name: of a new folder, with a copy of the run at this checkpoint; None to go on where it lies.
     """
+    run_folders.require_free(Path(path))
     checkpoint, config, choices = continuation(path, overrides, sources)
     folder = run_folders.run_of(checkpoint)
     if name is None:
@@ -132,8 +133,7 @@ def continue_or_start(
     """Resumes the run `run_name` from its checkpoint, or starts it if it has none; returns its summary.
 
     Args:
-      config, choices, sources: as composed from the overrides.
-      overrides: the overrides.
+      config, choices, sources: as composed from `overrides`.
     """
     if config.run_name is None:
         raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
@@ -187,6 +187,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
         members = variants.members(config, choices)
         read = {name: found for one in members for name, found in files.read_by(one.config).items()}
         resolved = files.named_absolutely(resolved, read)
+        contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
         together = partial(group.train_group, members, resolved, layout=layout)
@@ -198,6 +199,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
         return Job(resolved, together, restore, needed, names, score, plans, layout, held)
     run = config_lib.read(config)
     resolved = files.named_absolutely(resolved, files.read_by(run))
+    contract.require_traces(run.env)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
@@ -283,7 +285,7 @@ def announce(job: Job, folder: Path) -> None:
 
 def conclude(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
-    # Here, since importing matplotlib takes as long as importing jax, and not every process draws.
+    # Importing matplotlib takes as long as importing jax, and not every process draws.
     from jaxmarl_echelon.tracking import plots, pool_plot
 
     tables_read = (folder / "metrics.csv", folder / "eval.csv")

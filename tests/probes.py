@@ -215,6 +215,22 @@ class TimeLimit(Probe):
         self.horizon = horizon
 
 
+class Counting(TimeLimit):
+    """Breaks the contract: counts in Python, which a compiled program does once."""
+
+    calls = 0
+
+    def reward(self, state, action, params):
+        self.calls += 1
+        return self.calls * jnp.ones(self.agents)
+
+
+class Unbounded(TimeLimit):
+    """Breaks the contract: no policy can act within these bounds."""
+
+    action = Box((2,), [0.0, -np.inf], 1.0)
+
+
 class Pictures(ObservationActionReward):
     """The same with the cue as the brightness of a noisy picture, whole numbers of any type: V = 1."""
 

@@ -63,12 +63,32 @@ def check_env(
     """
     key = jax.random.key(0) if key is None else key
     params = env.default_params() if params is None else params
-    _check_spec(env.spec)
+    check_spec(env.spec)
     _check_params(params)
     compiled = _Compiled(env)
     _check_layout(env.spec, compiled, key, params)
     _check_purity(env, compiled, key, params, plain)
     _check_play(env.spec, compiled, key, params, steps)
+
+
+def check_traces(env: Environment) -> None:
+    """The part of `check_env` that compiles and plays nothing: static facts, layout, purity of traces.
+
+    Args:
+      env: the environment, checked with its default parameters.
+
+    Raises:
+      AssertionError: at the first violation of the contract.
+    """
+    key, params = jax.random.key(0), env.default_params()
+    check_spec(env.spec)
+    _check_params(params)
+    compiled = _Compiled(env)
+    _check_layout(env.spec, compiled, key, params)
+    state, time = jax.eval_shape(compiled.reset, key, params)
+    actions = jax.eval_shape(compiled.act, key, time)
+    _require_one_program("reset", compiled.reset, env.reset, key, params)
+    _require_one_program("step", compiled.step, env.step, key, state, actions, params)
 
 
 def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, jax.Array]:
@@ -82,7 +102,8 @@ def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, j
     }
 
 
-def _check_spec(spec: EnvSpec) -> None:
+def check_spec(spec: EnvSpec) -> None:
+    """Raises a one-line AssertionError unless the static facts of an environment are consistent."""
     require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
     try:
         hash(spec)
@@ -97,6 +118,10 @@ def _check_spec(spec: EnvSpec) -> None:
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
             require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+        if isinstance(role.action, Box):
+            bounds = f"low={role.action.low} high={role.action.high}"
+            bounded = np.isfinite(role.action.bounds()).all()
+            require(bounded, f"spec.roles: {role.name!r}.action has {bounds}, expected finite bounds")
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
     require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
@@ -168,10 +193,10 @@ def _check_params(params: PyTree) -> None:
 
 
 def _check_layout(spec: EnvSpec, compiled: "_Compiled", key: jax.Array, params: PyTree) -> None:
-    state, time = jax.eval_shape(compiled.reset, key, params)
+    state, time = _pair("reset", jax.eval_shape(compiled.reset, key, params))
     _check_time_layout(spec, time, "reset")
     actions = jax.eval_shape(compiled.act, key, time)
-    next_state, next_time = jax.eval_shape(compiled.step, key, state, actions, params)
+    next_state, next_time = _pair("step", jax.eval_shape(compiled.step, key, state, actions, params))
     _check_time_layout(spec, next_time, "step")
     for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
         difference = layout_difference(expected, got)
@@ -183,6 +208,13 @@ def _check_layout(spec: EnvSpec, compiled: "_Compiled", key: jax.Array, params: 
             f"state{jax.tree_util.keystr(path)} is weakly typed from only one of reset and step, which makes "
             f"a second trace of step; expected {leaf.dtype} from both, as in jnp.{leaf.dtype}(0)",
         )
+
+
+def _pair(source: str, returned: PyTree) -> tuple[PyTree, PyTree]:
+    pair = isinstance(returned, tuple) and len(returned) == 2
+    found = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+    require(pair, f"{source} returned {found}, expected (state, time step)")
+    return returned
 
 
 def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
@@ -247,7 +279,9 @@ def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -
 
 
 def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    found, wanted = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}"
+    single = hasattr(array, "dtype")
+    found = f"{array.dtype}{list(array.shape)}" if single else type(array).__name__
+    wanted = f"{dtype}{list(shape)}"
     require(found == wanted, f"{label} is {found}, expected {wanted}")
 
 

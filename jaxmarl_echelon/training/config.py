@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from algos.on_policy.plan import Plan
 from algos.settings import LearnerSettings
+from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -74,6 +75,7 @@ def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
     transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
     build(config.algo, "algo")  # what is wrong is said before minutes are spent on an environment
     env = _build_env(config) if env is None else env
+    contract.require_spec(env)
     controllers = OmegaConf.to_container(config.controllers) or {}
     acting = seating.of_roles(env, controllers)
     learning = (role for role, name in acting.items() if seating.learns(role, name))

@@ -86,12 +86,22 @@ def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree
     return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
-def start(env: Environment, key: jax.Array, params: PyTree) -> tuple[Rows, jax.Array]:
+def count(params: PyTree) -> int:
+    """N of parameters `[N]`; raises ValueError for an environment without any, where nothing says it."""
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise ValueError("the environment has no parameters: the number of episodes must be given")
+    return leaves[0].shape[0]
+
+
+def start(
+    env: Environment, key: jax.Array, params: PyTree, number: int | None = None
+) -> tuple[Rows, jax.Array]:
     """Resets with parameters `[N]`: rows of (environment state, time step), and whether each is finite.
 
-    Non-finite values are replaced by 0.
+    Non-finite values are replaced by 0. `number` is as for `play`.
     """
-    number = jax.tree.leaves(params)[0].shape[0]
+    number = count(params) if number is None else number
 
     def begin(given):
         return jax.vmap(lambda key, params: row(strong(env.reset(key, params))))(*given)
@@ -108,6 +118,7 @@ def play(
     key: jax.Array,
     params: PyTree,
     record: Callable | None = None,
+    number: int | None = None,
 ) -> Evaluation:
     """Plays one episode in each of N environments; finished and quarantined ones are frozen.
 
@@ -119,13 +130,15 @@ def play(
       params: environment parameters `[N]`, of this shard's episodes.
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
+      number: N; None for as many as `params` have, which there must be.
 
     Returns:
       results of the episodes of all shards, cut after `env.spec.episode_limit` decisions.
     """
-    number, seats = jax.tree.leaves(params)[0].shape[0], env.spec.turns
+    number = count(params) if number is None else number
+    seats = env.spec.turns
     key_start, key_steps = jax.random.split(key)
-    begun, sound = start(env, key_start, params)
+    begun, sound = start(env, key_start, params, number)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     if seats:
         memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}

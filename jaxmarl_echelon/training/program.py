@@ -208,9 +208,11 @@ def make_program(
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        params = evaluation.evaluation_params(here, params, episodes or config.eval_episodes)
+        episodes = episodes or config.eval_episodes
+        params = evaluation.evaluation_params(here, params, episodes)
         playing = controllers_lib.against_opponents(here, seats(here))
-        return evaluation.play(here, playing, policies, key, params, record)
+        number = episodes // axis.size()
+        return evaluation.play(here, playing, policies, key, params, record, number)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)

@@ -15,6 +15,8 @@ FILES = {
     "env/mine.yaml": "defaults: [f110, _self_]\nlidar_beams: 12\n",
     "env/probe.yaml": "_target_: probes.TimeLimit\nhorizon: 4\n",
     "env/broken.yaml": "_target_: probes.TimeLimit\nhorizons: 4\n",
+    "env/counting.yaml": "_target_: probes.Counting\nhorizon: 4\n",
+    "env/unbounded.yaml": "_target_: probes.Unbounded\nhorizon: 4\n",
     "reward/mine.yaml": "defaults: [gaplock_simple, _self_]\n",
     "reward/other.yaml": "defaults: [gaplock_full]\n",
     "algo/mine.yaml": "defaults: [ppo, _self_]\nwidths: [8]\nhorizon: 4\nnum_minibatches: 1\nepochs: 1\n",
@@ -22,6 +24,7 @@ FILES = {
     "tracking/mine.yaml": "defaults: [quiet, _self_]\n",
     "small.yaml": "defaults: [config, override env: mine, _self_]\ntotal_env_steps: 4096\n",
 }
+SIZES = ("num_envs=4", "total_env_steps=16", "eval_every=1", "eval_episodes=2", "window=4", "run_name=one")
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +130,22 @@ def test_what_is_wrong_is_one_line(call, folder, tmp_path, multirun, arguments, 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == begun
 
 
+@pytest.mark.parametrize("more", [(), ("seeds=2",)])
+def test_an_environment_that_breaks_the_contract_is_one_line(call, folder, tmp_path, more):
+    for env, words in (
+        ("counting", "env=probes.Counting: step gives another program when it is traced again"),
+        ("unbounded", "env=probes.Unbounded: spec.roles: 'player'.action has low=(0.0, -inf)"),
+    ):
+        message = call("--config-dir", folder, f"env={env}", *more, *SIZES, status=2)
+        assert words in message and list(tmp_path.iterdir()) == []
+
+
 def test_folders_that_are_none_or_hide_something(call, tmp_path):
     assert "no such folder" in call("--config-dir", "nowhere", status=2)
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "f110.yaml").write_text("lidar_beams: 12\n")
     message = call("--config-dir", "conf", status=2)
     assert "conf: env/f110.yaml is the package's" in message
-
-
-SIZES = ("num_envs=4", "total_env_steps=16", "eval_every=1", "eval_episodes=2", "window=4", "run_name=one")
 
 
 def test_a_sweep_trains_and_resumes_without_the_folder(call, folder, tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def test_a_run_leaves_its_folder(first_run):
     for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
         assert (folder / name).stat().st_size > 0
     for name in ("latest", "best_eval"):
-        assert (folder / "checkpoints" / name / "metadata.json").is_file()
+        assert (checkpoints.find(folder, name) / "metadata.json").is_file()
     device = jax.devices()[0]
     assert device.platform in json.loads((folder / "summary.json").read_text())["device"]
     with Image.open(folder / "learning_curve.png") as picture:

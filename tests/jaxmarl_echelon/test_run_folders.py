@@ -86,6 +86,14 @@ def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["seed_0"]
 
 
+def test_a_run_that_is_being_written_is_not_read_to_be_continued(tmp_path):
+    for path in ("run", "run/checkpoints", "run/checkpoints/best_eval", "run/seed_0"):
+        with run_lock.held([tmp_path / "run"]), pytest.raises(run_lock.LockedError, match="is writing into"):
+            train.resume(tmp_path / path, [])
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        train.resume(tmp_path / "run", [])
+
+
 def saved(folder, step, names=("latest",), **facts):
     place = folder / "checkpoints"
     return checkpoints.save(place, names, {"x": jnp.full(1, step)}, {"step": step, **facts})
@@ -126,3 +134,15 @@ def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_pa
     for folder in (new, new / "seed_0"):
         assert [path.name for path in folder.glob("checkpoints/step_*")] == [copy.name]
     assert checkpoints.exists(new / "seed_0", "best_1") and not checkpoints.exists(new / "seed_0", "best_2")
+
+
+def test_a_copy_that_the_disk_does_not_hold_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    first = saved(tmp_path / "old", 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folders.shutil, "copytree", full)
+    with pytest.raises(CheckpointError, match="new: the run could not be copied .*No space") as caught:
+        run_folders.copy_run(first, tmp_path / "new")
+    assert "\n" not in str(caught.value) and not (tmp_path / "new").exists()

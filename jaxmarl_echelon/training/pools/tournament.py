@@ -83,8 +83,9 @@ def play_all(
         playing = {sides.ours: players[0], sides.theirs: players[1]}
     others = {role: one for role, one in program.controllers(env).items() if role not in playing}
     params = program.curriculum.evaluation(program.curriculum.init())
-    params = evaluation.evaluation_params(env, params, number * number * games)
-    played = evaluation.play(env, playing | others, {}, key, params)
+    episodes = number * number * games
+    params = evaluation.evaluation_params(env, params, episodes)
+    played = evaluation.play(env, playing | others, {}, key, params, number=episodes)
     scores = jnp.where(played.quarantined, jnp.nan, _scores(program, sides, played, seats))
     return scores.reshape(number, number, games)
 

@@ -9,7 +9,7 @@ import probes
 import pytest
 from probes import ROLE
 
-from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs import contract, results
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.checks import check_env, random_actions
 from jaxmarl_echelon.envs.results import Result
@@ -272,6 +272,18 @@ BROKEN = {
         dict(spec={"results": replaced("success", among=("won",))}),
         r"'success'.among is \('won',\), expected labels of the code 'outcome'",
     ),
+    "action without bounds": (
+        dict(spec=with_role(action=Box((1,), [0.0], [np.inf]))),
+        r"'player'.action has low=\(0.0,\) high=\(inf,\), expected finite bounds",
+    ),
+    "observations by name": (
+        dict(step=show(obs=per_role(lambda obs: {"place": obs}))),
+        r"obs\['player'\] from step is dict, expected float32",
+    ),
+    "what gym returns": (
+        dict(step=lambda key, state, time: (time.obs, state, time.reward, time.over, {})),
+        r"step returned 5 values, expected \(state, time step\)",
+    ),
     "params not arrays": (
         dict(params={"name": "oval"}),
         r"params\['name'\] is 'oval', expected an array or a number",
@@ -291,6 +303,58 @@ def test_without_plain_runs_a_hidden_state_is_seen_in_the_traces():
     with pytest.raises(AssertionError, match="step gives another program when it is traced again"):
         check_env(Broken(step=counter_step()), steps=8, plain=False)
     check_env(probes.TimeLimit(9), steps=4, plain=False)
+
+
+def numpy_start():
+    return lambda key, state, time: (state.replace(level=state.level + np.float32(np.random.rand())), time)
+
+
+def leaking_step():
+    """A step that keeps the last state outside of it."""
+    kept = []
+
+    def spoil(key, state, time):
+        level = state.level + (kept.pop() if kept else 0.0)
+        kept.append(state.level)
+        return state.replace(level=level), time
+
+    return spoil
+
+
+def numpy_step(key, state, time):
+    return state.replace(level=np.asarray(state.level)), time
+
+
+HIDDEN = {
+    "counter": (dict(step=counter_step()), "step gives another program when it is traced again"),
+    "numpy's chance": (dict(reset=numpy_start()), "reset gives another program when it is traced again"),
+    "state outside": (dict(step=leaking_step()), "step gives another program|UnexpectedTracerError"),
+    "numpy's arrays": (dict(step=numpy_step), r"TracerArrayConversionError: .* \(test_checks.py, line \d+\)"),
+    "layout": BROKEN["what gym returns"],
+    "params": BROKEN["params not arrays"],
+}
+
+
+@pytest.mark.parametrize("fault", HIDDEN)
+def test_a_run_demands_what_can_be_seen_without_playing(fault):
+    arguments, message = HIDDEN[fault]
+    env = Broken(**arguments)
+    with pytest.raises(ValueError, match=message) as error:
+        contract.require_traces(env)
+    assert "\n" not in str(error.value) and str(error.value).startswith(f"env={__name__}.Broken: ")
+
+
+@pytest.mark.parametrize("env", probes.CONFORMING, ids=lambda env: env.spec.name)
+def test_a_run_demands_nothing_of_sound_environments(env):
+    contract.require_traces(env)
+    contract.require_spec(env)
+
+
+def test_what_is_demanded_of_others_goes_by_the_module_of_the_class(monkeypatch):
+    monkeypatch.setattr(Broken, "__module__", "jaxmarl_echelon.envs.broken")
+    contract.require_traces(Broken(**BROKEN["params not arrays"][0]))
+    with pytest.raises(ValueError, match="expected finite bounds"):
+        contract.require_spec(Broken(**BROKEN["action without bounds"][0]))
 
 
 def test_a_reset_without_chance_only_warns():

@@ -140,6 +140,33 @@ def record_of(folder, config, lines):
     return Record(config, make_program(config), {}, folder, Tracker({"lines": lines}), Progress())
 
 
+class Settled(probes.TimeLimit):
+    """Has nothing to vary."""
+
+    def __init__(self, nothing):
+        super().__init__(4)
+        self.nothing = nothing
+
+    def default_params(self):
+        return self.nothing
+
+    def reset(self, key, params):
+        return super().reset(key, super().default_params())
+
+    def step(self, key, state, actions, params):
+        return super().step(key, state, actions, super().default_params())
+
+
+@pytest.mark.parametrize("nothing", [{}, None, ()])
+def test_an_environment_without_parameters_is_trained_and_evaluated(nothing):
+    program, key = make_program(configure(Settled(nothing))), jax.random.key(0)
+    run, _ = jax.eval_shape(program.update, jax.eval_shape(program.init, key))
+    _, assessment = jax.eval_shape(program.assess, run, key)
+    assert assessment.result.length.shape == (8,)
+    with pytest.raises(ValueError, match="no parameters"):
+        evaluation.count(nothing)
+
+
 def test_what_is_not_a_number_is_never_the_best(tmp_path):
     lines = Lines()
     record = record_of(tmp_path, configure(Sick(NONE)), lines)
