@@ -20,6 +20,7 @@ from rich.table import Table
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.keys import APART
 from jaxmarl_echelon.training.program import make_program, make_train
 
 TASKS = (
@@ -45,7 +46,7 @@ def ours(run, seeds: int) -> tuple[list[float], float, float]:
 
     def one(key):
         state, _ = train(key)
-        result = program.evaluate(state, jax.random.fold_in(key, 1))
+        result = program.evaluate(state, jax.random.fold_in(key, APART))
         return result.episode_return[program.role].mean()
 
     keys = jax.random.split(jax.random.key(0), seeds)

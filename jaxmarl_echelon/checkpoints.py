@@ -1,16 +1,21 @@
 """Crash-safe checkpoints of the whole run state.
 
 A checkpoint is a folder `step_N` with the arrays (Orbax) and a `metadata.json`, written under a temporary
-name and renamed when complete. `latest`, `best_eval`, ... are symbolic links to such folders, replaced
-atomically; unreferenced folders are removed.
+name and renamed when complete. `latest`, `best_eval`, ... are files of one line, the name of such a folder,
+replaced atomically; a folder to which none of them points any more is removed. Symbolic links and whole
+folders under these names are read as well: older runs have links, and copying may follow them.
 
 Arrays that lie on several devices are written by the processes that hold them, and read onto the devices of
-the run that continues. With several processes all must save alike; process 0 names, links and removes.
+the run that continues. With several processes all must save alike; process 0 names, points and removes.
 """
 
 import json
 import os
+import re
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +32,9 @@ METADATA = "metadata.json"
 # Incremented whenever older checkpoints become incompatible.
 FORMAT = 4
 KINDS = ("step", "policy")
-FOLDERS = (".partial_", *(f"{kind}_" for kind in KINDS))
+CHECKPOINT = re.compile(rf"(?:{'|'.join(KINDS)})_(\d+)")
+PARTIAL = ".partial_"
+PATTERN = set("[]*?")
 
 
 class CheckpointError(ValueError):
@@ -35,7 +42,7 @@ class CheckpointError(ValueError):
 
 
 def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step") -> Path:
-    """Saves `state` and links every name of `names` to it.
+    """Saves `state` and points every name of `names` at it.
 
     Args:
       folder: the run's checkpoint folder.
@@ -50,8 +57,8 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
     Raises:
       CheckpointError: one line, if it cannot be written.
     """
-    final = folder / f"{kind}_{metadata['step']:012d}"
-    partial = folder / f".partial_{final.name}"
+    final = folder / folder_name(metadata["step"], kind)
+    partial = folder / f"{PARTIAL}{final.name}"
     first = processes.is_first()
     try:
         if not processes.any_of(first and final.exists()):
@@ -59,13 +66,13 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
             processes.meet("checkpoint begins")
-            with ocp.Checkpointer(_handler()) as checkpointer:
-                checkpointer.save(partial.resolve() / "state", flatten(state))
+            with _literal(partial.resolve()) as place, ocp.Checkpointer(_handler()) as checkpointer:
+                checkpointer.save(place / "state", flatten(state))
             if first:
                 _describe(partial, {"format": FORMAT, **metadata})
                 os.rename(partial, final)
-        for name in names if first else ():
-            _link(folder, name, final.name)
+        if first:
+            _point(folder, names, final.name)
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or repr(error)
         raise CheckpointError(
@@ -75,31 +82,77 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
     finally:
         if first:
             shutil.rmtree(partial, ignore_errors=True)
-    if first:
-        _prune(folder)
     processes.meet("checkpoint ends")
     return final
 
 
+@contextmanager
+def _literal(folder: Path) -> Iterator[Path]:
+    """Lends a folder in which Orbax finds what it has written, and moves that to the wanted one.
+
+    It looks for the parts of a checkpoint by a pattern, in which brackets, stars and question marks of the
+    folder's own path have a meaning.
+
+    Raises:
+      ValueError: for such a path and several processes, which would need a common one.
+    """
+    if not PATTERN & set(str(folder)):
+        yield folder
+        return
+    if processes.several():
+        raise ValueError(f"of several processes, a path must have none of {' '.join(sorted(PATTERN))}")
+    with tempfile.TemporaryDirectory() as lent:
+        yield Path(lent)
+        shutil.move(Path(lent) / "state", folder / "state")
+
+
 def rewind(folder: Path, checkpoint: Path) -> None:
-    """Links `latest` to `checkpoint` and removes later ones, which the resumed run writes again."""
+    """Points `latest` at `checkpoint` and removes later ones, which the resumed run writes again."""
     if processes.is_first():
-        _link(folder, "latest", checkpoint.name)
-    forget_after(folder, _step(checkpoint.name))
+        step = metadata(checkpoint)["step"]
+        _settle(folder)
+        _point(folder, ("latest",), folder_name(step))
+        forget_after(folder, step)
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Removes checkpoints of later environment steps and their links."""
+    """Removes checkpoints of later environment steps and their names."""
     if not folder.is_dir() or not processes.is_first():
         return
-    for path in folder.iterdir():
-        if path.is_symlink() and _step(os.readlink(path)) > step:
+    _settle(folder)
+    for path in list(folder.iterdir()):
+        if (target := _target(path)) is not None and _step(target) > step:
             path.unlink()
-    _prune(folder)
+        elif path.name.startswith(PARTIAL) or (path.is_dir() and _step(path.name) > step):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def copy_until(source: Path, folder: Path, step: int) -> None:
+    """Copies the checkpoints up to an environment step, and the names that point at them, to a new folder."""
+    for path in sorted(source.iterdir()):
+        held = source / (_target(path) or path.name)
+        if not (held / METADATA).is_file() or (facts := metadata(held))["step"] > step:
+            continue
+        name = folder_name(facts["step"], _kind(facts))
+        if not (folder / name).exists():
+            shutil.copytree(held, folder / name)
+        if CHECKPOINT.fullmatch(path.name) is None:
+            _point(folder, (path.name,), name)
+
+
+def folder_name(step: int, kind: str = "step") -> str:
+    """The name of the checkpoint of an environment step; `kind` is one of `KINDS`."""
+    return f"{kind}_{step:012d}"
+
+
+def _kind(facts: dict) -> str:
+    return "policy" if facts.get("policy_only") else "step"
 
 
 def _step(name: str) -> int:
-    return int(name.rpartition("_")[2])
+    """The environment step in a checkpoint's name; -1 for other names."""
+    found = CHECKPOINT.fullmatch(name)
+    return int(found[1]) if found else -1
 
 
 def _describe(folder: Path, metadata: dict) -> None:
@@ -109,23 +162,50 @@ def _describe(folder: Path, metadata: dict) -> None:
         os.fsync(file.fileno())
 
 
-def _link(folder: Path, name: str, target: str) -> None:
-    fresh = folder / f".link_{name}"
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target)
-    os.replace(fresh, folder / name)
+def _target(path: Path) -> str | None:
+    """The checkpoint's folder that a file or a symbolic link names; None for anything else."""
+    if path.is_symlink():
+        named = Path(os.readlink(path)).name
+    elif path.is_file() and path.stat().st_size < 100:
+        named = path.read_text(encoding="utf-8", errors="replace").strip()
+    else:
+        return None
+    return named if CHECKPOINT.fullmatch(named) else None
 
 
-def _prune(folder: Path) -> None:
-    kept = {os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
-    for path in folder.iterdir():
-        stale = path.name.startswith(FOLDERS) and path.name not in kept
-        if stale and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+def _point(folder: Path, names: tuple[str, ...], target: str) -> None:
+    """Points names at a checkpoint and removes those to which no name points any more."""
+    before = {_target(folder / name) for name in names} - {None, target}
+    for name in names:
+        fresh = folder / f".pointer_{name}"
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(f"{target}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, folder / name)
+    for left in before - {_target(path) for path in folder.iterdir()}:
+        shutil.rmtree(folder / left, ignore_errors=True)
+
+
+def _settle(folder: Path) -> None:
+    """Gives whole checkpoints that lie under names, as copying makes them of links, their own names."""
+    for path in list(folder.iterdir()):
+        named = not path.is_symlink() and not path.name.startswith(".") and _step(path.name) < 0
+        if not named or not (path / METADATA).is_file():
+            continue
+        facts = metadata(path)
+        target = folder / folder_name(facts["step"], _kind(facts))
+        if target.exists():
+            shutil.rmtree(path)
+        else:
+            os.rename(path, target)
+        _point(folder, (path.name,), target.name)
 
 
 def find(path: str | Path, name: str) -> Path:
-    """Resolves a checkpoint's folder from a run folder, its `checkpoints` folder, or the folder itself.
+    """Resolves a checkpoint's folder from a run folder, its `checkpoints` folder, or the checkpoint itself.
+
+    `latest` is the last whole checkpoint where nothing has that name, as in copies without links.
 
     Raises:
       CheckpointError: one line that names what is missing.
@@ -134,9 +214,19 @@ def find(path: str | Path, name: str) -> Path:
     for candidate in (path, path / name, path / "checkpoints" / name):
         if (candidate / METADATA).is_file():
             return candidate.resolve()
+        if (target := _target(candidate)) is None:
+            continue
+        if not (candidate.parent / target / METADATA).is_file():
+            raise CheckpointError(f"{candidate}: names {target}, which is not there")
+        return (candidate.parent / target).resolve()
     if not path.exists():
         raise CheckpointError(f"{path}: no such folder")
-    raise CheckpointError(f"{path}: holds no checkpoint named {name!r}")
+    whole = sorted(found for place in (path, path / "checkpoints") for found in place.glob("step_*"))
+    whole = [found for found in whole if _step(found.name) >= 0 and (found / METADATA).is_file()]
+    if name == "latest" and whole:
+        return whole[-1].resolve()
+    there = f"; there are {', '.join(found.name for found in whole)}" if whole else ""
+    raise CheckpointError(f"{path}: holds no checkpoint named {name!r}{there}")
 
 
 def exists(path: str | Path, name: str) -> bool:

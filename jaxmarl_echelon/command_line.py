@@ -35,6 +35,8 @@ SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 SWEEPER = "hydra/sweeper="
 PACKAGED = Sources()
+# `resume=auto`.
+AUTO = "auto"
 
 
 class UsageError(ValueError):
@@ -294,9 +296,18 @@ def _check_override(override: str, sources: Sources) -> None:
         raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
 
 
-def split_resume(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of the last `resume=`, None without one, and the other arguments."""
-    mine = [argument for argument in arguments if argument.lstrip("+").startswith("resume=")]
+def split_resume(arguments: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
+    """The values of `resume=` and `as=`, None without, and the other arguments; raises UsageError."""
+    where, arguments = split_key("resume", arguments)
+    name, arguments = split_key("as", arguments)
+    if name is not None and where in (None, AUTO):
+        raise UsageError(f"as={name}: goes with resume=RUN_FOLDER or resume=CHECKPOINT")
+    return where, name, arguments
+
+
+def split_key(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of the last `KEY=`, None without one, and the other arguments."""
+    mine = [argument for argument in arguments if argument.lstrip("+").startswith(f"{key}=")]
     value = parsed(mine[-1].lstrip("+")) if mine else None
     return None if value is None else str(value), [a for a in arguments if a not in mine]
 

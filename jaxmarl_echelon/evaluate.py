@@ -3,7 +3,9 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -115,13 +117,13 @@ def main() -> None:
     present = environment(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
         console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
-    for line in program.env.describe():
+    for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
     spec = program.env.spec
     for table in (*tables.actors(rows, episodes, spec), *tables.tasks(tasks, spec)):
         console.print(table)
     if not arguments.overrides:
-        console.print(reproduction(program, config, state, facts["scores"]))
+        console.print(reproduction(program, config, state, facts))
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
     if program.env.spec.tasks:
         (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")
@@ -204,19 +206,33 @@ def play_actors(
     return {name: play(*actor, state, world) for name, actor in actors.items()}
 
 
-def reproduction(program, config, state, recorded: dict[str, float]) -> str:
-    """Repeats the evaluation of training; returns a line with its result and whether it was reproduced."""
+def reproduction(program, config, state, facts: Mapping[str, Any]) -> str:
+    """Repeats the evaluation of training; returns a line with its result and whether it was reproduced.
+
+    Args:
+      program, config, state: as from `load`.
+      facts: the checkpoint's metadata.
+    """
     _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
         parts.insert(0, f"{program.env.spec.score} {formats.fixed(values[f'eval_agg/{column}'], 2)}")
-    # Compared as text, because NaN != NaN.
-    same = "reproduced exactly" if json.dumps(values) == json.dumps(recorded) else "NOT reproduced"
     return (
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
-        f"the score recorded there is {same}"
+        f"{comparison(facts, values)}"
     )
+
+
+def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
+    """Whether values are those that training recorded of a checkpoint, if it recorded any of its policy."""
+    if (step := facts.get("scored_at", facts["step"])) != facts["step"]:
+        return f"training did not score this policy, but the one of {step:,} steps"
+    if (variant := facts.get("scored_on")) is not None:
+        return f"training scored this variant on the task of {variant}"
+    # Compared as text, because NaN != NaN.
+    same = "reproduced exactly" if json.dumps(values) == json.dumps(facts["scores"]) else "NOT reproduced"
+    return f"the score recorded there is {same}"
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:

@@ -150,6 +150,11 @@ def lost(error: BaseException | None) -> bool:
     return several() and kinds and any(word in str(error) for word in LOST)
 
 
+def shortened(line: str, error: BaseException) -> str:
+    """The line, with the beginning of what the error says."""
+    return f"{line} ({' '.join(str(error).split())[:160]})"
+
+
 def on_abort(line: str) -> None:
     """Ends with this line and status 1 where JAX would end the process by force.
 

@@ -15,6 +15,7 @@ from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
+from jaxmarl_echelon.training.keys import Stream, stream_key
 from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.pools.tournament import Sides
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -109,7 +110,7 @@ def main() -> None:
             program, sides, policies, key, arguments.games, world, arguments.scripts
         )
     )
-    key = jax.random.key(arguments.seed)
+    key = stream_key(arguments.seed, Stream.MATCHES)
     scores = np.asarray(play(together, key, program.world))
     system = rating_system(arguments.rating, games_per_pair=2 * arguments.games)
     spec = program.env.spec

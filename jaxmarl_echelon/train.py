@@ -1,12 +1,9 @@
 """`python -m jaxmarl_echelon.train +algo=ppo env=f110`: trains, logs, checkpoints, resumes."""
 
 import argparse
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -22,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from algos.on_policy.plan import Plan
-from jaxmarl_echelon import checkpoints, command_line, extras, processes
-from jaxmarl_echelon.command_line import PACKAGED
+from jaxmarl_echelon import checkpoints, command_line, extras, processes, run_folders
+from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_path import MAIN, Sources
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
@@ -35,6 +32,7 @@ from jaxmarl_echelon.training.program import make_program
 USAGE = """usage: {program} [KEY=VALUE ...]      train one run
        {program} -m [KEY=A,B ...]     Hydra sweep over values
        {program} resume=RUN_FOLDER    continue a run, bit for bit
+       {program} resume=CHECKPOINT as=NAME   continue it from there in a new folder
        {program} resume=auto run_name=NAME [...]   continue it, or begin it
        {program} --cfg job [-m] [...]      show the configuration and stop
 
@@ -44,7 +42,6 @@ USAGE = """usage: {program} [KEY=VALUE ...]      train one run
   -cn, --config-name NAME the main configuration, instead of config.yaml; see docs/training.md
   -m, --multirun          one run for each combination of values"""
 
-AUTO = "auto"
 # Options that may be followed by an equals sign.
 OPTIONS = ("--cfg", "--package", "--config-dir", "--config-name")
 
@@ -68,7 +65,7 @@ def start(
         folder = command_line.new_run_folder(config, choices, stamp)
     for line in command_line.tuning_lines(config, choices, sources) if processes.is_first() else ():
         print(line)
-    return execute(job, folder, tracker, None)
+    return execute(job, folder, tracker)
 
 
 def placed(config: DictConfig) -> Layout:
@@ -102,14 +99,29 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
     return Continuation(checkpoint, after, choices)
 
 
-def resume(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> dict[str, Any]:
-    """Resumes a run from its checkpoint, with overrides of its configuration; returns its summary."""
+def resume(
+    path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED, name: str | None = None
+) -> dict[str, Any]:
+    """Resumes a run from its checkpoint, with overrides of its configuration; returns its summary.
+
+    Args:
+      path: a run folder or a checkpoint.
+      overrides, sources: as for `continuation`.
+      name: of the run in a new folder, which begins as a copy of the run at this checkpoint; None to go on
+        where it lies, from its newest checkpoint only.
+    """
     checkpoint, config, choices = continuation(path, overrides, sources)
+    folder = run_folders.run_of(checkpoint)
+    if name is None:
+        run_folders.require_newest(checkpoint, path)
+    else:
+        config.run_name = name
+        folder = command_line.new_run_folder(config, choices, name)
     tracker = make_tracker(config)
     job = read_job(config, choices, placed(config))
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
-    return execute(job, checkpoint.parent.parent, tracker, checkpoint)
+    return execute(job, folder, tracker, checkpoint)
 
 
 def continue_or_start(
@@ -145,7 +157,7 @@ class Job(NamedTuple):
       train: `(folder, tracker, checkpoint) -> summary`.
       restore: `(checkpoint) -> state`, to check that a checkpoint can be resumed.
       replay_bytes: size of the replay buffers in bytes.
-      group: whether it is a group.
+      members: names of a group's members, whose folders lie in its folder; empty for a single run.
       score: name of the score, or None.
       plans: role name to `Plan`, for roles that learn from segments.
       layout: the devices.
@@ -155,7 +167,7 @@ class Job(NamedTuple):
     train: Callable
     restore: Callable
     replay_bytes: int
-    group: bool
+    members: tuple[str, ...]
     score: str | None
     plans: dict[str, Plan]
     layout: Layout
@@ -175,29 +187,44 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devic
         restore = partial(group.read_checkpoint, members, program)
         score = program.env.spec.score
         plans = config_lib.plans(members[0].config)
-        return Job(resolved, together, restore, needed, True, score, plans, layout)
+        names = tuple(member.name for member in members)
+        return Job(resolved, together, restore, needed, names, score, plans, layout)
     run = config_lib.read(config)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
-    return Job(resolved, alone, restore, needed, False, score, config_lib.plans(run), layout)
+    return Job(resolved, alone, restore, needed, (), score, config_lib.plans(run), layout)
 
 
-def shortened(line: str, error: BaseException) -> str:
-    """The line, with the beginning of what the error says."""
-    return f"{line} ({' '.join(str(error).split())[:160]})"
-
-
-def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -> dict[str, Any]:
+def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
     """Runs the loop and returns its summary.
 
     Process 0 writes the configuration, the summary and the plots to the folder.
+
+    Args:
+      job: the run or group.
+      folder: where it is written.
+      tracker: receives its metrics.
+      checkpoint: to continue from; one that lies elsewhere is copied first, with its run.
+
+    Raises:
+      LockedError: if another process is writing into the folder.
     """
-    first = processes.is_first()
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    require_shared(folder)
+    run_folders.require_shared(folder)
+    with run_folders.locked((folder, *(folder / name for name in job.members))):
+        if checkpoint is not None and run_folders.run_of(checkpoint) != folder:
+            checkpoint = run_folders.copy_run(checkpoint, folder)
+        return execute_locked(job, folder, tracker, checkpoint, missing)
+
+
+def execute_locked(
+    job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None, missing: Sequence[Path]
+) -> dict[str, Any]:
+    """`execute` in a folder that is this process's; `missing` are the folders that were not there before."""
+    first = processes.is_first()
     gone = f"{processes.GONE}; continue with resume={folder}"
     if processes.several():
         processes.on_abort(gone)
@@ -208,17 +235,17 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None) -
         summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
         if first and missing:
-            discard(*missing)
+            run_folders.discard(*missing)
         raise
     except checkpoints.CheckpointError as error:
         if processes.lost(error.__cause__):
-            processes.end(shortened(gone, error.__cause__))
+            processes.end(processes.shortened(gone, error.__cause__))
         if processes.several():
             processes.end(str(error))
         raise
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         if processes.lost(error):
-            processes.end(shortened(gone, error))
+            processes.end(processes.shortened(gone, error))
         if not isinstance(error, ValueError):
             raise
         # The configuration is valid at this point, so this is not a user error.
@@ -245,14 +272,6 @@ def announce(job: Job, folder: Path) -> None:
         Console().print(tables.plan(role, plan))
 
 
-def discard(folder: Path, *around: Path) -> None:
-    """Removes a run's folder, and those around it that are empty, the innermost first."""
-    shutil.rmtree(folder)
-    with suppress(OSError):
-        for place in around:
-            place.rmdir()
-
-
 def conclude(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
     # Here, since importing matplotlib takes as long as importing jax, and not every process draws.
@@ -262,32 +281,12 @@ def conclude(job: Job, folder: Path, summary: dict) -> None:
     plots.learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
     if (folder / "pool.csv").exists():
         pool_plot.pool_plot(folder / "pool.png", folder / "pool.csv")
-    if job.group:
+    if job.members:
         plots.variants_plot(folder / "variants.png", summary["variants"])
         Console().print(tables.variants(summary["variants"]))
     print(f"run folder: {folder}")
     if summary["status"] == "stopped":
         print(f"stopped; continue with {shlex.quote(f'resume={folder}')}")
-
-
-def require_shared(folder: Path) -> None:
-    """Demands that all processes see the same files, before anything lasting is written.
-
-    Raises:
-      ValueError: one line, in every process.
-    """
-    if not processes.several():
-        return
-    mark = processes.first_says(f".shared_{os.getpid()}")
-    place = next(parent for parent in folder.resolve().parents if parent.is_dir())
-    if processes.is_first():
-        (place / mark).touch()
-    processes.meet("shared folder")
-    lacking = processes.any_of(not (place / mark).exists())
-    if processes.is_first():
-        (place / mark).unlink()
-    if lacking:
-        raise ValueError(f"output_dir={folder}: must be on a file system that all processes share")
 
 
 def without_dashes(argument: str) -> str:
@@ -327,12 +326,12 @@ def main() -> None:
     elif arguments.multirun:
         sweep(overrides, sources)
     else:
-        where, overrides = command_line.split_resume(overrides)
+        where, name, overrides = command_line.split_resume(overrides)
         if where in (None, AUTO):
             launch(where, *command_line.compose_config(overrides, sources), overrides, sources)
         else:
             # Overrides apply to the saved configuration, whose keys may differ from the default's.
-            resume(where, overrides, sources)
+            resume(where, overrides, sources, name)
 
 
 def show(overrides: Sequence[str], sources: Sources, package: str | None, *, multirun: bool) -> None:
@@ -346,7 +345,7 @@ def show(overrides: Sequence[str], sources: Sources, package: str | None, *, mul
     runs = command_line.combinations(overrides, sources) if multirun else [list(overrides)]
     shown = []
     for chosen in runs:
-        where, chosen = command_line.split_resume(chosen)
+        where, _, chosen = command_line.split_resume(chosen)
         if where in (None, AUTO):
             config, _ = command_line.compose_config(chosen, sources)
         else:
@@ -392,7 +391,7 @@ def swept(sources: Sources, config: DictConfig) -> float:
     command_line.use_compilation_cache()
     chosen = HydraConfig.get().runtime.choices
     choices = {key: option for key, option in chosen.items() if "hydra" not in key}
-    where, typed = command_line.split_resume(HydraConfig.get().overrides.task)
+    where, typed = command_line.split_key("resume", HydraConfig.get().overrides.task)
     config.resume = None
     return best_score(command_line.guarded(lambda: launch(where, config, choices, typed, sources)))
 

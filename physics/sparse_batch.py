@@ -18,6 +18,7 @@ from jax.custom_batching import custom_vmap
 
 PyTree = Any
 
+_ROW = 128  # entries that are counted together where single ones are looked up
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter
 
 
@@ -57,6 +58,25 @@ def first_active(mask: jax.Array, room: int) -> Active:
     target = jnp.where(mask, place, room)
     index = jnp.full(room, size, jnp.int32).at[target].set(np.arange(size, dtype=np.int32), mode="drop")
     return Active(index, place, before[-1] + within[-1, -1])
+
+
+def locate_active(mask: jax.Array, ranks: jax.Array) -> jax.Array:
+    """Indices `[K]` int32 of the active entries of these ranks; those of other ranks are undefined.
+
+    Reads the mask once, to count, and then one short row per rank: for a few entries of a long mask several
+    times faster than a compaction, which writes a place for every entry.
+
+    Args:
+      mask: `[N]` bool.
+      ranks: `[K]` int32, from 0 to the number of active entries - 1.
+    """
+    rows = jnp.pad(mask, (0, -mask.shape[0] % _ROW)).reshape(-1, _ROW)
+    counts = jnp.sum(rows, axis=1, dtype=jnp.int32)
+    upto = jnp.cumsum(counts)
+    row = jnp.minimum(jnp.searchsorted(upto, ranks, side="right"), rows.shape[0] - 1)
+    within = ranks - (upto[row] - counts[row])
+    place = jnp.argmax(jnp.cumsum(rows[row].astype(jnp.int32), axis=1) > within[:, None], axis=1)
+    return jnp.minimum(row * _ROW + place, mask.shape[0] - 1).astype(jnp.int32)
 
 
 def fold_active(

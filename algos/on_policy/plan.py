@@ -129,11 +129,6 @@ def make_plan(
     counts |= {key: x for key, x in {"batch_size": batch_size, "horizon": horizon}.items() if x != "auto"}
     for key, value in counts.items():
         require_count(key, value)
-    if environments is not None and agents % environments:
-        raise ValueError(
-            f"environments={environments}: must divide agents={agents}; "
-            f"nearest: {nearest(environments, divisors(agents))}"
-        )
     horizon = plan_horizon(agents, segments_per_agent, batch_size, horizon)
     per_step = plan_minibatch(minibatch_size, segments_per_agent * agents, horizon)
     per_pass = plan_pass(max_minibatch_size, per_step, horizon)

@@ -35,8 +35,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
       max_grad_norm: bound on the global gradient norm; None for none.
       normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
       normalize_observation, normalize_reward: running normalisation.
-      reward_centering: rate of the running mean that is subtracted from what each decision is paid; 0 for
-        none.
+      reward_centering: rate of the running mean that each decision is charged; 0 for none.
       reward_scale: constant factor on rewards, after their normalisation.
       reward_clamp: bound on the magnitude of a reward after scaling; None for none.
       policy_average: share that the past keeps, per update, in a running mean of the parameters. Rollouts

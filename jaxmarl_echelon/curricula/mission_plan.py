@@ -18,6 +18,8 @@ from jaxmarl_echelon.envs.echelon.missions.results import TASK
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 
 VARIANCE = "variance"
+# The variance of numbers in [0, 1] is at most this.
+LARGEST_VARIANCE = 0.25
 # What results count in that count only where scripted enemies fire at every chance: spec section 7.10.
 FULL_FIRE = "full_fire"
 PHASE_KEYS = ("name", "difficulty", "exams", "criteria")
@@ -186,6 +188,9 @@ def _read_phase(key: str, given, spec: EnvSpec) -> Phase:
     asked = dict(stages.mapping(f"{where}.criteria", given.get("criteria")))
     at_least = {one: _between(f"{key}.criteria.{one}", value) for one, value in asked.items()}
     variance = at_least.pop(VARIANCE, np.inf)
+    if LARGEST_VARIANCE <= variance < np.inf:
+        found = f"means in [0, 1] vary by {LARGEST_VARIANCE:g} at most; must be below it"
+        raise ValueError(f"{where}.criteria.{VARIANCE}={variance:g}: {found}")
     for one in at_least:
         reported(f"{where}.criteria", one, spec)
     difficulty = _pair(f"{key}.difficulty", given.get("difficulty", (0.0, 1.0)))

@@ -15,6 +15,7 @@ from jaxmarl_echelon.curricula.stages import whole
 from jaxmarl_echelon.envs.episodes import Drawn
 
 _LONGEST = 10**9
+_MOST = 2**30
 
 
 @struct.dataclass
@@ -26,7 +27,8 @@ class Ramp:
       end: parameters of the last task.
       warmup: float32, count at which the ramp begins.
       length: float32, counts from there to the last task.
-      count: int32 updates or finished episodes, saturating at the end of the ramp.
+      count: int32 updates or finished episodes, all of the run's, so that a run may continue with a longer
+        ramp; saturating at 2**30.
     """
 
     start: PyTree
@@ -71,8 +73,7 @@ def ramp(
 
     def update(state, tickets, flow):
         more = 1 if episodes is None else jnp.sum(flow.finished.mask)
-        ended = (state.warmup + state.length).astype(jnp.int32)
-        return state.replace(count=jnp.minimum(state.count + more, ended)), tickets
+        return state.replace(count=jnp.minimum(state.count + more, _MOST)), tickets
 
     return Curriculum(
         init=init,

@@ -68,6 +68,8 @@ class EnvSpec:
         predictable policy can be exploited.
       stakes: the most that a seat of a game in turns can win or lose, if games are played for more or less
         (chips, margins): a score s then says that (2 s - 1) times as much was won. 0: it says who has won.
+      constant_sum: whether the scores of all agents of a game have the same sum whoever plays, so that the
+        mean over them says nothing of a policy that plays all seats.
     """
 
     name: str
@@ -81,6 +83,7 @@ class EnvSpec:
     turns: int = 0
     hidden: bool = False
     stakes: float = 0.0
+    constant_sum: bool = False
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""
@@ -365,4 +368,8 @@ class Environment:
 
     def describe(self) -> tuple[str, ...]:
         """Returns lines of text that describe the environment's sources, for the log."""
+        return ()
+
+    def left_out(self) -> tuple[str, ...]:
+        """Returns lines about what the environment skipped or changed of its sources; always shown."""
         return ()

@@ -189,6 +189,7 @@ def step(
     draw: Draw,
     *,
     cut: jax.Array | None = None,
+    held: jax.Array | None = None,
     reset_chunk: int | None = None,
 ) -> tuple[Episodes, Stepped]:
     """Takes one decision in each environment and resets those whose episode is over.
@@ -205,6 +206,7 @@ def step(
       draw: `(key) -> Drawn`, for one new episode.
       cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
         bootstrap, and the episodes do not count as finished. None to cut none.
+      held: `[E]` bool; environments whose episodes do not begin yet: they stay as they are. None for none.
       reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8, and in turn
         games all, without a loop. Affects speed only.
 
@@ -218,11 +220,17 @@ def step(
     before, drawn = episodes.running.tree, episodes.drawn.tree
     previous = before.time
     num_envs = previous.over.shape[0]
-    (state, time, sums), sound = advance(env, key_step, before, actions, drawn.params)
-    quarantined = previous.over | ~sound
+    after, sound = advance(env, key_step, before, actions, drawn.params)
+    quarantined = idle = previous.over | ~sound
+    if held is not None:
+        held = held & ~previous.over  # what failed to reset is thrown away
+        after, idle = select(held, rows(before), rows(after)).tree, idle | held
+        quarantined = quarantined & ~held
+        cut = None if cut is None else cut & ~held
+    state, time, sums = after
     time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
-    acted = {role: alive & ~quarantined[:, None] for role, alive in previous.alive.items()}
-    waited = {role: flag & ~quarantined[:, None] for role, flag in waiting(env.spec, before).items()}
+    acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}
+    waited = {role: flag & ~idle[:, None] for role, flag in waiting(env.spec, before).items()}
     finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
         waits = waiting(env.spec, Running(state, time, sums))

@@ -33,6 +33,7 @@ class RunInfo:
       total_steps: total environment steps of the run.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
+      score_tells: whether the score of evaluations can tell policies apart, so that one is the best.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class RunInfo:
     total_steps: int
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
+    score_tells: bool = True
 
     @property
     def title(self) -> tuple[str, ...]:
@@ -55,7 +57,12 @@ class Sink(Protocol):
 
     `step` is the number of environment steps, a Python int. A sink that raises is reported and dropped by
     the tracker.
+
+    Attributes:
+      shows_events: whether people see events as they come.
     """
+
+    shows_events: bool = False
 
     def open(self, run: RunInfo) -> None:
         """Called once, before all other methods."""
@@ -140,6 +147,12 @@ class Tracker:
     def event(self, step: int, text: str) -> None:
         """Shorthand for `log("events", ...)` with one line of text."""
         self.log("events", step, {"text": text})
+
+    def warn(self, step: int, text: str) -> None:
+        """An event that people must see: without a sink that shows it, the line goes to stderr."""
+        self.event(step, text)
+        if not any(getattr(sink, "shows_events", False) for sink in self._sinks.values()):
+            print(text, file=sys.stderr)
 
     def flush(self) -> None:
         """Signals that all values of the last step have been logged."""

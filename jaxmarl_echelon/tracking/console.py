@@ -22,6 +22,8 @@ class ConsoleSink(Sink):
       now: a monotonic clock in seconds.
     """
 
+    shows_events = True
+
     def __init__(
         self,
         every_seconds: float = 10.0,

@@ -26,6 +26,8 @@ class Dashboard(Sink):
       now: a monotonic clock in seconds.
     """
 
+    shows_events = True
+
     def __init__(
         self,
         refresh_per_second: float = 4.0,

@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from jaxmarl_echelon.tracking.csv_sink import read_columns
+from jaxmarl_echelon.tracking.formats import measured, percent
 from jaxmarl_echelon.tracking.view import prominence
 
 TRAINING, EVALUATION = "#7a9cc6", "#c0392b"
 PHASE, BACK = "#8a8a8a", "#d98880"
 MOST_LOSSES = 6
 MOST_NAMES = 12
+RETURN = "avg_reward"
 
 Columns = dict[str, np.ndarray]
 Rows = Sequence[Mapping[str, Any]]
@@ -82,9 +84,9 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
 
     Args:
       path: the PNG file to write.
-      rows: per variant `name`, `success` (a fraction), optionally `low` and `high`, the ends of its
-        interval, and optionally `steps` `[n]` and `curves` `[members, n]`, one curve per seed, drawn
-        faintly with a strong mean in the colour of the variant's bar.
+      rows: per variant `name`, `success`, optionally `measure`, the name of what that is (a fraction, unless
+        it is the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves`
+        `[members, n]`, one curve per seed, drawn faintly with a strong mean in the colour of the variant's bar.
       title: figure title.
       label: quantity of the curves.
     """
@@ -194,17 +196,22 @@ def _success_bars(axes: Axes, rows: Rows, colours: Sequence) -> None:
     spread = np.maximum(np.stack([success - ends[0], ends[1] - success]), 0.0)[:, known]
     style = {"fmt": "none", "ecolor": "#303030", "elinewidth": 1.0, "capsize": 2.5}
     axes.errorbar(success[known], places[known], xerr=spread, **style)
+    measure = rows[0].get("measure", "success_rate") if len(rows) else "success_rate"
+    shown = measured if measure == RETURN else percent
     for place, value, top in zip(places, success, ends[1], strict=True):
-        text = f"{100 * value:.1f} %" if math.isfinite(value) else "-"
-        right = np.nanmax([value, top]) if math.isfinite(value) else 0.0
-        axes.text(right + 0.015, place, text, va="center", fontsize=8)
+        right = np.nanmax([value, top, 0.0]) if math.isfinite(value) else 0.0
+        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+        axes.annotate(shown(value), (right, place), **beside)
     axes.set_yticks(places, [str(row["name"]) for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(0.0, 1.12)
-    axes.set_xticks(np.linspace(0.0, 1.0, 6))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    if measure == RETURN:
+        axes.margins(x=0.15)
+    else:
+        axes.set_xlim(0.0, 1.12)
+        axes.set_xticks(np.linspace(0.0, 1.0, 6))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.tick_params(axis="x", labelsize=8)
-    axes.set_xlabel("success rate")
+    axes.set_xlabel("return" if measure == RETURN else measure.replace("_", " "))
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

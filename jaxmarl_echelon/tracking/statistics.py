@@ -3,8 +3,10 @@
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 from scipy import special
 
 
@@ -37,9 +39,74 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
 
 def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Student's t interval of a mean from at least two independent values (seeds)."""
-    mean, spread = statistics.fmean(values), statistics.stdev(values)
-    half = special.stdtrit(len(values) - 1, 0.5 + confidence / 2.0) * spread / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    half = _half_width(statistics.stdev(values), len(values), confidence)
     return mean - half, mean + half
+
+
+def _half_width(spread: float, number: int, confidence: float = 0.95) -> float:
+    return float(special.stdtrit(number - 1, 0.5 + confidence / 2.0)) * spread / math.sqrt(number)
+
+
+class ScoreSums(NamedTuple):
+    """Sums over scored episodes; each adds `value` to the score's numerator and `weight` to its denominator.
+
+    Those of several sets of episodes add up, so that their common interval needs no episode by itself.
+
+    Attributes:
+      number: episodes of a weight other than 0.
+      value, weight: sums of the terms.
+      value_squared, product, weight_squared: sums of `value**2`, `value * weight` and `weight**2`.
+    """
+
+    number: float
+    value: float
+    weight: float
+    value_squared: float
+    product: float
+    weight_squared: float
+
+    @property
+    def mean(self) -> float:
+        """The score, a ratio of sums; NaN without episodes."""
+        return self.value / self.weight if self.weight else math.nan
+
+    @property
+    def binary(self) -> bool:
+        """Whether every episode has the weight 1 and scored 0 or 1, for scores in [0, 1]."""
+        return self.number == self.weight == self.weight_squared and self.value == self.value_squared
+
+
+def sum_scores(value: np.ndarray, weight: np.ndarray) -> ScoreSums:
+    """The sums of episodes `[N]` of these terms in numerator and denominator of a score."""
+    counts = np.asarray(weight) != 0
+    value, weight = (np.asarray(x)[counts].astype(np.float64) for x in (value, weight))
+    sums = (value, weight, value * value, value * weight, weight * weight)
+    return ScoreSums(int(counts.sum()), *(float(x.sum()) for x in sums))
+
+
+def add_scores(parts: Iterable[ScoreSums]) -> ScoreSums:
+    """The sums of all episodes of several sets."""
+    return ScoreSums(*(float(sum(column)) for column in zip(*parts, strict=True)))
+
+
+def score_interval(sums: ScoreSums) -> tuple[float, float]:
+    """The 95 % interval of a score in [0, 1]; NaN without episodes.
+
+    Wilson's where every episode scored 0 or 1, else Student's t over episodes of the linearised ratio
+    (Cochran, Sampling Techniques, 1977, section 6.4), and all of [0, 1] for a single graded episode.
+    """
+    number, mean = sums.number, sums.mean
+    if not sums.weight:
+        return math.nan, math.nan
+    if sums.binary:
+        return wilson(sums.value, number)
+    if number < 2:
+        return 0.0, 1.0
+    squares = sums.value_squared - 2.0 * mean * sums.product + mean * mean * sums.weight_squared
+    spread = math.sqrt(max(squares, 0.0) / (number - 1)) * number / sums.weight
+    half = _half_width(spread, number)
+    return max(mean - half, 0.0), min(mean + half, 1.0)
 
 
 class Trend:

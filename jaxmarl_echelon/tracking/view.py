@@ -37,8 +37,8 @@ class RunView:
       trends: `Trend` of each `train/` and `eval_agg/` key.
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest training episodes, newest last.
-      best: (step, mean score) of the best evaluation, or None; ties are broken by the mean return, as for
-        best checkpoints.
+      best: (step, mean score) of the best evaluation; ties are broken by the mean return, as for best
+        checkpoints. None where there is none yet, or where scores tell nothing.
       events: newest events as (step, text).
       entries: the newest rows of an opponent pool by entry; empty without one.
     """
@@ -178,5 +178,5 @@ class RunView:
         self.evaluations.append((step, dict(values)))
         mean, reward = self.interval(values)[0], float(values.get("avg_reward", math.nan))
         score = (mean, reward if math.isfinite(reward) else -math.inf)
-        if math.isfinite(mean) and score > self._best_score:
+        if self.run.score_tells and math.isfinite(mean) and score > self._best_score:
             self.best, self._best_score = (step, mean), score

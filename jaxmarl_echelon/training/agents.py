@@ -102,7 +102,9 @@ def make_seat(
 ) -> Seat | None:
     """The role that a pool plays; None without one.
 
-    Frozen policies that act as the learner of the bank does, but for their parameters, lie in the bank.
+    Frozen policies that act as the learner of the bank does, but for their parameters, lie in the bank. Both
+    are compared as they only act: a learner that is tuned for training computes the same by other operations,
+    and the bank must hold the same policies in a run and in readers of its checkpoints.
     """
     if (role := config.pooled) is None:
         return None
@@ -113,7 +115,8 @@ def make_seat(
     pinned = tuple(
         number
         for number, name in names.items()
-        if alike(agents[owner], frozen[name], config.env.spec.role(role))
+        if same_arrays_as(agents[owner], frozen[name].state)
+        and alike(make_learner(config, owner), frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
         config.pool,
@@ -128,11 +131,10 @@ def make_seat(
 
 
 def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
-    """Whether a frozen policy acts by the same program as an agent, on arrays of the same shapes."""
-    state = jax.eval_shape(lambda key: ours.policy_state(ours.init(key)), jax.random.key(0))
-    if not config_lib.same_shapes(state, theirs.state):
+    """Whether a frozen policy acts by the same program as an agent, neither of them tuned."""
+    if not same_arrays_as(ours, theirs.state):
         return False
-    obs = jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
+    state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
 
     def program(agent: Agent) -> tuple[str, list]:
         agent = agent._replace(asymmetric=False)
@@ -143,6 +145,12 @@ def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
 
     (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
     return ours == other and all(map(np.array_equal, our_consts, their_consts))
+
+
+def same_arrays_as(agent: Agent, state: PyTree) -> bool:
+    """Whether a state for acting has the structure and the shapes of an agent's."""
+    own = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    return config_lib.same_shapes(own, state)
 
 
 def make_credits(config: RunConfig) -> dict[str, Credit]:
@@ -158,17 +166,20 @@ def make_pooled(
     """The controller of the role that a pool plays in training."""
     seat = make_seat(config, agents, frozen)
     role, greedy = env.spec.role(seat.role), config.pool.greedy
-    fixed = {}
+    asked, fixed = role_of_seat(env, role), {}
     for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
         if state is not None:
-            # In turn games it is asked for one seat at a time.
-            acting = replace(role, size=1) if env.spec.turns else role
-            fixed[number] = controllers_lib.learner(frozen[state].agent, acting, state, greedy=greedy)
+            fixed[number] = controllers_lib.learner(frozen[state].agent, asked, state, greedy=greedy)
         elif number not in seat.pool.pinned:
             policy = controllers_lib.find_script(env, role.name, name, "pool.fixed")
             fixed[number] = controllers_lib.script(policy)
     make = turn_games.pooled if env.spec.turns else pooled
     return make(seat, agents[seat.owner], role, fixed)
+
+
+def role_of_seat(env: Environment, role: Role) -> Role:
+    """The role as a controller is asked to play it: in turn games one seat at a time."""
+    return replace(role, size=1) if env.spec.turns else role
 
 
 def assessed_by(config: RunConfig, role: str) -> str:
@@ -251,7 +262,9 @@ def make_controllers(
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
             modes = greedy and not env.spec.hidden
-            result[role.name] = controllers_lib.learner(acting[policy], role, policy, greedy=modes)
+            result[role.name] = controllers_lib.learner(
+                acting[policy], role_of_seat(env, role), policy, greedy=modes
+            )
         else:
             policy = controllers_lib.find_script(env, role.name, name)
             result[role.name] = controllers_lib.script(policy)

@@ -73,7 +73,7 @@ class Collected(NamedTuple):
       metrics: role name to metrics of the agents that learn in each step, averaged over their gradient
         steps; NaN without any.
       flow: starts and ends of episodes, `[T, E]`.
-      quarantined: int32, number of resets because of a non-finite value.
+      quarantined: `[T, E]` bool; the environment was reset because of a non-finite value.
       stories: role name to what its learner's reward transforms know of its rollout.
     """
 

@@ -94,7 +94,10 @@ def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
 
 
 def script(policy: ScriptedPolicy) -> Controller:
-    """Controller of a scripted policy, vmapped over E; its memory is reset when an episode begins."""
+    """Controller of a scripted policy, vmapped over E; its memory is reset when an episode begins.
+
+    In turn games it decides for the seat that is due.
+    """
 
     def init(num_envs):
         memory = policy.init()
@@ -105,6 +108,8 @@ def script(policy: ScriptedPolicy) -> Controller:
         memory = select(reset, init(reset.shape[0]), memory)
         keys = axis.split(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
+        if view.seat is not None:
+            action = jnp.take_along_axis(action, view.seat.reshape((-1,) + (1,) * (action.ndim - 1)), axis=1)
         return memory, action, None
 
     return Controller(init, act)
@@ -132,12 +137,15 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 def against(mine: Controller, other: Controller, seats: int) -> Controller:
     """Controller of a turn game's seats: `mine` has one, `other`, which needs no policy, the rest.
 
-    The seat is the environment's number modulo N, so that every seat is played equally often. Only it is
-    scored.
+    It decides for the seat that is due. The seat of `mine` is the environment's number modulo N, so that all
+    seats are played equally often. Only it is scored.
     """
 
+    def own(num_envs):
+        return axis.numbers(num_envs) % seats
+
     def scored(num_envs):
-        return (axis.numbers(num_envs) % seats)[:, None] == jnp.arange(seats)
+        return own(num_envs)[:, None] == jnp.arange(seats)
 
     def init(num_envs):
         return mine.init(num_envs), other.init(num_envs)
@@ -146,8 +154,8 @@ def against(mine: Controller, other: Controller, seats: int) -> Controller:
         key_mine, key_other = jax.random.split(key)
         memory, action, choice = mine.act(key_mine, state, memories[0], view, reset)
         others, reply, _ = other.act(key_other, None, memories[1], view, reset)
-        own = scored(reset.shape[0])
-        chosen = jnp.where(own.reshape(own.shape + (1,) * (action.ndim - 2)), action, reply)
+        decides = own(reset.shape[0]) == view.seat
+        chosen = jnp.where(decides.reshape((-1,) + (1,) * (action.ndim - 1)), action, reply)
         return (memory, others), chosen, choice
 
     return Controller(init, act, mine.policy, scored)

@@ -18,7 +18,12 @@ from jaxmarl_echelon.envs.episodes import Finished, Running, advance, initial_su
 from jaxmarl_echelon.envs.rows import Rows, row, rows
 from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
 from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.play import decide
+from jaxmarl_echelon.training.play import (
+    decide,
+    decide_in_turn,
+    repeat_for_seats,
+    show_due_seat,
+)
 from jaxmarl_echelon.training.types import View
 
 PyTree = Any
@@ -118,19 +123,28 @@ def play(
     Returns:
       results of the episodes of all shards, cut after `env.spec.episode_limit` decisions.
     """
-    number = jax.tree.leaves(params)[0].shape[0]
+    number, seats = jax.tree.leaves(params)[0].shape[0], env.spec.turns
     key_start, key_steps = jax.random.split(key)
     begun, sound = start(env, key_start, params)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
+    if seats:
+        memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}
     reset = jnp.ones(number, bool)
     frame = jax.vmap(record) if record else lambda *_: None
 
-    def step(carry, step_key):
+    def step(carry, given):
         running, memories, reset, quarantined = carry
-        now = running.tree
+        (ply, step_key), now = given, running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
         view = View(now.env, params, now.time)
-        moved, actions, _ = decide(controllers, policies, keys[1:], memories, view, reset)
+        if seats:
+            # All games begin together: the seat that is due is the same in all that are not over.
+            shown = show_due_seat(view, now.sums.length, seats)
+            moved, actions, _ = decide_in_turn(
+                controllers, policies, keys[1:], memories, shown, ply % seats, seats
+            )
+        else:
+            moved, actions, _ = decide(controllers, policies, keys[1:], memories, view, reset)
         after, sound = advance(env, keys[0], now, actions, params)
         playing = ~now.time.over & ~quarantined
         running, memories = select(playing & sound, (rows(after), moved), (running, memories))
@@ -141,7 +155,9 @@ def play(
     first = frame(state, params, time)
     running = rows(Running(state, time, initial_sums(env.spec, time)))
     carry = (running, memories, reset, ~sound)
-    carry, frames = jax.lax.scan(step, carry, jax.random.split(key_steps, env.spec.episode_limit))
+    limit = env.spec.episode_limit
+    inputs = jnp.arange(limit) if seats else None, jax.random.split(key_steps, limit)
+    carry, frames = jax.lax.scan(step, carry, inputs)
     frames = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, frames)
     sums = carry[0].tree.sums
     present = {

@@ -13,8 +13,8 @@ import numpy as np
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.tracking.statistics import student, wilson
-from jaxmarl_echelon.training import references, resuming
+from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student
+from jaxmarl_echelon.training import references, resuming, selection
 from jaxmarl_echelon.training.devices import ALONE, Layout
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
 from jaxmarl_echelon.training.loop import Runner, StopSignal
@@ -25,7 +25,7 @@ from jaxmarl_echelon.training.record import (
     Record,
     by_namespace,
     environment,
-    rate_values,
+    score_values,
     versions,
 )
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -113,7 +113,7 @@ class Group(Runner):
         )
 
     def reports(self, reports, seconds):
-        results, updates = [], self.progress.updates + self.config.updates_per_chunk
+        results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
             try:
                 results.append(record.reports(take(reports, index, 1), seconds))
@@ -121,10 +121,11 @@ class Group(Runner):
                 if record.folder.name not in self.diverged:
                     self.tracker.event(self.step, f"{record.folder.name}: {error}")
                 self.diverged.add(record.folder.name)
+                reason = str(error)
                 record.progress.updates = updates
                 results.append({})
         if len(self.diverged) == len(self.members):
-            raise DivergedError("every run of the group has diverged")
+            raise DivergedError(f"every run of the group has diverged; {reason}")
         values = mean_values(results)
         if "time/steps_per_second" in values:
             values["time/steps_per_second"] *= len(self.records)
@@ -141,7 +142,7 @@ class Group(Runner):
         pooled = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:
-            pooled |= rate_values(spec, *successes(values, spec.score_column))
+            pooled |= score_values(spec, pooled_sums(self.records, spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
         return []
@@ -193,6 +194,13 @@ class Group(Runner):
             checkpoints.forget_after(record.checkpoints, self.step)
         return state
 
+    def _variants(self):
+        rows = variant_rows(self.members, self.records, self.records[0].judged_by)
+        if not selection.evaluations_tell(self.program.env):
+            # What chose the best policies is no score.
+            rows = [row | {"best": math.nan} for row in rows]
+        return rows
+
     def summary(self, status):
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return shown | {
@@ -201,27 +209,30 @@ class Group(Runner):
             "compile_seconds": round(self.compiled.seconds(), 2),
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
-            "variants": variant_rows(self.members, self.records, self.records[0].judged_by),
+            "variants": self._variants(),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of finite numbers, by the names in the first non-empty result."""
+    """Means of finite numbers over the members that report them, by name; in each member's order."""
     found = [result for result in results if result]
     means = {}
-    for name in found[0] if found else ():
+    for name in dict.fromkeys(name for result in found for name in result):
         values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
         if values:
             means[name] = float(np.mean(values))
     return means
 
 
-def successes(evaluations: Sequence[Mapping[str, float]], column: str) -> tuple[float, float]:
-    """Sums of scores and of counted episodes over evaluations; `column` names the mean score."""
-    numbers = [values["eval_agg/num_episodes"] for values in evaluations]
-    rates = [values[f"eval_agg/{column}"] for values in evaluations]
-    return sum(n * rate for n, rate in zip(numbers, rates, strict=True) if n), sum(numbers)
+def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
+    """Sums over the episodes of the last evaluations of several runs, of the score of this column.
+
+    Runs without one are left out.
+    """
+    known = [record.progress.last_sums.get(column) for record in records]
+    found = [ScoreSums(*sums) for sums in known if sums]
+    return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
 
 
 def variant_rows(
@@ -229,9 +240,9 @@ def variant_rows(
 ) -> list[dict[str, Any]]:
     """One row per variant: the score `column` (None: the return) of its last and best evaluations.
 
-    The interval is the union of Student's t over seeds (if several) and, for scores, Wilson's over all
-    episodes: seeds that all score 0 do not make 0 certain. Seeds without a score (all episodes
-    quarantined) are left out; without any seed, all values are NaN.
+    The interval is the union of Student's t over seeds (if several) and, for scores, the one over all
+    episodes (`score_interval`): seeds that all score 0 do not make 0 certain. Seeds without a score (all
+    episodes quarantined) are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -242,9 +253,9 @@ def variant_rows(
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
         low, high = student(last) if len(last) > 1 else (last[0], last[0])
-        wins, number = successes([record.progress.last_eval for record in mine], column) if column else (0, 0)
-        if number:
-            least, most = wilson(wins, number)
+        sums = pooled_sums(mine, column)
+        if sums.number:
+            least, most = score_interval(sums)
             low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
         rows.append(
             {
@@ -294,11 +305,14 @@ def train_group(
         if resume:
             progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
         own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
-        records.append(Record(member.config, program, member.resolved, place, own, progress))
+        first = members[0].variant
+        other = None if member.variant == first else first
+        records.append(Record(member.config, program, member.resolved, place, own, progress, other))
     group = Group(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
-    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step))
+    tells = selection.evaluations_tell(program.env)
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells))
     try:
         for record in records:
             record.open(resumed=resume is not None)

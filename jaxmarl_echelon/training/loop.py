@@ -12,7 +12,7 @@ import jax
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import memory, references, resuming
+from jaxmarl_echelon.training import memory, record, references, resuming, selection
 from jaxmarl_echelon.training.compiling import compile_program
 from jaxmarl_echelon.training.devices import ALONE, Layout, describe_devices
 from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
@@ -114,8 +114,10 @@ class Runner:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end or to a stop request; returns the summary."""
-        for line in self.program.env.describe():
+        for line in (*self.program.env.describe(), *selection.describe(self.config)):
             self.tracker.event(self.step, line)
+        for line in self.program.env.left_out() if processes.is_first() else ():
+            self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
         self.compiled = compile_program(
@@ -209,7 +211,9 @@ class SingleRun(Runner):
         return self.record.training_score(metrics)
 
     def save(self, state, names):
-        self.record.save(state, names)
+        # A whole state is saved anyway: nothing whole is then ever newer than `latest`.
+        whole = any(not record.holds_policy_only(name) for name in names)
+        self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
 
     def references(self, state):
         key = stream_key(self.config.seed, Stream.EVALUATION)
@@ -254,7 +258,8 @@ def train(
       the run's summary, as written to `summary.json`.
 
     Raises:
-      DivergedError: if a learner's loss is not finite; the last checkpoint stays.
+      DivergedError: if a learner's loss is not finite, or all environments are quarantined for good; the last
+        checkpoint stays.
       CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.metadata(resume) if resume else {}

@@ -28,8 +28,8 @@ from jaxmarl_echelon.training.agents import (
     make_seat,
 )
 from jaxmarl_echelon.training.collector import Collected, Collector
-from jaxmarl_echelon.training.keys import Stream, stream_key
-from jaxmarl_echelon.training.pools import leagues, opponents, turn_games
+from jaxmarl_echelon.training.keys import Stream, split_initial, split_update, stream_key
+from jaxmarl_echelon.training.pools import leagues, opponents, rounds, turn_games
 from jaxmarl_echelon.training.run_config import RunConfig
 from jaxmarl_echelon.training.shards import Shards
 from jaxmarl_echelon.training.transitions import no_pending
@@ -300,6 +300,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
         pending=None,
         pool=None,
         plays=None,
+        had=None,
         credit=None,
         league=None,
     )
@@ -312,25 +313,34 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
         name: agents[name].local(state) if name in agents else marks.policies[name]
         for name, state in run.policies.items()
     }
-    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays")
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had")
     mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
     credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
     return marks.replace(policies=policies, credit=credit, **mine)
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
-    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical."""
+    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical.
+
+    What it begins with is copied: the state is donated, and the curriculum's first state may hold the
+    environment's own arrays.
+    """
     policies = {
-        name: state.replace(hyper=agents[name].hyper()) if adjustable(agents, name) else state
+        name: state.replace(hyper=copied(agents[name].hyper())) if adjustable(agents, name) else state
         for name, state in run.policies.items()
     }
-    fresh = curriculum.init() if course is None else course
+    fresh = copied(curriculum.init() if course is None else course)
     others = run.league
     if others is not None:
         others = jax.vmap(lambda one: renewed(agents, curriculum, one, fresh))(others)
     return run.replace(
         policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
     )
+
+
+def copied(tree: PyTree) -> PyTree:
+    """The same arrays in memory of their own."""
+    return jax.tree.map(jnp.array, tree)
 
 
 def adjustable(agents: dict[str, Agent], name: str) -> bool:
@@ -351,8 +361,8 @@ def initial_state(
 
     `course` is the curriculum's state, None for its own; `member` the number of a league's learner.
     """
-    key_run, key_learners, key_env, key_stagger = jax.random.split(key, 4)
-    learner_keys = jax.random.split(key_learners, len(collector.agents))
+    keys = split_initial(key)
+    learner_keys = jax.random.split(keys.learners, len(collector.agents))
     learners = {
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
@@ -365,17 +375,17 @@ def initial_state(
             origin = origin.replace(hyper={})
         membership = None if member is None else Membership(member, origin, jnp.int32(0))
         pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
-        pool = pool_lib.init(seat.pool, jax.random.fold_in(key, len(learners)), policy, membership, pinned)
+        pool = pool_lib.init(seat.pool, keys.opponents, policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
     number = config.num_envs // axis.size()
-    episodes = episodes_lib.start(collector.env, key_env, lambda k: curriculum.draw(k, course), number)
+    episodes = episodes_lib.start(collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number)
     limit = collector.env.spec.episode_limit
-    stagger = axis.own(jax.random.randint(key_stagger, (config.num_envs,), 1, limit + 1))
+    stagger = axis.own(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
-        key=key_run,
+        key=keys.run,
         policies=learners | jax.tree.map(jnp.asarray, others),
-        memories={role: c.init(number) for role, c in collector.controllers.items()},
+        memories=begin_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
         # Turn games end at their own times, and a part of one must not be broken off.
@@ -387,6 +397,7 @@ def initial_state(
         updates=jnp.int32(0),
         pool=pool,
         plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
+        had=rounds.begin(number, collector.env.spec.turns) if alternates(collector) else None,
         credit={
             role: one.init(config.columns(role) * config.policies(role) // axis.size())
             for role, one in collector.credits.items()
@@ -395,25 +406,44 @@ def initial_state(
     )
 
 
+def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
+    """Controllers' memories before the first decision, by role name; in turn games of all seats."""
+    if collector.env.spec.turns and collector.seat is None:
+        ((role, one),) = collector.controllers.items()
+        return {role: turns.begin_memories(one, num_envs, collector.env.spec.turns)}
+    return {role: one.init(num_envs) for role, one in collector.controllers.items()}
+
+
+def alternates(collector: Collector) -> bool:
+    """Whether a learner has one seat of each game, and every seat in turn."""
+    return collector.seat is not None and collector.env.spec.turns > 0
+
+
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
-    key, key_rollout, key_learn = jax.random.split(run.key, 3)
+    own_keys = split_update(run.key)
     collect = rollout.collect
     if turns.drives(collector):
         collect = turns.collect if collector.seat is None else turn_games.collect
-    run, collected = collect(collector, run, key_rollout, lambda k: curriculum.draw(k, run.curriculum))
+    run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
     credit, rollouts = credited(collector, run, collected)
-    keys = jax.random.split(key_learn, len(collector.agents))
+    keys = jax.random.split(own_keys.learning, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
-    pool, plays, policies = advanced_pool(collector, run, policies, flow.finished)
-    course, tickets = curriculum.update(run.curriculum, run.tickets, axis.gather(flow, 1))
-    newest = statistics.ended(flow.finished, config.window, newest=True).finished
+    pool, plays, policies = advanced_pool(collector, run, own_keys.opponents, policies, flow.finished)
+    finished = judged = flow.finished
+    if collector.seat is not None:
+        finished = opponents.own_games(collector.env.spec, collector.seat, finished)
+        judged = opponents.judged_games(collector.env.spec, collector.seat, finished)
+    course, tickets = curriculum.update(
+        run.curriculum, run.tickets, axis.gather(flow.replace(finished=finished), 1)
+    )
+    newest = statistics.ended(judged, config.window, newest=True).finished
     run = run.replace(
-        key=key,
+        key=own_keys.following,
         policies=policies,
         curriculum=course,
         tickets=tickets,
@@ -430,8 +460,9 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    metrics["train/quarantined"] = axis.sum(collected.quarantined)
-    rows = statistics.episode_rows(flow.finished, collector.env.spec, roles, config.episode_rows)
+    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
+    metrics["train/quarantined"], metrics["train/quarantined_environments"] = axis.sum(sick)
+    rows = statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:
         metrics |= pool_report.metrics(collector.seat.pool, pool)
@@ -451,7 +482,7 @@ def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, di
 
 
 def advanced_pool(
-    collector, run: RunState, policies: dict[str, PyTree], finished: Finished
+    collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
 ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
     """The pool after a rollout's games and the learners' updates, and the moves; None without one.
 
@@ -464,11 +495,13 @@ def advanced_pool(
     if plays is not None:
         moves = diversity.number_of(collector.env.spec.roles[0].action)
         before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
-    counts = opponents.count(collector.env.spec, seat, finished)
+    rated = finished
+    if alternates(collector):
+        rated = rounds.balanced(finished, seat.pool.settings.entries, collector.env.spec.turns)
+    counts = opponents.count(collector.env.spec, seat, rated)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
-    key = jax.random.fold_in(run.key, run.updates)
-    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, finished)
-    points = opponents.points(collector.env.spec, seat, finished)
+    games = opponents.ranked(jax.random.fold_in(key, opponents.RANKED), collector.env.spec, seat, rated)
+    points = opponents.points(collector.env.spec, seat, rated)
     given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
     if before.league is not None:
         after, anew = league_pool.after_update(*given)

@@ -17,7 +17,8 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
+from jaxmarl_echelon.training import selection
 from jaxmarl_echelon.training.evaluation import Evaluation
 from jaxmarl_echelon.training.program import Assessment, Program, Report
 from jaxmarl_echelon.training.run_config import RunConfig
@@ -35,8 +36,12 @@ class Progress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
+      entered: episodes that had finished when the curriculum's stage was entered.
+      evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
+      last_sums: `ScoreSums` of its episodes by the score's column; empty without one, and in checkpoints
+        of older versions.
     """
 
     updates: int = 0
@@ -44,12 +49,19 @@ class Progress:
     seconds: float = 0.0
     stage: int = 0
     forced: int = 0
+    entered: int = 0
+    evaluated: int = 0
     best: dict[str, list[float]] = field(default_factory=dict)
     last_eval: dict[str, float] = field(default_factory=dict)
+    last_sums: dict[str, list[float]] = field(default_factory=dict)
+
+
+# Decisions of every environment, in at least two updates, without a sound episode, before a run stops.
+SICK_DECISIONS = 64
 
 
 class DivergedError(RuntimeError):
-    """A learner's loss is not finite."""
+    """A learner's loss is not finite, or no environment gives finite values."""
 
 
 class Record:
@@ -62,6 +74,7 @@ class Record:
       folder: the run's folder.
       tracker: receives all metrics.
       progress: the run's progress, updated in place.
+      scored_on: name of the variant of a group whose task the evaluations play, where it is another's.
     """
 
     def __init__(
@@ -72,16 +85,25 @@ class Record:
         folder: Path,
         tracker: Tracker,
         progress: Progress,
+        scored_on: str | None = None,
     ):
         self.config, self.program, self.resolved = config, program, resolved
         self.folder, self.tracker, self.progress = folder, tracker, progress
+        self.scored_on = scored_on
         self.checkpoints = folder / "checkpoints"
         self.snapshots: np.ndarray | None = None
+        self.rating: float | None = None
+        self.sick = 0
 
     @property
     def step(self) -> int:
         """Environment steps so far."""
         return self.progress.updates * self.program.steps_per_update
+
+    @property
+    def evaluated_at(self) -> int:
+        """Environment steps at the last evaluation."""
+        return self.progress.evaluated * self.program.steps_per_update
 
     def open(self, resumed: bool) -> None:
         """Opens the tracker."""
@@ -92,6 +114,7 @@ class Record:
                 total_steps=self.config.updates * self.program.steps_per_update,
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
+                score_tells=selection.evaluations_tell(self.program.env),
             )
         )
 
@@ -99,7 +122,7 @@ class Record:
         """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
 
         Raises:
-          DivergedError: if a loss is not finite.
+          DivergedError: if a loss is not finite, or no environment gives finite values any more.
         """
         self.progress.seconds += seconds
         chunk = self.config.updates_per_chunk
@@ -112,8 +135,10 @@ class Record:
             metrics["train/episodes"] = float(self.progress.episodes)
             metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
             metrics["time/train_seconds"] = self.progress.seconds
+            self.rating = metrics.get(selection.rating_column(self.config))
             self._log(metrics | self._stage(metrics))
             self._refuse_divergence(metrics)
+            self._refuse_quarantine(metrics, int(reports.episodes["number"][index]))
         return metrics
 
     def _log(self, values: dict[str, float | str]) -> None:
@@ -127,7 +152,7 @@ class Record:
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
-            self.progress.stage = stage
+            self.progress.stage, self.progress.entered = stage, self.progress.episodes
             success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
@@ -143,10 +168,26 @@ class Record:
             if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
                 continue
             if not math.isfinite(metrics[name]):
-                raise DivergedError(
-                    f"{name} is not finite after {self.step} steps; last good checkpoint: "
-                    f"{self.checkpoints / 'latest'}"
-                )
+                raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
+
+    def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:
+        """Stops a run all of whose environments are quarantined again and again, before any episode ends."""
+        everywhere = metrics["train/quarantined_environments"] == self.config.num_envs
+        self.sick = self.sick + 1 if everywhere and not ended else 0
+        if self.sick < 2 or self.sick * self.config.horizon < SICK_DECISIONS:
+            return
+        number, last = self.config.num_envs, f"in each of the last {self.sick} updates"
+        raise DivergedError(
+            f"all {number} environments are quarantined after {self.step} steps: {last} every one had values "
+            f"that are not finite, and no episode ended; {self._last_good()}"
+        )
+
+    def _last_good(self) -> str:
+        """Which checkpoint there is to go on from, for messages."""
+        for name in ("latest", "best_eval"):
+            if (self.checkpoints / name).exists():
+                return f"last good checkpoint: {self.checkpoints / name}"
+        return "there is no checkpoint yet"
 
     def _episodes(self, table: dict[str, np.ndarray]) -> None:
         number = int(table.pop("number"))
@@ -207,7 +248,8 @@ class Record:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
-        self.progress.last_eval = values
+        self.progress.last_eval, self.progress.evaluated = values, self.progress.updates
+        self.progress.last_sums = self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
         column = self.judged_by
@@ -215,11 +257,23 @@ class Record:
         # The return is the first role's, as the environment's score is.
         if column == self.program.env.spec.score_column:
             score.append(values["eval_agg/avg_reward"])
-        names = self.improved("best_eval", score)
+        judge = self.improved if selection.evaluations_tell(self.program.env) else self._followed
+        names = judge("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
-            names += self.improved(f"best_eval_phase_{int(assessment.stage)}", phase)
+            names += judge(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
+
+    def _followed(self, name: str, score: list[float]) -> list[str]:
+        """As `improved` where the score tells nothing: by the rating; the latest where nobody is rated."""
+        del score
+        return [name] if self.rating is None else self.improved(name, [self.rating])
+
+    def _sums(self, result: Evaluation) -> dict[str, list[float]]:
+        """Sums of an evaluation's episodes: of the environment's score, and of the run's if another."""
+        spec = self.program.env.spec
+        scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
+        return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
 
     def _evaluation_episodes(self, result: Evaluation) -> None:
         returns = np.asarray(result.mean_return(self.program.role))
@@ -248,10 +302,17 @@ class Record:
         """Names of best checkpoints to save because of training metrics.
 
         Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one.
+        stage of a curriculum ranks above any result in an earlier one, and waits until the window is full of
+        it: the successes of an easier stage would do the same. The latest where a game's score tells nothing
+        as nobody but the learner plays.
         """
-        if metrics["train/episodes"] < self.config.window:
+        # Episodes under way as a stage is entered began in the one before.
+        under_way = self.config.num_envs if self.progress.entered else 0
+        since = metrics["train/episodes"] - self.progress.entered
+        if metrics["train/window_episodes"] < self.config.window or since < self.config.window + under_way:
             return []
+        if not selection.training_tells(self.config):
+            return ["best_training"]
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
@@ -280,12 +341,14 @@ class Record:
             "episode": self.progress.episodes,
             "phase": self.progress.stage,
             "scores": self.progress.last_eval,
+            "scored_at": self.evaluated_at,
+            "scored_on": self.scored_on,
             "progress": vars(self.progress),
             "config": self.resolved,
             "environment": environment(self.program.env.spec),
             "versions": versions(),
         }
-        phases = tuple(name for name in names if name.startswith("best_eval_phase_"))
+        phases = tuple(name for name in names if holds_policy_only(name))
         whole = tuple(name for name in names if name not in phases)
         if whole:
             checkpoints.save(self.checkpoints, whole, state, facts)
@@ -304,9 +367,15 @@ class Record:
             "train_seconds": round(self.progress.seconds, 2),
             "stage": self.progress.stage,
             "last_eval": self.progress.last_eval,
+            "last_eval_step": self.evaluated_at,
             "best": self.progress.best,
             "versions": versions(),
         }
+
+
+def holds_policy_only(name: str) -> bool:
+    """Whether the checkpoint of this name holds no whole state: the best of a single phase."""
+    return name.startswith("best_eval_phase_")
 
 
 def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:
@@ -327,7 +396,7 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
     values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
     if spec.score is not None:
         value, weight = (np.asarray(x) for x in result.scores(spec))
-        values |= score_values(spec, value[weight != 0], weight[weight != 0])
+        values |= score_values(spec, sum_scores(value, weight))
         if (code := spec.result(spec.score).by) is not None:
             labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
             values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
@@ -349,30 +418,11 @@ def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
     return {f"eval_agg/worst_decile{name}": value for name, value in {"": worst(score), **by_label}.items()}
 
 
-def score_values(spec: EnvSpec, value: np.ndarray, weight: np.ndarray) -> dict[str, float]:
-    """The mean score `sum(value) / sum(weight)` with its 95 % interval, from one term per counted episode.
-
-    Wilson's interval for binary scores, else Student's t over episodes of the linearised ratio.
-    """
-    if spec.result(spec.score).kind == "rate" and set(np.unique(weight)) <= {1.0}:
-        return rate_values(spec, int(np.sum(value)), value.size)
-    number, total = value.size, float(np.sum(weight))
-    mean = float(np.sum(value)) / total if total else math.nan
-    low, high = (math.nan, math.nan) if not total else (0.0, 1.0)
-    if number > 1 and total:
-        centred = value - mean * weight
-        low, high = student((centred * number / total + mean).tolist())
-    return _interval(spec, mean, max(low, 0.0), min(high, 1.0))
-
-
-def rate_values(spec: EnvSpec, wins: float, number: float) -> dict[str, float]:
-    """The rate `wins / number` with its Wilson interval; NaN without episodes."""
-    return _interval(spec, *((wins / number, *wilson(wins, number)) if number else (math.nan,) * 3))
-
-
-def _interval(spec: EnvSpec, mean: float, low: float, high: float) -> dict[str, float]:
+def score_values(spec: EnvSpec, sums: ScoreSums) -> dict[str, float]:
+    """The mean score with its 95 % interval, see `score_interval`."""
+    low, high = score_interval(sums)
     ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
-    return {f"eval_agg/{spec.score_column}": mean} | ends
+    return {f"eval_agg/{spec.score_column}": sums.mean} | ends
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:

@@ -110,7 +110,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             reset=transition.reset_next,
             stagger=jnp.maximum(run.stagger - 1, 0),
         )
-        return run, (records, stories, metrics, flow, jnp.sum(transition.quarantined))
+        return run, (records, stories, metrics, flow, transition.quarantined)
 
     def segment(run, inputs):
         carries = {
@@ -137,7 +137,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
-    return run, Collected(rollouts, learnt, flow, jnp.sum(quarantined), stories)
+    return run, Collected(rollouts, learnt, flow, quarantined, stories)
 
 
 def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:

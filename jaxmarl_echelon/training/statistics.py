@@ -11,6 +11,7 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.trees import masked_mean
 from jaxmarl_echelon.training.types import Recent
+from physics.sparse_batch import locate_active
 
 
 def columns(spec: EnvSpec) -> tuple[str, ...]:
@@ -29,10 +30,10 @@ def columns(spec: EnvSpec) -> tuple[str, ...]:
 
 
 class Ended(NamedTuple):
-    """Finished episodes `[N]` of all shards, in order of decision and environment; others in between.
+    """The first or newest finished episodes `[M]` of all shards, in order of decision and environment.
 
     Attributes:
-      finished: the episodes, `mask` where there is one.
+      finished: the episodes; `mask` is set for those that there are, which come first.
       place: int32, decision times number of environments, plus environment.
       number: int32, how many finished, possibly more than are here.
       environments: E.
@@ -45,25 +46,29 @@ class Ended(NamedTuple):
 
 
 def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
-    """The episodes of a rollout `[T, E]`, of several shards only the first or the newest `most`."""
+    """The first or the newest `most` episodes of a rollout `[T, E]`, or T times E if these are fewer.
+
+    They are picked by their ranks among those that finished, so that no column is read as a whole.
+    """
     mine, here = finished.mask.shape[1], finished.mask.size
-    flat = jax.tree.map(lambda x: x.reshape((here,) + x.shape[2:]), finished)
     environments = mine * axis.size()
-    row = jnp.arange(here, dtype=jnp.int32)
+    mask = finished.mask.reshape(-1)
+    number = jnp.sum(mask, dtype=jnp.int32)
+    wanted = jnp.arange(min(most, here), dtype=jnp.int32)
+    ranks = wanted + jnp.maximum(number - wanted.size, 0) if newest else wanted
+    row = jnp.where(ranks < number, locate_active(mask, ranks), 0)
+    chosen = jax.tree.map(lambda x: x[row // mine, row % mine], finished)
+    chosen = chosen.replace(mask=ranks < number)
     place = row // mine * environments + axis.index() * mine + row % mine
-    number = jnp.sum(finished.mask, dtype=jnp.int32)
     if axis.size() == 1:
-        return Ended(flat, place, number, environments)
+        return Ended(chosen, place, number, environments)
 
-    def chosen(table):
-        flat, place = table
-        order = jnp.where(flat.mask, -place if newest else place, jnp.iinfo(jnp.int32).max)
-        first = jnp.argsort(order)[:most]
-        return jax.tree.map(lambda x: x[first[::-1] if newest else first], table)
-
-    everywhere = axis.stack(chosen((flat, place)))
-    joined = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), everywhere)
-    return Ended(*chosen(joined), axis.sum(number), environments)
+    everywhere = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), axis.stack((chosen, place)))
+    found, places = everywhere
+    order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
+    surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
+    picked = order[surplus + wanted]
+    return Ended(*jax.tree.map(lambda x: x[picked], everywhere), axis.sum(number), environments)
 
 
 def recent_init(spec: EnvSpec, window: int) -> Recent:
@@ -93,7 +98,7 @@ def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Averages over the ring, as `train/...` scalars; NaN while it is empty.
+    """Averages over the ring, as `train/...` scalars; NaN while it is empty. Also how many episodes it has.
 
     Returns are averaged over episodes with at least one present agent of the role; weighted results are
     ratios of sums. Results that are reported by the labels of a code have a scalar for each.
@@ -108,7 +113,10 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
         return results_lib.average(result, total, weight)
 
-    metrics = {"train/episode_length": mean(ring["length"])}
+    metrics = {
+        "train/episode_length": mean(ring["length"]),
+        "train/window_episodes": jnp.minimum(recent.count, filled.size),
+    }
     for role in learners:
         name = "train/return" if len(learners) == 1 else f"train/return/{role}"
         metrics[name] = mean(ring[f"return/{role}"])
@@ -143,22 +151,15 @@ def episode_rows(
       means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
     finished, place, number, environments = ended(finished, rows, newest=False)
-    index = jnp.nonzero(finished.mask, size=min(rows, place.size), fill_value=0)[0]
-
-    @jax.jit
-    def pick(values):
-        return values[index]
-
     table = {
         "number": number,
-        "step": pick(place) // environments,
-        "env": pick(place) % environments,
-        "length": pick(finished.length),
+        "step": place // environments,
+        "env": place % environments,
+        "length": finished.length,
     }
     for role in learners:
-        table[f"return/{role}"] = pick(masked_mean(finished.episode_return[role], finished.present[role]))
-    table |= {name: pick(values) for name, values in shown(finished.results, finished.present, spec).items()}
-    return table | {name: pick(tag) for name, tag in finished.tags.items()}
+        table[f"return/{role}"] = masked_mean(finished.episode_return[role], finished.present[role])
+    return table | shown(finished.results, finished.present, spec) | finished.tags
 
 
 def shown(

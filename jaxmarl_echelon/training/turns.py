@@ -14,32 +14,19 @@ import jax.numpy as jnp
 
 from algos.types import Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
-from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay.credit import Story
 from jaxmarl_echelon.selfplay.diversity import Plays
 from jaxmarl_echelon.training.collector import Collected, Collector
-from jaxmarl_echelon.training.controllers import Choice, observed
+from jaxmarl_echelon.training.controllers import Choice, Controller, observed
+from jaxmarl_echelon.training.play import Due, act_in_turn, for_all_seats, show_due_seat
 from jaxmarl_echelon.training.pools.opponents import TAG
 from jaxmarl_echelon.training.rollout import flow_of
 from jaxmarl_echelon.training.types import RunState, View
 
 PyTree = Any
-
-
-class Due(NamedTuple):
-    """The seat that is due in each of E environments, as if it were the only agent of its role.
-
-    Attributes:
-      seat: `[E]` int32.
-      view: for controllers, its time step with A = 1.
-      reset: `[E]` bool; it is the seat's first ply of the game.
-    """
-
-    seat: jax.Array
-    view: View
-    reset: jax.Array
 
 
 class Ply(NamedTuple):
@@ -86,6 +73,9 @@ class Table(NamedTuple):
       carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
       cut: `[E]` bool; games broken off after the last ply, as their opponents change. None for none.
       tagged: `(flow, phase, length [E]) -> flow`, with further tags; None for none.
+      waits: `(run, phase) -> [E]` bool; games that do not begin with this ply, which passes by itself as a
+        forced one does. None for none.
+      after: `(run, flow, phase, length [E]) -> run`, after every ply; None for nothing.
     """
 
     act: Callable
@@ -93,6 +83,8 @@ class Table(NamedTuple):
     carry: Callable
     cut: jax.Array | None = None
     tagged: Callable | None = None
+    waits: Callable | None = None
+    after: Callable | None = None
 
 
 def drives(collector: Collector) -> bool:
@@ -106,12 +98,10 @@ def mirror(collector: Collector) -> Table:
     controller = collector.controllers[role.name]
 
     def act(key, run, now, phase):
-        memories = run.memories[role.name]
-        own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, phase, 1, axis=1), memories)
-        own, action, choice = controller.act(key, run.policies[controller.policy], own, now.view, now.reset)
-        memories = jax.tree.map(
-            lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), memories, own
-        )
+        policy = run.policies[controller.policy]
+        memories = jax.tree.map(lambda x: x[:, :, None], run.memories[role.name])
+        memories, action, choice = act_in_turn(controller, key, policy, memories, now, phase)
+        memories = jax.tree.map(lambda x: x[:, :, 0], memories)
         return {role.name: memories}, action, decision(collector, role.name, now, choice)
 
     def carry(memories):
@@ -120,22 +110,16 @@ def mirror(collector: Collector) -> Table:
     return Table(act, by_phase, carry)
 
 
-def due(spec: EnvSpec, run: RunState) -> Due:
-    """The seats that are due in the running games."""
-    time, length = run.episodes.time, run.episodes.running.tree.sums.length
-    seat = length % spec.turns
-    own = take_seat(time, seat)
-    return Due(seat, View(run.episodes.env, run.episodes.params, own), length < spec.turns)
+def begin_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
+    """A learner's memories `[E, N, ...]`, one for each phase agent."""
+    return jax.tree.map(lambda x: jnp.repeat(x, seats, axis=1), controller.init(num_envs))
 
 
-def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
-    """Time steps `[E]` with one agent per role, that at index `seat [E]`."""
-
-    def one(x):
-        return jnp.take_along_axis(x, seat.reshape((-1,) + (1,) * (x.ndim - 1)), axis=1)
-
-    fields = ("obs", "reward", "terminated", "truncated", "alive", "action_mask", "present", "critic_obs")
-    return time.replace(**{name: jax.tree.map(one, getattr(time, name)) for name in fields}, begins={})
+def pass_by(now: Due, held: jax.Array) -> Due:
+    """The same with nobody alive in the environments `held [E]`, whose ply is not of their next game yet."""
+    time = now.view.time
+    alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
+    return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
 
 
 def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
@@ -173,21 +157,28 @@ def collect(
     def ply(run, inputs):
         phase, last, step_key = inputs
         key_act, key_env = jax.random.split(step_key)
-        now = due(spec, run)
-        memories, action, record = table.act(key_act, run, now, phase)
-        everyone = jnp.broadcast_to(action, (action.shape[0], turns, *action.shape[2:]))
-        episodes, transition = episodes_lib.step(
-            collector.env, key_env, run.episodes, {role.name: everyone}, draw, cut=cut(last)
-        )
         length = run.episodes.running.tree.sums.length
+        now = show_due_seat(View(run.episodes.env, run.episodes.params, run.episodes.time), length, turns)
+        held = None if table.waits is None else table.waits(run, phase)
+        now = now if held is None else pass_by(now, held)
+        memories, action, record = table.act(key_act, run, now, phase)
+        actions = {role.name: for_all_seats(action, turns)}
+        episodes, transition = episodes_lib.step(
+            collector.env, key_env, run.episodes, actions, draw, cut=cut(last), held=held
+        )
         told = tell(spec, transition, length, phase, scored=bool(collector.credits))
         flow = flow_of(run, transition)
+        begins_later = transition.reset_next
+        if held is not None:
+            flow, begins_later = flow.replace(begins=flow.begins & ~held), begins_later | held
         if table.tagged is not None:
             flow = table.tagged(flow, phase, length)
+        if table.after is not None:
+            run = table.after(run, flow, phase, length)
         if run.plays is not None:
             run = run.replace(plays=noted(role, run.plays, now, action, flow))
-        run = run.replace(episodes=episodes, memories=memories, reset=transition.reset_next)
-        return run, (record, told, flow, jnp.sum(transition.quarantined))
+        run = run.replace(episodes=episodes, memories=memories, reset=begins_later)
+        return run, (record, told, flow, transition.quarantined)
 
     def cut(last):
         return None if last is None else broken_off & last
@@ -209,7 +200,7 @@ def collect(
     seat = record.pop("seat", None)
     rollout = finished_rollout(record, paid, carries)
     stories = {name: Story(seat, paid.ended, paid.score) for name in collector.credits}
-    return run, Collected({role.name: rollout}, {}, flow, jnp.sum(quarantined), stories)
+    return run, Collected({role.name: rollout}, {}, flow, quarantined, stories)
 
 
 def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:

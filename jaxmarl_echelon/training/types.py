@@ -18,11 +18,14 @@ class View(NamedTuple):
       env: environment states.
       params: environment parameters of the running episodes.
       time: time steps with the observations to act on.
+      seat: `[E]` int32 in turn games, where `time` shows only the seat that is due, as the only agent of its
+        role; None where all agents decide at once.
     """
 
     env: PyTree
     params: PyTree
     time: TimeStep
+    seat: jax.Array | None = None
 
 
 @struct.dataclass
@@ -64,6 +67,8 @@ class RunState:
       pool: the pool of past policies (`selfplay.pool.PoolState`); None without one.
       plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
         them; else None.
+      had: `[E, N]` bool; the seats that the learner has had in each environment's present round of games
+        (`training.pools.rounds`); None unless a pool plays a turn game.
       credit: learner's name to what its reward transforms remember (`selfplay.credit.CreditState`).
       league: in a league the same of all learners but the first main agent, whose run this is, with leaves
         `[M - 1, ...]`; else None.
@@ -82,5 +87,6 @@ class RunState:
     updates: jax.Array
     pool: PyTree = None
     plays: PyTree = None
+    had: jax.Array | None = None
     credit: PyTree = None
     league: PyTree = None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -24,9 +25,10 @@ def bits(tree):
     return {name: value.tobytes() for name, value in checkpoints.flatten(tree).items()}
 
 
-def test_round_trip_is_exact(tmp_path):
-    checkpoints.save(tmp_path, ("latest",), state(), {"step": 5})
-    found = checkpoints.find(tmp_path, "latest")
+@pytest.mark.parametrize("name", ["run", "größe=[1]*", "a b?"])
+def test_round_trip_is_exact(tmp_path, name):
+    checkpoints.save(tmp_path / name, ("latest",), state(), {"step": 5})
+    found = checkpoints.find(tmp_path / name, "latest")
     restored = checkpoints.restore(found, jax.eval_shape(state))
     assert bits(restored) == bits(state())
     assert jax.tree.structure(restored) == jax.tree.structure(state())
@@ -46,13 +48,93 @@ def test_names_point_at_their_own_states_and_others_are_pruned(tmp_path):
     checkpoints.save(tmp_path, ("latest", "best_eval"), state(1.0), {"step": 1})
     checkpoints.save(tmp_path, ("latest",), state(2.0), {"step": 2})
     checkpoints.save(tmp_path, ("latest",), state(3.0), {"step": 3})
-    assert sorted(p.name for p in tmp_path.iterdir() if not p.is_symlink()) == [
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == [
         "step_000000000001",
         "step_000000000003",
     ]
     like = jax.eval_shape(state)
     for name, scale in (("best_eval", 1.0), ("latest", 3.0)):
         assert bits(checkpoints.restore(checkpoints.find(tmp_path, name), like)) == bits(state(scale))
+
+
+def refuse_links(*_, **__):
+    raise OSError(95, "Operation not supported")
+
+
+def three_saved(folder):
+    """The checkpoints of three saves: the first one is the best, the last one the latest."""
+    checkpoints.save(folder, ("latest", "best_eval"), state(1.0), {"step": 1})
+    checkpoints.save(folder, ("latest", "best_training"), state(2.0), {"step": 2})
+    checkpoints.save(folder, ("latest",), state(3.0), {"step": 3})
+
+
+def steps_of(folder, *names):
+    return [checkpoints.metadata(checkpoints.find(folder, name))["step"] for name in names]
+
+
+def test_nothing_needs_a_file_system_with_links(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "symlink", refuse_links)
+    three_saved(tmp_path)
+    assert steps_of(tmp_path, "best_eval", "best_training", "latest") == [1, 2, 3]
+    assert steps_of(tmp_path / "best_eval", "latest") == [1], "a name is a path, too"
+    checkpoints.rewind(tmp_path, checkpoints.find(tmp_path, "best_training"))
+    assert sorted(os.listdir(tmp_path)) == [
+        "best_eval", "best_training", "latest", "step_000000000001", "step_000000000002",
+    ]  # fmt: skip
+
+
+def with_links(folder, names):
+    """A folder as runs of before these files have left it."""
+    for name, target in names.items():
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+
+
+def without_names(folder, names):
+    """A copy that left links out."""
+    for name in names:
+        (folder / name).unlink()
+
+
+def with_copies(folder, names):
+    """A copy that followed links; of the best one nothing else is left."""
+    for name, target in names.items():
+        (folder / name).unlink()
+        shutil.copytree(folder / target, folder / name)
+    shutil.rmtree(folder / names["best_eval"])
+
+
+@pytest.mark.parametrize("changed", [with_links, without_names, with_copies])
+def test_what_copying_makes_of_a_folder_can_be_read_and_goes_on(tmp_path, changed):
+    three_saved(tmp_path)
+    names = {name: checkpoints.find(tmp_path, name).name for name in ("latest", "best_training", "best_eval")}
+    changed(tmp_path, names)
+    assert steps_of(tmp_path, "latest") == [3]
+    if changed is not without_names:
+        assert steps_of(tmp_path, "best_training", "best_eval") == [2, 1]
+    checkpoints.rewind(tmp_path, checkpoints.find(tmp_path, "latest"))
+    checkpoints.save(tmp_path, ("latest", "best_training"), state(4.0), {"step": 4})
+    assert steps_of(tmp_path, "latest", "best_training", "step_000000000001") == [4, 4, 1]
+    if changed is without_names:
+        assert steps_of(tmp_path, "step_000000000002") == [2], "nobody can say that it is no best one"
+    else:
+        assert steps_of(tmp_path, "best_eval") == [1] and not (tmp_path / "step_000000000002").exists()
+
+
+def test_a_name_of_what_is_gone_is_told_in_one_line(tmp_path):
+    three_saved(tmp_path)
+    shutil.rmtree(checkpoints.find(tmp_path, "best_eval"))
+    with pytest.raises(checkpoints.CheckpointError, match="best_eval: names step_0+1, which is not there"):
+        checkpoints.find(tmp_path, "best_eval")
+
+
+def test_a_run_is_copied_as_it_was_at_a_checkpoint(tmp_path):
+    three_saved(tmp_path / "old")
+    checkpoints.copy_until(tmp_path / "old", tmp_path / "new", 2)
+    assert sorted(os.listdir(tmp_path / "new")) == [
+        "best_eval", "best_training", "step_000000000001", "step_000000000002",
+    ]  # fmt: skip
+    assert steps_of(tmp_path / "new", "best_eval", "best_training", "latest") == [1, 2, 2]
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):

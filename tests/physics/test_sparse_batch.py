@@ -15,6 +15,7 @@ from physics.sparse_batch import (
     cond_any,
     first_active,
     fold_active,
+    locate_active,
     update_where,
 )
 
@@ -87,6 +88,16 @@ def test_first_active_compacts_short_and_long_masks(size, chance, room):
         np.testing.assert_array_equal(found.place[true], np.arange(true.size))
         np.testing.assert_array_equal(found.live, expected < size)
         assert found.count == true.size
+
+
+@pytest.mark.parametrize("size", [5, 128, 1000])
+def test_locate_active_finds_entries_by_their_ranks(size):
+    for chance in (0.03, 0.5, 1.0):
+        mask = np.random.default_rng(3).random(size) < chance
+        mask[size // 2] = True
+        true = np.flatnonzero(mask)
+        ranks = np.arange(true.size)[::-1]
+        np.testing.assert_array_equal(locate_active(jnp.asarray(mask), ranks), true[ranks])
 
 
 @pytest.mark.parametrize("lockstep", [False, True])

@@ -45,10 +45,12 @@ class SceneBank:
       segment_kind: `[S, M]` int8 of `LANE`, `LINE`, `EDGE`, `BIKE_LANE`, `CROSSWALK`; -1 for padding.
       segment_lane: `[S, M]` int16 lane of a segment.
       segment_arc: `[S, M]` float32 arc along its lane at which a segment starts.
+      whole: `[S, W, 4]` float32 segments of lanes, lines and edges in the order of the file, not cut.
+      whole_kind: `[S, W]` int8 their kinds; -1 for padding.
       lane_next: `[S, L, Q]` int16 successors.
       lane_first, lane_last: `[S, L]` int16 segments.
       lane_length: `[S, L]` float32; 0 for padding.
-      lane_limit: `[S, L]` float32 speed limit.
+      lane_limit: `[S, L]` float32 speed limit; 0 where it is not known, and for padding.
       near_edges: `[S, Y, X, E]` int16 all road edges within half the longest diagonal of the bank's bodies
         of each square of `CELL`, ascending.
       near_lanes: `[S, Y, X, F]` int16 all lane segments within `LANE_REACH` of each such square, bike lanes
@@ -56,8 +58,10 @@ class SceneBank:
       view_edges: `[S, Y2, X2, 32]` int16 the road edges nearest to the centre of each square of `VIEW_CELL`,
         nearest first, up to `VIEW_REACH`.
       view_lanes: `[S, Y2, X2, 24]` int16 likewise the lane segments, without bike lanes.
-      spiral: `[S, Y, X, 200]` int16 the segments that PufferDrive shows to a body in each square of `CELL`,
-        in its order; None unless asked for.
+      spiral: `[S, Y, X, 200]` int16 the whole segments that PufferDrive shows to a body in each square of
+        `CELL`, in its order; None unless asked for.
+      spiral_row: `[S, W, 6]` float32 x, y, half the length, cos, sin and kind of whole segments; None
+        unless asked for.
       origin: `[S, 2]` float32 corner of cell [0, 0] of both kinds of squares.
       cells: `[S, 2]` int32 columns and rows of squares of `CELL` that the scene has itself; indices are
         clipped to these, those of `VIEW_CELL` to half of them, rounded up. So clipped, look-ups outside the
@@ -91,6 +95,8 @@ class SceneBank:
     segment_kind: jax.Array
     segment_lane: jax.Array
     segment_arc: jax.Array
+    whole: jax.Array
+    whole_kind: jax.Array
     lane_next: jax.Array
     lane_first: jax.Array
     lane_last: jax.Array
@@ -105,6 +111,7 @@ class SceneBank:
     sign: jax.Array
     kind: jax.Array
     spiral: jax.Array | None = None
+    spiral_row: jax.Array | None = None
 
 
 def scene_at(bank: SceneBank, index: jax.Array | int) -> SceneBank:

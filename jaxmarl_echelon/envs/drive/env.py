@@ -74,7 +74,7 @@ class Drive(Environment):
           held_out: first scene of evaluations in the bank, and their number.
           kinds: names of the kinds of scenes.
           change: `(params, settings) -> params`, for curricula.
-          lines: description of the scenes.
+          lines: description of the scenes: what there is, then what was left out or is out of reach.
         """
         self.simulation, self.view, self.reward, self.steps = simulation, view, reward, steps
         self._params, self._held_out, self._change, self._lines = params, held_out, change, lines
@@ -133,8 +133,12 @@ class Drive(Environment):
         return params.replace(first_scene=scene, scenes=jnp.ones_like(scene))
 
     def describe(self) -> tuple[str, ...]:
-        """Returns lines about the scenes."""
-        return self._lines
+        """Returns a line about the scenes."""
+        return self._lines[:1]
+
+    def left_out(self) -> tuple[str, ...]:
+        """Returns lines about files and bodies that were left out, and about goals out of reach."""
+        return self._lines[1:]
 
     def reset(self, key: jax.Array, params: DriveParams) -> tuple[DriveState, TimeStep]:
         """Starts an episode in a drawn scene."""
@@ -247,7 +251,7 @@ class Drive(Environment):
         return {name: jnp.where(state.alive, value, 0.0) for name, value in paid.items()}, memory
 
     def _limit(self, state: DriveState) -> jax.Array:
-        """Speed limits `[A]` of the learners' lanes; 0 without a lane."""
+        """Speed limits `[A]` of the learners' lanes; 0 without a lane, and where none is known."""
         lane = state.condition.lane
         number = self.bank.segment_lane[state.scene, lane.index].astype(jnp.int32)
         limit = self.bank.lane_limit[state.scene, jnp.maximum(number, 0)]

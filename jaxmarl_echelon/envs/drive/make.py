@@ -11,20 +11,22 @@ import numpy as np
 
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.drive import settings
+from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE
 from jaxmarl_echelon.envs.drive.commands import Actions
 from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.motion import dynamics
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
-from jaxmarl_echelon.envs.drive.observing.spiral import spiral_tables
+from jaxmarl_echelon.envs.drive.observing.spiral import spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.others import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.scenes import library
+from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 from jaxmarl_echelon.envs.drive.settings import DriveSettings, Limits
 from jaxmarl_echelon.envs.drive.signals import ENFORCE
 from jaxmarl_echelon.envs.drive.simulation import Simulation
-from jaxmarl_echelon.envs.drive.types import DriveParams
+from jaxmarl_echelon.envs.drive.types import DT, DriveParams
 from jaxmarl_echelon.envs.rewards import Reward
 
 
@@ -41,7 +43,8 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
     """
     names = {one.name for one in fields(SceneSettings)}
     world = {key: value for key, value in given.items() if key in names}
-    rest = {key: value for key, value in given.items() if key not in names}
+    # How long episodes are concerns the scenes, too: goals of files lie within them.
+    rest = {key: value for key, value in given.items() if key not in names or key == "steps"}
     if isinstance(scenes, Scenes):
         return assemble(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
@@ -80,9 +83,9 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
     )
     bank = scenes.bank
     if observing.layout == PUFFER:
-        tables = bank.segment, bank.segment_kind, bank.origin, bank.cells
-        shape = bank.near_lanes.shape[1:3]
-        bank = bank.replace(spiral=spiral_tables(*map(np.asarray, tables), shape))
+        segment, kind, *grid = map(np.asarray, (bank.whole, bank.whole_kind, bank.origin, bank.cells))
+        tables = spiral_tables(segment, kind, *grid, bank.near_lanes.shape[1:3])
+        bank = bank.replace(spiral=tables, spiral_row=spiral_rows(segment, kind))
     bank = jax.tree.map(jnp.asarray, bank)
     moves = dynamics(driving.dynamics)
     simulation = Simulation(
@@ -106,5 +109,24 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         held_out=scenes.held_out,
         kinds=scenes.kinds,
         change=partial(settings.change, limits=limits, reward=reward),
-        lines=scenes.lines,
+        lines=(*scenes.lines, *out_of_reach(scenes.bank, world.init_step, driving.steps)),
+    )
+
+
+def out_of_reach(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:
+    """A line about learners that cannot be at their goals in time; nothing if all can.
+
+    A goal is out of reach if it is farther away than an episode takes a learner at the highest speed of its
+    recording, or at `NO_LIMIT` if that is higher.
+    """
+    recording, learner, goal = (np.asarray(one) for one in (bank.recording, bank.learner, bank.goal))
+    own = recording[:, :, : learner.shape[1]]
+    away = np.hypot(*np.moveaxis(goal[:, : learner.shape[1]] - own[:, start, :, :2], -1, 0))
+    speed = np.maximum(np.abs(own[:, start:, :, 3]).max(1), NO_LIMIT)
+    far = learner & (away > speed * steps * DT)
+    if not far.any():
+        return ()
+    return (
+        f"scenes: goals of {far.sum()} of {learner.sum()} learners are out of reach in {steps} steps: up to "
+        f"{away[far].max():.0f} m away, {(speed * steps * DT)[far].min():.0f} m can be driven",
     )

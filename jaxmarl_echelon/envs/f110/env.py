@@ -134,13 +134,16 @@ class F110(Environment):
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
 
-        Spawn points in use follow each other, then maps; speeds are spread evenly from the
+        Spawn points in use follow each other, and so do maps, so that a short evaluation leaves out
+        neither; every pair comes once before any comes again. Speeds are spread evenly from the
         lowest, at the first spawn point, to the highest, at the last. Each episode starts a little
         apart from those, by `params.evaluation_jitter`, so that no two are the same; the jitter of
         training plays no part.
         """
-        spawns = jnp.sum(params.spawn_weights > 0)
-        place, turn = index % spawns, index // spawns
+        spawns, maps = (jnp.sum(weights > 0) for weights in (params.spawn_weights, params.map_weights))
+        # Where their numbers share a factor, the same pairs would come again after the least common multiple.
+        shift = jnp.where(jnp.gcd(spawns, maps) > 1, index // jnp.lcm(spawns, maps), 0)
+        place = (index + shift) % spawns
         share = place / jnp.maximum(spawns - 1, 1)
         low, high = params.speed_range[0], params.speed_range[1]
         speed = low + (high - low) * share
@@ -148,7 +151,7 @@ class F110(Environment):
         speeds = speed * jnp.stack([1.0 - faster, 1.0 + faster])
         return params.replace(
             spawn_weights=nth_positive(params.spawn_weights, place),
-            map_weights=nth_positive(params.map_weights, turn % jnp.sum(params.map_weights > 0)),
+            map_weights=nth_positive(params.map_weights, index % maps),
             speed_range=jnp.clip(speeds, params.car.v_min, params.car.v_max),
             spawn_jitter=jnp.zeros_like(params.spawn_jitter),
             pose_jitter=jnp.stack([position, position, heading]),

@@ -94,6 +94,8 @@ class TextGame(Environment):
             turns=rules.seats,
             hidden=rules.hidden,
             stakes=rules.stakes,
+            # Points are by rank, or what one wins the others lose.
+            constant_sum=True,
         )
         self.viewer = GameViewer(rules)
 

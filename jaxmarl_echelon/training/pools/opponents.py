@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from algos import axis
 from algos.types import Agent
+from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Finished, Flow
 from jaxmarl_echelon.selfplay import pool as pool_lib
@@ -293,6 +294,32 @@ def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
 
 
+def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+    """The episodes as those of the learner: of a turn game against an opponent only its own seat is reported.
+
+    Where it plays all seats, all of them are its own, and the tag of its seat is -1.
+    """
+    if not spec.turns:
+        return finished
+    against = finished.tags[TAG] > 0
+    place = jnp.where(against, finished.tags[SEAT], results_lib.NONE)
+    own = ~against[..., None] | (place[..., None] == jnp.arange(spec.turns))
+    return finished.replace(
+        present={role: there & own for role, there in finished.present.items()},
+        tags=finished.tags | {SEAT: place},
+    )
+
+
+def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+    """The episodes that tell how good the learner is: those of turn games against opponents, if it has any.
+
+    Whoever plays all seats of a game wins and loses it.
+    """
+    if not spec.turns or not seat.pool.rivals:
+        return finished
+    return finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
+
+
 def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
     """`RANKED` games of an update, of all shards, by the ranks of all seats; None for two seats.
 
@@ -302,15 +329,13 @@ def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Gam
     if spec.turns <= 2:
         return None
     met = draw_some(key, finished.mask & (finished.tags[TAG] > 0), RANKED)
-    ended = statistics.ended(finished.replace(mask=met), RANKED, newest=False)
-    index = jnp.nonzero(ended.finished.mask, size=min(RANKED, ended.place.size))[0]
-    games = jax.tree.map(lambda x: x[index], ended.finished)
+    games = statistics.ended(finished.replace(mask=met), RANKED, newest=False).finished
     scores = spec.scores(games.results, seat.role)
     own = games.tags[SEAT][:, None] == jnp.arange(spec.turns)
     return Games(
         entries=jnp.where(own, 0, games.tags[TAG][:, None]),
         ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
-        mask=jnp.arange(index.size) < ended.number,
+        mask=games.mask,
     )
 
 
@@ -331,8 +356,11 @@ def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     Games that mirror are not counted.
     """
     outcome = results(spec, seat, finished)
-    cell = jnp.where(finished.mask & (finished.tags[TAG] > 0), finished.tags[TAG] * 3 + outcome, -1).ravel()
-    cells = jnp.sum(cell[:, None] == jnp.arange(3 * seat.pool.settings.entries), axis=0, dtype=jnp.int32)
+    number = 3 * seat.pool.settings.entries
+    rated = finished.mask & (finished.tags[TAG] > 0)
+    cell = jnp.where(rated, finished.tags[TAG] * 3 + outcome, number).ravel()
+    # Whole numbers add up to the same in any order.
+    cells = jnp.zeros(number, jnp.int32).at[cell].add(1, mode="drop")
     return axis.sum(cells).reshape(-1, 3)
 
 

@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Pairs, RatingSystem
 from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import evaluation
+from jaxmarl_echelon.training.agents import role_of_seat
 from jaxmarl_echelon.training.controllers import Controller
 from jaxmarl_echelon.training.pools.opponents import Opponents, in_groups, lead
 from jaxmarl_echelon.training.pools.turn_games import put, take
@@ -63,9 +64,10 @@ def play_all(
     env = program.env if world is None else program.env.with_world(world.env)
     number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
     first, second = (x.ravel() for x in np.indices((number, number)))
+    roles = {one.name: role_of_seat(env, one) for one in env.spec.roles}
     players = [
         seated(
-            banked(sides.agent, env.spec.role(role), take(policies, who[who < number - len(scripts)])),
+            banked(sides.agent, roles[role], take(policies, who[who < number - len(scripts)])),
             [
                 controllers_lib.script(controllers_lib.find_script(env, role, name, "--scripts"))
                 for name in scripts
@@ -133,9 +135,9 @@ def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarra
 
     def act(key, state, memories, view, reset):
         environments, action, remembered = reset.shape[0], None, []
+        keys = jax.random.split(key, len(players))
         for number, (one, memory) in enumerate(zip(players, memories, strict=True)):
-            mine = rows(number, environments)
-            own_key = jax.random.fold_in(key, number) if number else key
+            mine, own_key = rows(number, environments), keys[number]
             kept, reply, _ = one.act(own_key, state, take(memory, mine), take(view, mine), reset[mine])
             if action is None:
                 action = jnp.zeros((environments, *reply.shape[1:]), reply.dtype)

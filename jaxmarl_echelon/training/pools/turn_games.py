@@ -2,8 +2,8 @@
 
 The rows of each group are cut into N classes. In class c the learner is phase agent c, and the group's
 opponent plays all others; so in every ply the learner decides in the rows of one class and opponents in those
-of the others, and seats mix evenly. Where a shard mirrors the learner plays all phase agents.
-Source: spec/selfplay.md 1.2.
+of the others. Games begin so that the learner has every seat equally often (`rounds`). Where a shard mirrors
+the learner plays all phase agents, and games begin at once.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,10 @@ from jaxmarl_echelon.training import controllers as controllers_lib
 from jaxmarl_echelon.training import turns
 from jaxmarl_echelon.training.collector import Collector
 from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.pools import opponents
+from jaxmarl_echelon.training.play import Due, repeat_for_seats
+from jaxmarl_echelon.training.pools import opponents, rounds
 from jaxmarl_echelon.training.pools.opponents import Seat, Seated
-from jaxmarl_echelon.training.turns import Due, Table
+from jaxmarl_echelon.training.turns import Table
 from jaxmarl_echelon.training.types import RunState, View
 
 PyTree = Any
@@ -64,7 +65,7 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
 
     def init(num_envs):
         def begin(one):
-            return _of_phases(one.init(num_envs), phases)
+            return repeat_for_seats(one.init(num_envs), phases)
 
         return Seated(own.init(num_envs), (), opponents.memories_of(fixed, seat, begin))
 
@@ -99,11 +100,6 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
         mine = slots == seat.pool.settings.first_fixed + number
         memory = take(_slice_own(memories[number], phase), theirs)
         kept, reply, _ = one.act(keys[number], state.fixed[number], memory, view, reset)
-        # Scripts decide for all seats.
-        if reply.shape[1] > 1:
-            reply = jnp.take_along_axis(
-                reply, due.seat[theirs].reshape((-1,) + (1,) * (reply.ndim - 1)), axis=1
-            )
         before = action[theirs]
         chosen = jnp.where(
             mine.reshape(mine.shape + (1,) * (reply.ndim - 1)), reply.astype(before.dtype), before
@@ -125,6 +121,8 @@ def table(collector: Collector, run: RunState) -> Table:
     agent, controller = collector.agents[role.name], collector.controllers[role.name]
     phases = collector.env.spec.turns
     rows = seat_rows(seat, number, phases)
+    classes, changes = jnp.asarray(rows.classes), seat.changes(run.pool, number)
+    plies = collector.horizon * phases
     met = opponents.opponents(seat, agent, run.pool, run.policies)
     entries = seat.entries(run.pool, number)
 
@@ -145,11 +143,21 @@ def table(collector: Collector, run: RunState) -> Table:
         return jax.tree.map(columns, memories[role.name].mirror)
 
     def tagged(flow, phase, length):
-        # The learner's seat in the game that may end with this ply.
-        place = (jnp.asarray(rows.classes) - phase + length) % phases
+        place = rounds.seat_of(classes, phase, length, phases)
         return opponents.tagged(flow, {opponents.TAG: entries, opponents.SEAT: place})
 
-    return Table(act, pick, carry, seat.changes(run.pool, number), tagged)
+    def waits(run, phase):
+        length = run.episodes.running.tree.sums.length
+        place = rounds.seat_of(classes, phase, length, phases)
+        return (classes >= 0) & (length == 0) & rounds.had_already(run.had, place)
+
+    def after(run, flow, phase, length):
+        place = rounds.seat_of(classes, phase, length, phases)
+        # What a change of opponents cuts is played again from that seat, unless it does not fit a rollout.
+        over = flow.finished.mask | (flow.over & (length + 1 >= plies))
+        return run.replace(had=rounds.counted(run.had, place, over))
+
+    return Table(act, pick, carry, changes, tagged, waits, after)
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw):
@@ -182,11 +190,6 @@ def _slice(tree: PyTree, phase: jax.Array) -> PyTree:
 
 def _write(tree: PyTree, part: PyTree, phase: jax.Array) -> PyTree:
     return jax.tree.map(lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), tree, part)
-
-
-def _of_phases(memory: PyTree, phases: int) -> PyTree:
-    """Memories `[E, N, ...]` of an opponent, one for each phase agent."""
-    return jax.tree.map(lambda x: jnp.repeat(x[:, None], phases, axis=1), memory)
 
 
 def _slice_own(tree: PyTree, phase: jax.Array) -> PyTree:

@@ -102,7 +102,6 @@ def test_a_limit_above_the_minibatch_changes_nothing():
             {"horizon": 8, "minibatch_size": 48, "max_minibatch_size": 32},
             "max_minibatch_size=32: must divide minibatch_size=48; nearest: 24, 48",
         ),
-        ({"horizon": 8, "environments": 5}, "environments=5: must divide agents=6; nearest: 3, 6"),
         ({"horizon": 0}, "horizon=0: must be a whole number of at least 1"),
         ({"batch_size": "all"}, "batch_size=all: must be a whole number of at least 1"),
         ({"horizon": 8, "epochs": 0}, "epochs=0: must be a whole number of at least 1"),

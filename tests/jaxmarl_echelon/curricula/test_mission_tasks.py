@@ -109,6 +109,10 @@ def phase(index, **changes):
         (phase(1, criteria={}), "curriculum.phases.1 (two): criteria: must name a result"),
         (phase(1, criteria={"efficiency": 0.9}), "efficiency=0.9: with advance_margin=0.1 must be below 1"),
         (phase(2, exams=0.0), "curriculum.phases.2 (three): criteria.win: counts at full fire only"),
+        (
+            phase(2, criteria={"win": 0.5, "variance": 0.25}),
+            "curriculum.phases.2.criteria.variance=0.25: means in [0, 1] vary by 0.25 at most",
+        ),
         (phase(3, criteria={"win": 0.5}), "curriculum.phases.3 (four): criteria: the last phase has none"),
     ],
 )  # fmt: skip

@@ -51,6 +51,16 @@ def test_episodes_count_from_the_end_of_the_warm_up():
     assert curriculum.metrics(state)["curriculum/progress"] == pytest.approx(0.5)
 
 
+def test_a_longer_ramp_goes_on_from_all_that_the_run_has_counted():
+    short = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
+    state, update = short.init(), runs.updater(short)
+    for _ in range(6):
+        state = update(state, NOTHING)
+    longer = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=8)
+    now = longer.retasked(state, longer.init())
+    assert longer.metrics(now)["curriculum/progress"] == pytest.approx(0.75)
+
+
 def test_the_run_is_scored_by_its_own_task():
     curriculum = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2, evaluation={"level": 7.0})
     assert curriculum.evaluation(curriculum.init())["level"] == 7.0

@@ -418,6 +418,21 @@ def test_evaluation_goes_round_the_spawn_points(env):
     np.testing.assert_allclose(chosen.speed_range, np.stack([0.95 * speeds, 1.05 * speeds], -1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("maps", "spawn_points"), [(4, 6), (5, 2), (3, 3), (1, 4)])
+def test_evaluation_plays_every_map_at_every_spawn_point(env, maps, spawn_points):
+    """Once each in as many episodes as there are pairs, and every map in as many as there are maps."""
+    params = env.default_params().replace(
+        spawn_weights=np.float32(np.arange(6) < spawn_points), map_weights=np.float32(np.arange(5) < maps)
+    )
+    number = np.arange(30, dtype=np.int32)
+    chosen = jax.jit(jax.vmap(env.evaluation_params, (None, 0)))(params, number)
+    place, played = (np.asarray(x).argmax(1) for x in (chosen.spawn_weights, chosen.map_weights))
+    assert played[:maps].tolist() == list(range(maps))
+    pairs = set(zip(place.tolist(), played.tolist(), strict=True))
+    first = set(zip(*(x[: maps * spawn_points].tolist() for x in (place, played)), strict=True))
+    assert pairs == first and len(first) == maps * spawn_points
+
+
 @pytest.mark.parametrize("given", [0, [0.0, 0.0, 0.0]])
 def test_evaluation_without_jitter_starts_where_the_original_does(env, given):
     plain, jittered = (env.task_params(change) for change in ({"evaluation_jitter": given}, {}))

@@ -97,7 +97,7 @@ def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
 def test_a_run_learns_from_final_rewards_minus_those_of_its_role(name):
     """Every decision has its story's whole reward minus the average of its seat, told apart by NumPy.
 
-    Games all begin with a rollout here; episodes of teams run on.
+    Games all begin with a rollout here, or a ply later, for the seat that is due; episodes of teams run on.
     """
     config = configured(name, whole_games=name == "turns")
     baseline, running, learnt = np.zeros(2), None, 0
@@ -111,7 +111,7 @@ def test_a_run_learns_from_final_rewards_minus_those_of_its_role(name):
             for t in range(len(given.reward)):
                 at = (t, *column)
                 if given.reset[at]:
-                    running[column] = 0.0
+                    running[column], rows = 0.0, []
                 rows.append(t)
                 running[column] += given.reward[at]
                 if given.discount[at] == 0:

@@ -98,7 +98,7 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     assert found["payoff"] == pytest.approx(4 * found["score"] - 2) and 64 * found["payoff"] % 1 == 0
     assert found["wins"] + found["losses"] == 64
     names = {row["name"] for row in rows(folder / "pool.csv") if float(row["share"]) > 0}
-    assert names == {f"frozen:{(run / 'checkpoints' / 'latest').resolve()}"}
+    assert names == {f"frozen:{checkpoints.find(run, 'latest')}"}
     met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
     assert sum(int(met[key]) for key in ("wins", "draws", "losses")) > 20
     assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}

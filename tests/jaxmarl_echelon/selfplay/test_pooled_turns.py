@@ -3,24 +3,31 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from played_runs import History, played
 
 from algos import axis
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.types import Agent
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import exploitability
+from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
+from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
 from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training import agents as agents_lib
+from jaxmarl_echelon.training import config as config_lib
 from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import opponents, turn_games
+from jaxmarl_echelon.training.pools import opponents, rounds, turn_games
 from jaxmarl_echelon.training.program import make_program
 
 NUM_ENVS = 16
@@ -88,14 +95,66 @@ def games_of(report) -> dict[str, np.ndarray]:
     return {name: np.asarray(column)[:number] for name, column in report.episodes.items() if name != "number"}
 
 
+def test_training_reports_the_learners_own_seat_against_its_own_opponents(run):
+    """In the table of games and in the rolling values; the mean of both seats is a half whoever plays."""
+    points, lengths = [], []
+    for report in run.reports:
+        table = games_of(report)
+        met, seat = table["opponent"] > 0, table["seat"]
+        scores = np.stack([table["score/0"], table["score/1"]], axis=-1)
+        own = np.take_along_axis(scores, np.maximum(seat, 0)[:, None], axis=-1)[:, 0]
+        np.testing.assert_array_equal(table["return/player"], np.where(met, own, 0.0))
+        np.testing.assert_array_equal(table["points"], np.where(met, 0.5 + 0.5 * own, 0.5))
+        np.testing.assert_array_equal(table["win"][met], own[met] > 0)
+        assert (seat[~met] == -1).all() and (seat[met] >= 0).all()
+        points += table["points"][met].tolist()
+        lengths += table["length"][met].tolist()
+        found = report.metrics
+        np.testing.assert_allclose(found["train/points_rate"], np.mean(points), rtol=1e-5)
+        np.testing.assert_allclose(found["train/return"], 2 * np.mean(points) - 1, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found["train/episode_length"], np.mean(lengths), rtol=1e-5)
+        assert int(found["train/window_episodes"]) == len(points) < 256
+    assert abs(np.mean(points) - 0.5) > 0.02
+
+
+def evenly(table, seats: int) -> np.ndarray:
+    """The games `[n]` that count, of a table in order of time: of each entry as many from every seat."""
+    chosen = []
+    for entry in np.unique(table["opponent"][table["opponent"] > 0]):
+        mine = [
+            np.flatnonzero((table["opponent"] == entry) & (table["seat"] == seat)) for seat in range(seats)
+        ]
+        chosen += [game for games in zip(*mine, strict=False) for game in games]
+    return np.isin(np.arange(table["seat"].size), chosen)
+
+
+def test_as_many_games_count_from_every_seat_on_any_number_of_shards():
+    chances = np.random.default_rng(3)
+    tags = {"opponent": chances.integers(0, 4, (40, 12)), "seat": chances.integers(0, 3, (40, 12))}
+    finished = Finished(chances.random((40, 12)) < 0.5, {}, {}, np.zeros((40, 12)), {}, tags)
+    table = {name: tag[finished.mask] for name, tag in tags.items()}
+    wanted = np.zeros((40, 12), bool)
+    wanted[finished.mask] = evenly(table, 3)
+    parts = jax.tree.map(lambda x: np.stack(np.split(x, 2, axis=1)), finished)
+
+    def keep(one):
+        return rounds.balanced(one, 4, 3).mask
+
+    np.testing.assert_array_equal(jax.jit(keep)(finished), wanted)
+    halves = jax.jit(jax.vmap(keep, axis_name=axis.HERE))(parts)
+    np.testing.assert_array_equal(np.concatenate(halves, axis=1), wanted)
+    assert 0 < wanted.sum() < finished.mask.sum() and wanted.sum() % 3 == 0
+
+
 def test_games_are_counted_by_the_learners_seat(run):
+    """As many from every seat, so that scores are means over seats."""
     _, states, reports, _ = run
     total = 0
     for before, after, report in zip(states, states[1:], reports, strict=False):
         table = games_of(report)
         entries = np.concatenate([np.zeros(8, int), np.repeat(np.asarray(before.pool.slots), 4)])
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
-        rated = table["opponent"] > 0
+        rated = evenly(table, 2)
         wins = np.bincount(table["opponent"][rated & (table["outcome"] == table["seat"])], minlength=5)
         kept = np.array(before.pool.iteration == after.pool.iteration)
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
@@ -209,13 +268,36 @@ def test_a_learner_with_three_seats_is_rated():
     games = ratings.Games(
         entries=np.where(np.arange(3) == table["seat"][:, None], 0, table["opponent"][:, None]),
         ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
-        mask=np.arange(number) < 64,
+        mask=evenly(table, 3),
     )
     system, moves = rating_system("trueskill"), before.kind == LEARNER
     expected = np.asarray(jax.jit(system.rank)(before.rating, games, moves))
     old = np.asarray(after.pool.iteration == before.iteration)
-    assert number > 10 and np.abs(expected - before.rating).max() > 1.0
+    assert 10 < games.mask.sum() <= min(number, 64) and np.abs(expected - before.rating).max() > 1.0
     np.testing.assert_allclose(np.asarray(after.pool.rating)[old], expected[old], atol=1e-3)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_frozen_policy_lies_where_it_lay_in_training(own):
+    """Training is tuned for small minibatches, readers of its checkpoints are not."""
+    algo = PPOConfig(horizon=8, widths=(64, 64))
+    config = configured(algo=algo, pool=replace(POOL, fixed=("frozen:RUN",)))
+    theirs = agents_lib.make_learner(
+        config if own else configured(algo=replace(algo, activation="relu")), ROLE
+    )
+    state = jax.eval_shape(lambda key: theirs.policy_state(theirs.init(key)), jax.random.key(0))
+    frozen = {agents_lib.fixed_name(0): agents_lib.FrozenPolicy(theirs, state)}
+    plain, tuned = (agents_lib.make_agents(config, tuned=tuned) for tuned in (False, True))
+    assert tuned[ROLE].compiler_options
+    found = [agents_lib.make_seat(config, agents, frozen) for agents in (plain, tuned)]
+    assert [seat.pool.pinned for seat in found] == [(0,) if own else ()] * 2
+
+
+def test_learners_on_segments_meet_a_pool():
+    """Where a part of the environments mirrors, columns are no multiple of the environments."""
+    algo = PPOConfig(horizon=8, sampling="sequential", core={"kind": "gru", "width": 8})
+    plan = config_lib.plans(configured(algo=algo))[ROLE]
+    assert (plan.environments, plan.agents, plan.minibatch_segments) == (16, 24, 3)
 
 
 def test_wrong_pools_of_turn_games():
@@ -224,3 +306,77 @@ def test_wrong_pools_of_turn_games():
     with pytest.raises(ValueError, match="pool.hold=episode: .* is a game in which seats take turns"):
         configured(pool=replace(POOL, hold="episode", acting="sorted"))
     assert configured(pool=replace(POOL, shares={"pfsp": 1})).columns("player") == NUM_ENVS
+
+
+@struct.dataclass
+class Opening:
+    clock: jax.Array
+    short: jax.Array
+
+
+class Head(Rules):
+    """The first seat wins; the game is over after its first move if that is 1, else after six plies."""
+
+    name = "head"
+    space = Discrete(2)
+    features = 1
+    plies = 6
+
+    def __init__(self, seats):
+        self.seats = seats
+
+    def init(self, key):
+        return Opening(jnp.int32(0), jnp.bool_(False))
+
+    def turn(self, state):
+        return state.clock % self.seats
+
+    def over(self, state):
+        return state.short | (state.clock >= self.plies)
+
+    def scores(self, state):
+        return winner_scores(0, self.seats)
+
+    def legal(self, state):
+        return jnp.ones(2, bool)
+
+    def apply(self, key, state, action):
+        return Opening(state.clock + 1, state.short | ((state.clock == 0) & (action == 1)))
+
+    def observe(self, state, seat):
+        return jnp.zeros(1)
+
+
+def hasty_agent() -> Agent:
+    """Always chooses 1, and learns nothing."""
+    return Agent(
+        init=lambda key: {"none": jnp.zeros(1)},
+        initial_carry=lambda shape: (),
+        act=lambda state, key, obs, carry, reset, mask: (jnp.ones_like(obs[..., :1], int), carry, {}),
+        greedy=None,
+        value=None,
+        update=lambda state, key, rollout: (state, {"alive": rollout.alive, "reward": rollout.reward}),
+    )
+
+
+@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), (2, 1, 2), (3, 2, 4)])
+def test_scores_are_means_over_seats(seats, hold, rows):
+    """Its games as first last one ply, the others one or six; it wins exactly one of N that count."""
+    pool = replace(POOL, shares={"mirror": 0.25, "pfsp": 0.75}, hold=hold, snapshot_every=3)
+    env = TextGame(Head(seats))
+    program = make_program(configured(env=env, num_envs=4 * seats * rows, pool=pool), {ROLE: hasty_agent()})
+
+    @jax.jit
+    def some(key):
+        return jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, 6)
+
+    run, report = jax.device_get(some(jax.random.key(0)))
+    had = np.zeros(seats, int)
+    for update in range(6):
+        table = {name: column[update] for name, column in report.episodes.items()}
+        met = table["opponent"][: table["number"]] > 0
+        had += np.bincount(table["seat"][: table["number"]][met], minlength=seats)
+    assert had.sum() > 12 * seats * rows and np.ptp(had) <= 0.05 * had.sum()
+    won, lost = run.pool.wins[0, 1:], run.pool.wins[1:, 0]
+    assert (won > 0).sum() >= 2 and not run.pool.draws.any()
+    np.testing.assert_array_equal(lost, (seats - 1) * won)

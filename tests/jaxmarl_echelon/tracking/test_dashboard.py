@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import re
 import sys
@@ -69,6 +70,12 @@ def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_rewar
         view.write("eval_agg", step, {"success_rate": success, "avg_reward": reward}, 0.0)
         found.append(view.best)
     assert found == [(0, 0.0), (1, 0.0), (1, 0.0), (3, 0.1), (3, 0.1)]
+
+
+def test_no_evaluation_is_the_best_where_the_score_tells_nothing(tmp_path):
+    view = RunView(dataclasses.replace(run_info(tmp_path), score_tells=False), now=0.0)
+    view.write("eval_agg", 0, {"success_rate": 0.5, "avg_reward": 0.0}, 0.0)
+    assert view.best is None and len(view.evaluations) == 1
 
 
 @pytest.mark.parametrize("curriculum", [False, True])

@@ -128,6 +128,16 @@ def test_variants_are_drawn_with_and_without_their_courses(tmp_path, variants):
     assert both.size[0] > bars.size[0]
 
 
+def test_returns_of_variants_are_not_drawn_as_shares(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, path: drawn.extend(figure.axes))
+    rows = [{"name": "a", "success": 59.25, "low": -166.0, "high": 284.0, "measure": "avg_reward"}]
+    variants_plot(tmp_path / "v.png", rows)
+    (axes,) = drawn
+    assert [text.get_text() for text in axes.texts] == ["59.25"] and axes.get_xlabel() == "return"
+    assert axes.get_xlim()[0] < -166.0 and axes.get_xlim()[1] > 284.0
+
+
 def test_the_mean_course_ignores_gaps(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **style: drawn.append((np.array(y), style)))

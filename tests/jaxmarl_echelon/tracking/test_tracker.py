@@ -89,3 +89,13 @@ def test_unknown_namespaces_name_the_known_ones():
     with pytest.raises(ValueError, match=r"namespace='trian': must be one of train, .*events"):
         Tracker({}).log("trian", 0, {})
     assert {"train", "eval", "eval_agg", "curriculum", "losses", "time", "pool", "events"} <= set(NAMESPACES)
+
+
+def test_warnings_go_to_stderr_where_no_sink_shows_events(tmp_path, capsys):
+    class Shown(Recorder):
+        shows_events = True
+
+    for sink, said in ((Recorder(), "left out: a\n"), (Shown(), "")):
+        with Tracker({"one": sink}).open(run_info(tmp_path)) as tracker:
+            tracker.warn(0, "left out: a")
+        assert capsys.readouterr().err == said and ("event", 0, "left out: a") in sink.calls

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes, results
@@ -19,15 +21,16 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete
+from jaxmarl_echelon.tracking import statistics as intervals
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.tracking.statistics import wilson
+from jaxmarl_echelon.tracking.statistics import student, wilson
 from jaxmarl_echelon.training import evaluation, group, loop, memory, statistics
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.program import Assessment, make_program
 from jaxmarl_echelon.training.record import Progress, Record, evaluation_values
 
 ROLE = probes.ROLE
@@ -155,7 +158,7 @@ def test_a_run_without_a_sound_episode_goes_on_and_says_so(tmp_path, capsys):
     tracker = Tracker({"csv": CsvSink(), "console": ConsoleSink(every_seconds=0.0)})
     summary = loop.train(config, make_program(config), {"seed": 0}, tmp_path, tracker)
     assert summary["status"] == "finished" and "best_eval" not in summary["best"]
-    assert (tmp_path / "checkpoints" / "latest").is_symlink()
+    assert checkpoints.exists(tmp_path, "latest")
     assert not (tmp_path / "checkpoints" / "best_eval").exists()
     (line, *_) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("eval ")]
     assert "success -" in line and "return -" in line and "quarantined 8" in line
@@ -189,7 +192,9 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
     def record(rate, number):
         scores = {"eval_agg/success_rate": rate, "eval_agg/num_episodes": number}
         best = {"best_eval": [rate]} if number else {}
-        return SimpleNamespace(progress=Progress(last_eval=scores, best=best))
+        grades = np.arange(number) % 2
+        sums = {"success_rate": list(intervals.sum_scores(grades, np.ones(number)))}
+        return SimpleNamespace(progress=Progress(last_eval=scores, best=best, last_sums=sums))
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
@@ -199,6 +204,49 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
     assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
     assert all(math.isnan(none[key]) for key in ("success", "low", "high", "best"))
     assert tables.interval(none["success"], none["low"], none["high"]) == "-"
+
+
+GRADES = np.float32([0.5, 0.25, 0.0, 1.0, 0.5, 0.1, 0.0, 0.0])
+
+
+def test_a_grade_is_neither_cut_nor_counted_as_a_success():
+    """In the score, in its interval, in the best checkpoint's rank, and over the seeds of a group."""
+    box = Box((1,), -1.0, 1.0)
+    spec = EnvSpec("graded", 1, (Role(ROLE, 1, box, box),), 0.0, 9, (Result("grade", kind="rate"),), "grade")
+    there, returns = {ROLE: jnp.ones((8, 1), bool)}, {ROLE: jnp.zeros((8, 1))}
+
+    def evaluated(grades):
+        length = jnp.ones(8, jnp.int32)
+        result = evaluation.Evaluation(
+            np.zeros(8, bool), there, returns, length, {"grade": jnp.asarray(grades)}, None
+        )
+        return evaluation.summary(result, spec, ROLE), result
+
+    values = evaluation_values(*evaluated(GRADES), spec)
+    found = [values[f"eval_agg/{name}"] for name in ("grade_rate", "grade_low", "grade_high")]
+    np.testing.assert_allclose(
+        found, [GRADES.mean(), *np.clip(student(GRADES.tolist()), 0.0, 1.0)], rtol=1e-6
+    )
+    values = evaluation_values(*evaluated(np.round(GRADES)), spec)
+    assert (values["eval_agg/grade_low"], values["eval_agg/grade_high"]) == wilson(1, 8)
+
+    def member(grades):
+        env = SimpleNamespace(spec=spec, default_params=dict)
+        parts = {"env": env, "agents": {ROLE: None}, "role": ROLE, "curriculum": fixed(env)}
+        program = SimpleNamespace(**parts, steps_per_update=1)
+        record = Record(SimpleNamespace(num_envs=8), program, {}, Path(), Tracker({}), Progress())
+        names = record.assessment(Assessment(*evaluated(grades), jnp.int32(0)), 1.0)
+        assert names == ["best_eval"] and record.progress.best["best_eval"][0] == pytest.approx(grades.mean())
+        return record
+
+    records = [member(GRADES), member(GRADES[::-1] / 2)]
+    (row,) = group.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
+    every = np.concatenate([GRADES, GRADES / 2])
+    assert row["success"] == pytest.approx(every.mean())
+    over_all = group.pooled_sums(records, "grade_rate")
+    ends = np.clip(student(every.tolist()), 0.0, 1.0)
+    np.testing.assert_allclose(intervals.score_interval(over_all), ends, rtol=1e-6)
+    assert row["low"] <= ends[0] and row["high"] >= ends[1]
 
 
 def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():

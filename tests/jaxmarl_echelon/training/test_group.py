@@ -12,7 +12,7 @@ from compiled_once import Once
 from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints, command_line
+from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
@@ -157,6 +157,22 @@ def test_the_summary_has_a_row_per_variant(trained):
     assert baseline["low"] <= baseline["success"] <= baseline["high"]
 
 
+def test_means_over_members_are_of_all_that_any_of_them_reports():
+    members = [{"a": 1.0, "only_first": 2.0}, {}, {"a": 3.0, "only_last": 4.0, "unknown": np.nan}]
+    assert group.mean_values(members) == {"a": 2.0, "only_first": 2.0, "only_last": 4.0}
+
+
+def test_checkpoints_of_a_variant_name_the_one_on_whose_task_it_was_scored(trained):
+    folder, _ = trained
+    facts = {
+        member.variant: checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))
+        for member in MEMBERS
+    }
+    assert facts["baseline"]["scored_on"] is None and facts["unpaid"]["scored_on"] == "baseline"
+    said = {name: evaluate.comparison(one, one["scores"]) for name, one in facts.items()}
+    assert said["baseline"].endswith("reproduced exactly") and said["unpaid"].endswith("task of baseline")
+
+
 def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
     whole, _ = trained
     halved = tmp_path / "halved"
@@ -223,3 +239,9 @@ def test_what_does_not_fit_is_named_in_one_line(override, message):
     with pytest.raises(ValueError) as caught:
         variants.members(config, choices)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_means_are_of_whatever_any_member_reports():
+    """An evaluation's groups that did not occur in the first member occurred in another."""
+    results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": float("nan")}]
+    assert group.mean_values(results) == {"score": 0.75, "task/hill": 0.25}

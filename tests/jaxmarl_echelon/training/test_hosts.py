@@ -16,7 +16,7 @@ import pytest
 import sharded_runs
 from sharded_runs import LENGTH_TYPED, TINY, compiler_flags, write_environment
 
-from jaxmarl_echelon import checkpoints, processes, train
+from jaxmarl_echelon import checkpoints, processes, run_folders, train
 
 HEARTBEAT = 10
 
@@ -242,8 +242,9 @@ def test_a_process_that_is_lost_during_a_save_is_not_taken_for_a_full_disk(
 
     for name, value in {"several": lambda: True, "is_first": lambda: False, "end": end}.items():
         monkeypatch.setattr(processes, name, value)
-    for module, name in ((processes, "meet"), (processes, "on_abort"), (train, "require_shared")):
+    for module, name in ((processes, "meet"), (processes, "on_abort"), (run_folders, "require_shared")):
         monkeypatch.setattr(module, name, lambda *_: None)
-    job = train.Job({}, saved, None, 0, False, None, (), None)
+    monkeypatch.setattr(processes, "first_says", lambda text: text)
+    job = train.Job({}, saved, None, 0, (), None, (), None)
     with pytest.raises(SystemExit, match=words):
-        train.execute(job, tmp_path, None, None)
+        train.execute(job, tmp_path, None)

@@ -1,9 +1,17 @@
 """The random streams of a run never meet: what chooses a policy is not what scores it."""
 
-import jax
-import numpy as np
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
-from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon import exploit
+from jaxmarl_echelon.training import program
+from jaxmarl_echelon.training.keys import Stream, run_key, split_initial, split_update, stream_key
 
 SEEDS = 64
 
@@ -35,3 +43,95 @@ def test_no_episode_of_a_stream_has_the_key_of_one_of_another():
     many = bits(jax.random.split(starts[Stream.FINAL], 256))
     found = np.concatenate([few, many])
     assert len(np.unique(found, axis=0)) == len(found)
+
+
+def require_apart(*keys):
+    """No two of these keys are equal, nor any two of those that each of them may be split into."""
+    found = jnp.stack(keys)
+    every = np.concatenate([bits(found), bits(jax.vmap(lambda key: jax.random.split(key, 64))(found))])
+    assert len(np.unique(every, axis=0)) == len(every) == 65 * len(keys)
+
+
+def test_keys_of_different_uses_are_all_different_over_the_first_updates():
+    first = split_initial(run_key(0))
+    uses, now = [*first[1:], *(stream_key(0, stream) for stream in Stream)], first.run
+    for _ in range(6):
+        following, *others = split_update(now)
+        uses, now = [*uses, *others], following
+    require_apart(*uses)
+
+
+class Reached(Exception):
+    """The last key was handed out."""
+
+
+def reach(*_):
+    raise Reached
+
+
+def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monkeypatch):
+    """In the first updates of a run, and as it begins."""
+    drawn, role = [], "player"
+
+    def note(key):
+        drawn.append(key)
+        return SimpleNamespace(hyper={})
+
+    agent = SimpleNamespace(
+        init=note,
+        update=lambda state, key, _: (note(key), {}),
+        policy_state=lambda state: state,
+        hyper=None,
+        learns="rollout",
+    )
+    seat = SimpleNamespace(owner=role, pool=SimpleNamespace(pinned=()))
+    env = SimpleNamespace(spec=SimpleNamespace(turns=0))
+    collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, learning=lambda when: {})
+    collected = SimpleNamespace(metrics={}, flow=SimpleNamespace(finished=None))
+    monkeypatch.setattr(program.rollout, "collect", lambda _, run, key, draw: (run, note(key) and collected))
+    monkeypatch.setattr(program, "credited", lambda *_: (None, {role: None}))
+    monkeypatch.setattr(program.opponents, "count", lambda *_: None)
+    monkeypatch.setattr(program.opponents, "ranked", lambda *_: None)
+    monkeypatch.setattr(program.pool_lib, "after_update", lambda pool, state, key, *_: note(key) and reach())
+    monkeypatch.setattr(program.pool_lib, "init", lambda pool, key, *_: note(key) and reach())
+    world = program.World((), {}, {})
+    with pytest.raises(Reached):
+        program.initial_state(None, collector, None, world, run_key(0), None)
+    for number in range(4):
+        state = {"policies": {role: None}, "plays": None, "pool": SimpleNamespace(league=None)}
+        run = SimpleNamespace(key=run_key(1 + number), updates=jnp.int32(number), **state)
+        with pytest.raises(Reached):
+            program.update_once(None, collector, None, run)
+    assert len(drawn) == 2 + 4 * 3
+    require_apart(*drawn)
+
+
+class Acting(NamedTuple):
+    """What is left of a run that only acts."""
+
+    policies: dict
+
+
+def test_games_of_finished_policies_have_a_stream_of_their_own(monkeypatch):
+    """Those that score an exploiter: of teams that act at once, and of seats that take turns."""
+
+    def played(seats, policies, state, key, **_):
+        return SimpleNamespace(finished=jax.random.key_data(key))
+
+    stub = SimpleNamespace(evaluate_as=played, world=(), env=SimpleNamespace(spec=None), controllers=dict)
+    loaded = (None, None, None, stub, Acting({}))
+    monkeypatch.setattr(exploit.evaluate, "load", lambda *_: loaded)
+    monkeypatch.setattr(exploit, "tally", lambda spec, chosen, finished: finished)
+    entrants = {"a policy": jnp.zeros(1)}, stub, None
+    monkeypatch.setattr(exploit.tournament, "entrants", lambda *_: entrants)
+    monkeypatch.setattr(
+        exploit, "counts", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
+    )
+    expected = key_words(stream_key(3, Stream.MATCHES))
+    for chosen in (exploit.Seats("red", "blue"), exploit.Seats("player", "player")):
+        found = exploit.results(chosen, "", Path(), 4, 3)
+        np.testing.assert_array_equal(found, expected)
+
+
+def key_words(key):
+    return jax.random.key_data(key)

@@ -6,15 +6,17 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
 from compiled_once import Once
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
@@ -30,6 +32,13 @@ class Cued(probes.ObservationActionReward):
 
     horizon = 5
     scripts = {"lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(1, np.int32)))}
+
+    def __init__(self):
+        """Parameters are arrays that the environment keeps, as with tracks: no run may consume them."""
+        self.kept = jax.tree.map(jnp.asarray, super().default_params())
+
+    def default_params(self):
+        return self.kept
 
 
 @functools.cache
@@ -103,6 +112,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, tmp_path):
     assert (finished["status"], again["status"]) == ("finished", "finished")
     assert saved_bits(halved, config) == saved_bits(folder, config)
     assert again["best"] == finished["best"] and again["episodes"] == finished["episodes"]
+    assert jax.device_get(config.env.kept) == {"gain": 1.0, "task": 0}, "the run has consumed them"
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
         assert table(halved, name) == table(folder, name), name
 
@@ -135,7 +145,9 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
     summary = run(tmp_path / "run", config, sinks={"raiser": Raiser(3 * 64, number)})
     assert signal.getsignal(number) is before
     assert summary["status"] == "stopped" and summary["env_steps"] == 3 * 64
-    assert checkpoints.metadata(checkpoints.find(tmp_path / "run", "latest"))["step"] == 3 * 64
+    facts = checkpoints.metadata(checkpoints.find(tmp_path / "run", "latest"))
+    assert facts["step"] == 3 * 64 and facts["scored_at"] == summary["last_eval_step"] == 2 * 64
+    assert evaluate.comparison(facts, facts["scores"]).endswith("but the one of 128 steps")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
@@ -151,7 +163,9 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path,
     state = checkpoints.restore(folder, like)
     _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
-    assert values == checkpoints.metadata(folder)["scores"]
+    facts = checkpoints.metadata(folder)
+    assert values == facts["scores"] and evaluate.comparison(facts, values).endswith("is reproduced exactly")
+    assert evaluate.comparison(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
     latest = checkpoints.find(run_folder, "latest")
     state = checkpoints.restore(latest, jax.eval_shape(program.init, jax.random.key(0)))
@@ -180,6 +194,37 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
         run(tmp_path / "run", configure())
     found = checkpoints.metadata(checkpoints.find(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
+
+
+@pytest.mark.parametrize("ended,stops", [(0, True), (1, False)])
+def test_a_run_whose_environments_are_all_quarantined_stops(tmp_path, monkeypatch, ended, stops):
+    """Again and again, without an episode that ends; the message names what checkpoint there is."""
+
+    def quarantined(*given):
+        compiled = ONCE.compile(*given)
+
+        def chunk(state):
+            state, reports = compiled.chunk(state)
+            every = {"train/quarantined_environments": np.array([configure().num_envs])}
+            number = {"number": np.array([ended])}
+            changed = {"metrics": reports.metrics | every, "episodes": reports.episodes | number}
+            return state, reports._replace(**changed)
+
+        return compiled._replace(chunk=chunk)
+
+    monkeypatch.setattr(loop, "compile_program", quarantined)
+    monkeypatch.setattr(record, "SICK_DECISIONS", 3 * configure().horizon, raising=False)
+    if not stops:
+        assert run(tmp_path / "run", configure())["status"] == "finished"
+        return
+    with pytest.raises(loop.DivergedError) as stopped:
+        run(tmp_path / "run", configure())
+    text, steps = str(stopped.value), 3 * configure().steps_per_update
+    assert text.startswith(
+        f"all 8 environments are quarantined after {steps} steps: in each of the last 3 upd"
+    )
+    assert f"last good checkpoint: {tmp_path / 'run' / 'checkpoints'}" in text
+    assert checkpoints.metadata(Path(text.rpartition(": ")[2]))["step"] < steps
 
 
 class Told(Cued):
@@ -228,11 +273,25 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 
     def score(stage, success):
         kept.progress.stage = stage
-        return kept.training_score({"train/episodes": 1000.0, "train/success_rate": success})
+        return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
 
     assert score(0, 1.0) == ["best_training"]
     assert score(1, 0.25) == ["best_training"]
     assert score(1, 0.2) == score(0, 1.0) == []
+
+
+def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later_one(tmp_path):
+    config, program = configure(), make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = record.Record(config, staged, {}, tmp_path, Tracker({}), record.Progress(episodes=100))
+    kept._stage({"curriculum/current_stage": 1})
+
+    def score(ended, success):
+        return kept.training_score({"train/episodes": 100.0 + ended, "train/success_rate": success})
+
+    assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
+    assert score(config.window + config.num_envs, 0.25) == ["best_training"]
+    assert kept.progress.best["best_training"] == [1.0, 0.25]
 
 
 def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_path):

@@ -259,6 +259,7 @@ def test_poisoned_environment_is_counted_and_does_not_reach_the_learner(pushed):
     """Every episode becomes not-a-number in its third step."""
     run, metrics = pushed(3, False)
     assert float(metrics["train/quarantined"].sum()) > 0
+    assert (metrics["train/quarantined_environments"] == configure(PaidPush("obs")).num_envs).all()
     chex.assert_tree_all_finite(run.policies[ROLE].params)
 
 
@@ -267,6 +268,10 @@ def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_a
     _, metrics = pushed(-1, True)
     assert metrics["train/quarantined"][0] > 0 and metrics["losses/policy_loss"][0] == 0
     assert not np.isfinite(metrics["losses/parameter_norm"][0])
+
+
+def test_sound_environments_are_not_counted_as_quarantined(pushed):
+    assert not pushed(-1, False)[1]["train/quarantined_environments"].any()
 
 
 def test_episodes_that_may_be_broken_off_count_nowhere():

@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import shutil
 import sys
 
 import jax
@@ -19,9 +20,10 @@ from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import group, resuming
+from jaxmarl_echelon.training import group, program, resuming
 from jaxmarl_echelon.training.config import RunConfig
 from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.types import RunState
 
 SIZES = [
     "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2", "env.lidar_beams=12", "run_name=tiny",
@@ -260,6 +262,41 @@ def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
     assert state.episodes.params["gain"].tolist() == [1.0, 1.0]
 
 
+WORLDS = [
+    ("env=f110",),
+    ("env=f110", "env.map=track:7"),
+    ("env=f110", "env.map=[line2,track:7]", "curriculum=phased13"),
+    ("env=f110", "curriculum=spawn"),
+    ("env=f110_race", "env.map=track:7"),
+    ("env=drive", "env.maps=2", "env.eval_maps=2", "env.kinds={straight: 1}"),
+    ("env=echelon", "env.maps=2", "curriculum=echelon_ramp"),
+    ("env=echelon_missions_small", "env.maps=2", "curriculum=missions4"),
+    ("env=textgames/kuhn",),
+    pytest.param(("env=gymnax/CartPole-v1",), marks=pytest.mark.needs("gymnax")),
+]
+
+
+def memory_of(tree):
+    """Addresses of the arrays in a tree of which any device holds a number."""
+    held = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and leaf.size)
+    return {
+        leaf.unsafe_buffer_pointer() for leaf in held if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    }
+
+
+@pytest.mark.parametrize("arguments", WORLDS, ids=lambda arguments: " ".join(arguments))
+def test_what_a_resumed_run_begins_with_is_its_own(arguments):
+    """Its state is donated: memory of the environment, its world or the curriculum would be gone with it."""
+    config = config_lib.read(command_line.compose_config(command_line.plain(arguments))[0])
+    course = config.curriculum(config.env)
+    first, later = course.init(), course.init()
+    state = RunState(**dict.fromkeys(RunState.__dataclass_fields__)).replace(policies={}, curriculum=first)
+    others = memory_of(jax.live_arrays()) - memory_of(first)
+    kept = memory_of((config.env.default_params(), config.env.world, later)) | others
+    renewed = program.renewed({}, course, state, None).curriculum
+    assert jax.tree.structure(renewed) == jax.tree.structure(later) and not memory_of(renewed) & kept
+
+
 def test_members_of_a_group_get_their_own_numbers(tmp_path):
     def members(gain):
         runs = [configure(gain=gain * weight) for weight in (1.0, 0.5)]
@@ -310,13 +347,39 @@ def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
     run(*command)
     assert len(column(folder, "losses/learning_rate")) == 1
+    alone = tmp_path / "alone"
+    shutil.copytree(checkpoints.find(folder, "latest"), alone)
     run(*command, "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
     rates = column(folder, "losses/learning_rate")
     assert len(rates) == 3 and all(rate > 0 for rate in rates[1:])
     assert "gamma: 0.5" in (folder / "config.yaml").read_text()
+    older = folder / "checkpoints" / "step_000000000032"
+    shutil.copytree(alone, older, dirs_exist_ok=True)
     capsys.readouterr()
 
     before = files(folder)
+    for path, reason in ((alone, "without its run"), (older, "has gone on to step 96")):
+        with pytest.raises(SystemExit) as caught:
+            run(f"resume={path}", "total_env_steps=128")
+        message = capsys.readouterr().err
+        assert caught.value.code == 2 and reason in message and message.count("\n") == 1
+        assert f"resume={path} as=NEW_NAME" in message and files(folder) == before
+    for path, name in ((alone, "pole"), (older, "../pole")):
+        with pytest.raises(SystemExit):
+            run(f"resume={path}", f"as={name}")
+        assert f"run_name={name}" in capsys.readouterr().err
+    # It takes the same way in a folder of its own.
+    run(f"resume={older}", "as=again", "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
+    assert files(folder) == before
+    again = folder.with_name("again")
+    assert column(again, "losses/learning_rate") == column(folder, "losses/learning_rate")
+    facts = [
+        json.loads((checkpoints.find(place, "latest") / "metadata.json").read_text())
+        for place in (again, folder)
+    ]
+    assert facts[0]["scores"] == facts[1]["scores"] and facts[0]["config"]["run_name"] == "again"
+    capsys.readouterr()
+
     damaged = checkpoints.find(folder, "latest") / checkpoints.METADATA
     for refused in ("algo.widths=[16]", "num_envs=8", "tracking=loud", "env.params.gravity=nan"):
         with pytest.raises(SystemExit) as caught:

@@ -225,3 +225,84 @@ def test_ppo_plays_itself_through_the_driver(settings):
     np.testing.assert_allclose(report.metrics["train/return"], 0.0, atol=1e-6)
     # Old and new policy are equal at the first gradient.
     assert float(report.metrics["losses/approx_kl"][0]) < 1.0
+
+
+@struct.dataclass
+class Told:
+    clock: jax.Array
+    bit: jax.Array
+    before: jax.Array
+    wrong: jax.Array
+
+
+class Echo(Rules):
+    """A bit is shown at every ply; a seat answers that of its own previous one, or the game ends."""
+
+    name = "echo"
+    seats = 2
+    space = Discrete(2)
+    features = 1
+    plies = 12
+
+    def init(self, key):
+        return Told(jnp.int32(0), jax.random.bernoulli(key), jnp.zeros(2, bool), jnp.bool_(False))
+
+    def turn(self, state):
+        return state.clock % 2
+
+    def over(self, state):
+        return state.wrong | (state.clock >= self.plies)
+
+    def scores(self, state):
+        return jnp.zeros(2)
+
+    def legal(self, state):
+        return jnp.ones(2, bool)
+
+    def apply(self, key, state, action):
+        seat = state.clock % 2
+        wrong = (state.clock >= 2) & (action != state.before[seat])
+        return Told(
+            state.clock + 1,
+            jax.random.bernoulli(key),
+            state.before.at[seat].set(state.bit),
+            state.wrong | wrong,
+        )
+
+    def observe(self, state, seat):
+        return state.bit.astype(jnp.float32)[None]
+
+
+def remembering_agent() -> Agent:
+    """Answers the bit that it was shown at its previous decision, and learns nothing."""
+
+    def greedy(state, obs, carry, reset, mask):
+        return jnp.where(reset, 0, carry)[..., None], obs[..., 0].astype(jnp.int32)
+
+    def act(state, key, obs, carry, reset, mask):
+        return *greedy(state, obs, carry, reset, mask), {}
+
+    return Agent(
+        init=lambda key: (),
+        initial_carry=lambda shape: jnp.zeros(shape, jnp.int32),
+        act=act,
+        greedy=greedy,
+        value=None,
+        update=lambda state, key, rollout: (state, {}),
+    )
+
+
+def test_memory_follows_own_decisions_in_training_and_in_evaluation():
+    """So that a game ends only after its last ply, in both."""
+    env = TextGame(Echo(), opponent=None)
+    config = RunConfig(env, PPOConfig(horizon=12), fixed, 1, num_envs=4)
+    program = make_program(config, {ROLE: remembering_agent()})
+
+    @jax.jit
+    def both(key):
+        run = program.init(key)
+        return program.update(run)[1].episodes, program.evaluate(run, key, episodes=16).length
+
+    games, lengths = jax.device_get(both(jax.random.key(5)))
+    assert games["number"] == 8 and (games["length"][:8] == 12).all()
+    np.testing.assert_array_equal(lengths, 12)

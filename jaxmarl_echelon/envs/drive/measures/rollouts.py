@@ -68,25 +68,43 @@ class Comparison(base.Comparison):
 
         Returns:
           the meta scores `meta` and `meta_2025`, that of each group, the score of each feature, `ade` and
-          `min_ade` in m, and the numbers of `scenes` and `bodies`.
+          `min_ade` in m, the number of `scenes` with bodies that are scored and of these `bodies`, and the
+          number of `bodies_not_driven`, which were to be predicted but replay their recording.
         """
         found = []
         for episode in range(self.episodes):
             scene = jax.tree.map(np.asarray, scene_at(self.bank, self.first + episode))
             played = (jax.tree.map(lambda x, e=episode: np.asarray(x[:, e]), one) for one in frames)
             found.append(of_scene(scene, Poses(*map(np.stack, zip(*played, strict=True)))))
-        means = {name: float(np.nanmean([one[name] for one in found])) for name in found[0]}
-        bodies = sum(one["bodies"] for one in found)
+        scored = [one for one in found if one["bodies"]]
+        names = [name for name in found[0] if name not in _COUNTS]
+        means = {name: _mean([one[name] for one in scored]) for name in names}
         likely = {name: means[name] for name in realism.FEATURES}
         newest = realism.meta_score(likely, newest=True)["meta"]
-        counts = {"scenes": float(len(found)), "bodies": float(bodies)}
-        return {**realism.meta_score(likely), "meta_2025": newest, **means, **counts}
+        counts = {name: float(sum(one[name] for one in found)) for name in _COUNTS}
+        return {
+            **realism.meta_score(likely),
+            "meta_2025": newest,
+            **means,
+            "scenes": float(len(scored)),
+            **counts,
+        }
+
+
+_COUNTS = "bodies", "bodies_not_driven"
+
+
+def _mean(values: list[float]) -> float:
+    """The mean of values that are defined; nan without any."""
+    defined = [value for value in values if np.isfinite(value)]
+    return float(np.mean(defined)) if defined else np.nan
 
 
 def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
-    """How likely a recording is among rollouts: the score of each feature, displacements, number of bodies.
+    """How likely a recording is among rollouts: the score of each feature, displacements, numbers of bodies.
 
-    Bodies that the scene asks to be predicted are evaluated, or else its learners.
+    Bodies that the scene asks to be predicted are evaluated, or else its learners. Of the former only those
+    that learners drive: the others repeat their recording, which says nothing about a policy.
 
     Args:
       scene: the scene, NumPy arrays.
@@ -95,14 +113,18 @@ def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
     recorded = Poses(scene.recording[FIRST:, :, :3].astype(float), scene.recorded[FIRST:])
     agents = len(scene.learner)
     learners = np.pad(scene.learner, (0, len(scene.predict) - agents))
-    chosen = np.flatnonzero(scene.predict if scene.predict.any() else learners)
+    asked = scene.predict if scene.predict.any() else learners
+    chosen = np.flatnonzero(asked & learners)
+    counts = {"bodies": len(chosen), "bodies_not_driven": int((asked & ~learners).sum())}
+    if not len(chosen):
+        return dict.fromkeys((*realism.FEATURES, "ade", "min_ade"), np.nan) | counts
     simulated = [features(scene, Poses(*one), chosen) for one in zip(*played, strict=True)]
     logged = features(scene, recorded, chosen)
     result = {name: _score(name, simulated, logged) for name in realism.FEATURES}
     away = np.hypot(*np.moveaxis((played.pose - recorded.pose)[:, :, chosen, :2], -1, 0))
     valid = played.present[:, :, chosen] & recorded.present[:, chosen]
     error = np.where(valid, away, 0.0).sum((1, 2)) / np.maximum(valid.sum((1, 2)), 1)
-    return {**result, "ade": error.mean(), "min_ade": error.min(), "bodies": len(chosen)}
+    return {**result, "ade": error.mean(), "min_ade": error.min(), **counts}
 
 
 def _score(name: str, simulated: list[dict[str, np.ndarray]], logged: dict[str, np.ndarray]) -> float:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.codes import CYCLIST, EDGE, LANE, PEDESTRIAN
+from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CYCLIST, EDGE, LANE, PEDESTRIAN
 from jaxmarl_echelon.envs.drive.types import Condition
 from physics.bicycle import Motion
 from physics.segments import Segments
@@ -17,8 +17,7 @@ HALF_SCALE = 10.0
 PUFFER_GOAL, PUFFER_POSITION, PUFFER_SPEED = 0.005, 0.02, 100.0
 PUFFER_WIDTH, PUFFER_LENGTH, PUFFER_HALF, PUFFER_THICKNESS = 15.0, 30.0, 100.0, 0.001
 # Codes of road segments in the observations of the original.
-PUFFER_TYPES = {LANE: 0.0, EDGE: 2.0}
-PUFFER_LINE = 1.0
+PUFFER_LANE, PUFFER_LINE, PUFFER_EDGE = 0.0, 1.0, 2.0
 
 
 def to_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
@@ -117,10 +116,10 @@ def roads_compact(motion: Motion, segments: Segments, there: jax.Array) -> jax.A
 
 
 def roads_puffer(motion: Motion, segments: Segments, kind: jax.Array, there: jax.Array) -> jax.Array:
-    """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales."""
+    """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales; bike lanes are lanes."""
     x, y, cos, sin = _road_from(motion, segments)
-    code = jnp.where(kind == EDGE, PUFFER_TYPES[EDGE], PUFFER_LINE)
-    code = jnp.where(kind == LANE, PUFFER_TYPES[LANE], code)
+    code = jnp.where(kind == EDGE, PUFFER_EDGE, PUFFER_LINE)
+    code = jnp.where((kind == LANE) | (kind == BIKE_LANE), PUFFER_LANE, code)
     thickness = jnp.full_like(x, PUFFER_THICKNESS)
     half = segments.half / PUFFER_HALF
     row = [x * PUFFER_POSITION, y * PUFFER_POSITION, half, thickness, cos, sin, code]

@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.drive.observing.layout import COMPACT, PUFFER_PARTNERS
 from jaxmarl_echelon.envs.drive.roads import listed
 from jaxmarl_echelon.envs.drive.types import DriveState
 from physics.bicycle import Drive, Motion
+from physics.segments import Segments
 
 ACCELERATION_SCALE, LATERAL_SCALE, STEERING_SCALE = 5.0, 4.0, 0.55
 
@@ -62,45 +63,52 @@ def _ego(view: View, bank: SceneBank, state: DriveState, own: Motion, steps: int
 def nearest(state: DriveState, own: Motion, rows: int, reach: float) -> tuple[jax.Array, jax.Array]:
     """Slots `[A, rows]` of the nearest bodies that learners see, nearest first, and whether they are there.
 
-    Equally near ones come in the order of their slots. Ranks are counted instead of sorted: a sort of so few
-    is several times slower on a CPU.
+    Equally near ones come in the order of their slots.
     """
-    agents = state.alive.shape[0]
-    motion, slots = state.motion, jnp.arange(state.present.shape[0])
-    squared = (motion.x - own.x[:, None]) ** 2 + (motion.y - own.y[:, None]) ** 2
-    seen = state.present.at[:agents].set(state.present[:agents] & ~state.ghost)
-    seen = seen & ~state.ghost[:, None] & (slots[:agents, None] != slots) & (squared <= reach**2)
-    squared = jnp.where(seen, squared, jnp.inf)
-    before = (squared[:, None, :] < squared[:, :, None]) | (
-        (squared[:, None, :] == squared[:, :, None]) & (slots < slots[:, None])
-    )
-    rank = jnp.sum(before, axis=-1)
-    chosen = seen[:, None, :] & (rank[:, None, :] == jnp.arange(rows)[:, None])
-    return jnp.sum(jnp.where(chosen, slots, 0), axis=-1), jnp.any(chosen, axis=-1)
+    squared, seen = _seen(state, own, reach)
+    found, index = jax.lax.top_k(jnp.where(seen, -squared, -jnp.inf), min(rows, squared.shape[-1]))
+    return _padded(index, rows), _padded(found > -jnp.inf, rows)
+
+
+def in_order(state: DriveState, own: Motion, rows: int, reach: float) -> tuple[jax.Array, jax.Array]:
+    """Slots `[A, rows]` of the first bodies that learners see, and whether they are there."""
+    seen = _seen(state, own, reach)[1]
+    bodies = seen.shape[-1]
+    index = jnp.sort(jnp.where(seen, jnp.arange(bodies), bodies), axis=-1)[:, :rows]
+    return _padded(jnp.minimum(index, bodies - 1), rows), _padded(index < bodies, rows)
+
+
+def _seen(state: DriveState, own: Motion, reach: float) -> tuple[jax.Array, jax.Array]:
+    """Squared distances `[A, N]` from learners to bodies, and whether they see them."""
+    agents, slots = state.alive.shape[0], jnp.arange(state.present.shape[0])
+    squared = (state.motion.x - own.x[:, None]) ** 2 + (state.motion.y - own.y[:, None]) ** 2
+    there = state.present.at[:agents].set(state.present[:agents] & ~state.ghost)
+    apart = slots[:agents, None] != slots
+    return squared, there & ~state.ghost[:, None] & apart & (squared <= reach**2)
+
+
+def _padded(values: jax.Array, rows: int) -> jax.Array:
+    return jnp.pad(values, ((0, 0), (0, rows - values.shape[-1])))
+
+
+def _rows_of(bank: SceneBank, state: DriveState, index: jax.Array) -> tuple[Motion, jax.Array, jax.Array]:
+    """Motion, sizes `[..., 2]` and types `[...]` of bodies in slots `[...]`."""
+    size, kind = bank.size[state.scene], bank.type[state.scene]
+    table = jnp.stack([*state.motion, size[:, 0], size[:, 1], kind.astype(jnp.float32)], axis=-1)
+    rows = table.at[index].get(mode="promise_in_bounds")
+    return Motion(*jnp.moveaxis(rows[..., :4], -1, 0)), rows[..., 4:6], rows[..., 6]
 
 
 def _partners(view: View, bank: SceneBank, state: DriveState, own: Motion) -> jax.Array:
     index, there = nearest(state, own, view.partners, view.reach)
-    size, kind = bank.size[state.scene], bank.type[state.scene]
-    table = jnp.stack([*state.motion, size[:, 0], size[:, 1], kind.astype(jnp.float32)], axis=-1)
-    rows = table[index]
-    other = Motion(*jnp.moveaxis(rows[..., :4], -1, 0))
-    return features.partners_compact(own, other, rows[..., 4:6], rows[..., 6], there)
+    return features.partners_compact(own, *_rows_of(bank, state, index), there)
 
 
 def _partners_in_order(view: View, bank: SceneBank, state: DriveState, own: Motion) -> jax.Array:
     """All other bodies in reach in the order of their slots, packed to the front."""
-    agents, bodies = state.alive.shape[0], state.present.shape[0]
-    slots = jnp.arange(bodies)
-    squared = (state.motion.x - own.x[:, None]) ** 2 + (state.motion.y - own.y[:, None]) ** 2
-    seen = state.present.at[:agents].set(state.present[:agents] & ~state.ghost)
-    seen = seen & ~state.ghost[:, None] & (slots[:agents, None] != slots) & (squared <= view.reach**2)
-    place = jnp.cumsum(seen, axis=-1) - 1
-    rows = jnp.arange(PUFFER_PARTNERS)
-    chosen = seen[:, None] & (place[:, None] == rows[:, None])
-    index, there = jnp.sum(jnp.where(chosen, slots, 0), axis=-1), jnp.any(chosen, axis=-1)
-    other = jax.tree.map(lambda x: x[index], state.motion)
-    return features.partners_puffer(own, other, bank.size[state.scene][index], there)
+    index, there = in_order(state, own, PUFFER_PARTNERS, view.reach)
+    other, size, _ = _rows_of(bank, state, index)
+    return features.partners_puffer(own, other, size, there)
 
 
 def _roads(view: View, bank: SceneBank, state: DriveState, own: Motion) -> list[jax.Array]:
@@ -113,6 +121,16 @@ def _roads(view: View, bank: SceneBank, state: DriveState, own: Motion) -> list[
 
 
 def _spiral(bank: SceneBank, state: DriveState, own: Motion) -> jax.Array:
-    found = listed(bank, bank.spiral, state.scene, own.x, own.y, CELL)
-    kind = bank.segment_kind[state.scene, found.index]
-    return features.roads_puffer(own, found.segments, kind, found.there)
+    """The segments that PufferDrive shows; none outside its grid.
+
+    The original rounds towards 0, so that the first cells reach one cell beyond the lower borders.
+    """
+    scene = state.scene
+    place = jnp.trunc((jnp.stack([own.x, own.y], axis=-1) - bank.origin[scene]) / CELL).astype(jnp.int32)
+    last = bank.cells[scene] - 1
+    inside = jnp.all((place >= 0) & (place <= last), axis=-1)
+    column, row = jnp.moveaxis(jnp.clip(place, 0, last), -1, 0)
+    index = bank.spiral.at[scene, row, column].get(mode="promise_in_bounds").astype(jnp.int32)
+    rows = bank.spiral_row.at[scene, jnp.maximum(index, 0)].get(mode="promise_in_bounds")
+    *parts, kind = jnp.moveaxis(rows, -1, 0)
+    return features.roads_puffer(own, Segments(*parts), kind, (index >= 0) & inside[:, None])

@@ -1,29 +1,50 @@
-"""The road segments that PufferDrive shows, as a table per cell. On the host. Source: spec drive 1.1, 1.3."""
+"""The road segments that PufferDrive shows, as a table per cell. On the host.
+
+The order is that of `init_neighbor_offsets` in the original's `drive.h` (github.com/PufferAI/PufferLib):
+segments are filed in cells by their midpoints, and the cells around a body follow each other in a spiral.
+"""
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK
+from jaxmarl_echelon.envs.drive.codes import CELL
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS
 
 REACH = 10  # cells to each side
 
 
 def spiral_order() -> np.ndarray:
-    """Ranks of the cells of a square of `2 * REACH + 1` cells a side: its middle first, then ring by ring.
+    """Ranks `[rows, columns]` of the cells of a square of `2 * REACH + 1` a side, its middle first.
 
-    Each ring goes counter-clockwise from its lower left corner.
+    Each ring begins beside the end of the one before: one cell along +x, then counter-clockwise, so up its
+    right side, and ends in its lower right corner.
     """
     order = [(0, 0)]
     for ring in range(1, REACH + 1):
-        side = np.arange(-ring, ring)
-        order += [(-ring, x) for x in side]
+        side = range(-ring + 1, ring + 1)
         order += [(y, ring) for y in side]
         order += [(ring, -x) for x in side]
         order += [(-y, -ring) for y in side]
-    rank = np.zeros((2 * REACH + 1,) * 2, np.int32)
+        order += [(-ring, x) for x in side]
+    rank = np.zeros((2 * REACH + 1,) * 2, np.int16)
     for place, (row, column) in enumerate(order):
         rank[row + REACH, column + REACH] = place
     return rank
+
+
+def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
+    """What is gathered of segments, float32 `[S, W, 6]`: x, y, half the length, cos, sin and kind.
+
+    Segments without a length have no direction: cosine and sine are 0, as in the original.
+
+    Args:
+      segment: `[S, W, 4]`.
+      kind: `[S, W]`.
+    """
+    along = segment[..., 2:] - segment[..., :2]
+    length = np.hypot(along[..., 0], along[..., 1])[..., None]
+    unit = along / np.where(length > 0, length, 1.0)
+    middle = (segment[..., :2] + segment[..., 2:]) / 2
+    return np.concatenate([middle, length / 2, unit, kind[..., None]], axis=-1).astype(np.float32)
 
 
 def spiral_tables(
@@ -31,27 +52,28 @@ def spiral_tables(
 ) -> np.ndarray:
     """The first segments of the spiral around every cell, int16 `[S, *shape, 200]`; -1 for empty places.
 
-    Every segment is filed in the cell of its midpoint.
+    Every segment is filed in the cell of its midpoint. Those that lie on the grid's upper border are in no
+    cell, and are never shown.
 
     Args:
-      segment: `[S, M, 4]`.
-      kind: `[S, M]`, -1 for padding.
+      segment: `[S, W, 4]` whole segments.
+      kind: `[S, W]`, -1 for padding.
       origin: `[S, 2]`.
       cells: `[S, 2]` columns and rows.
       shape: rows and columns of the table.
     """
     result = np.full((len(segment), *shape, PUFFER_ROADS), -1, np.int16)
     for scene in range(len(segment)):
-        columns, rows = cells[scene]
-        found = _of_scene(segment[scene], kind[scene], origin[scene], int(rows), int(columns))
-        result[scene, :rows, :columns, : found.shape[-1]] = found
+        columns, rows = cells[scene].tolist()
+        result[scene, :rows, :columns] = _of_scene(segment[scene], kind[scene], origin[scene], rows, columns)
     return result
 
 
 def _of_scene(segment, kind, origin, rows: int, columns: int) -> np.ndarray:
-    shown = np.flatnonzero((kind >= 0) & (kind != CROSSWALK))
-    middle = (segment[shown, :2] + segment[shown, 2:]) / 2
+    middle = (segment[:, :2] + segment[:, 2:]) / 2
     place = np.floor((middle - origin) / CELL).astype(int)
+    shown = np.flatnonzero((kind >= 0) & (place < (columns, rows)).all(1))
+    place = place[shown]
     rank = spiral_order()
     down = place[:, 1] - np.arange(rows)[:, None]
     across = place[:, 0] - np.arange(columns)[:, None]

@@ -9,12 +9,12 @@ from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes import learners
 from jaxmarl_echelon.envs.drive.scenes.gates import light_gates, sign_gates
 from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT, HostScene, Route
-from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of
+from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of, whole_segments
 from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
-from physics.polylines import arcs, distinct, headings
+from physics.polylines import arcs, distance, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 
-VERSION = 2  # of how arrays are made; part of the names under which banks are kept
+VERSION = 3  # of how arrays are made; part of the names under which banks are kept
 Arrays = dict[str, np.ndarray]
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
@@ -36,12 +36,13 @@ def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> t
     size = np.concatenate([scene.size[:, :2] * casting.body_scale, np.zeros((1, 2))])[slots]
     reach = np.hypot(*size.T).max() / 2
     return {
-        **_bodies(scene, who, slots, middle),
+        **_bodies(scene, who, slots, middle, learners.goals(scene, casting)),
         "learner": np.arange(casting.agents) < len(who.learners),
         "size": size,
         **_routes(scene, who, slots, middle),
         **_lights(scene, roads, middle),
         **_roads(roads),
+        **dict(zip(("whole", "whole_kind"), whole_segments(scene.roads, middle), strict=True)),
         **_tables(roads, reach),
         "sign": np.concatenate(
             [
@@ -52,7 +53,7 @@ def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> t
     }, who
 
 
-def _bodies(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) -> Arrays:
+def _bodies(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray, goal: np.ndarray) -> Arrays:
     position, heading, speed = scene.position - middle, scene.heading, scene.speed
     recording = np.stack([*np.moveaxis(position, -1, 0), heading, speed], axis=-1)
     recording[who.stands] = _standing(recording[who.stands], scene.valid[who.stands])
@@ -63,7 +64,7 @@ def _bodies(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
         "recorded": (scene.valid[slots] & filled[:, None]).T,
         "type": np.where(filled, scene.type[slots], 0),
         "predict": np.isin(slots, scene.predict) & filled,
-        "goal": np.where(filled[:, None], (scene.goal - middle)[slots], 0.0),
+        "goal": np.where(filled[:, None], (goal - middle)[slots], 0.0),
     }
 
 
@@ -128,8 +129,26 @@ def recorded_way(scene: HostScene, body: int) -> Route:
     if len(points) == 1:
         first = scene.heading[body, scene.valid[body].argmax()]
         points = np.stack([points[0], points[0] + [np.cos(first), np.sin(first)]])
-    way = Route(points, np.full(len(points), NO_LIMIT))
+    way = Route(points, wanted_speed(scene, body, points))
     return replace(way, gates=tuple(sign_gates(scene, way)))
+
+
+def wanted_speed(scene: HostScene, body: int, points: np.ndarray) -> np.ndarray:
+    """`[P]` speeds that a driver wants at points of a recorded way, m/s.
+
+    The speed limit of the lane there, if the file gives one; else the highest speed of the body's recording,
+    at least `NO_LIMIT`, as it may have waited all the time.
+    """
+    own = max(NO_LIMIT, float(np.abs(scene.speed[body])[scene.valid[body]].max()))
+    lanes = [road for road in scene.roads if road.kind == "lane" and road.limit is not None]
+    if not lanes:
+        return np.full(len(points), own)
+    segments = np.concatenate([np.concatenate([r.points[:-1], r.points[1:]], axis=1) for r in lanes])
+    limit = np.repeat([road.limit for road in lanes], [len(road.points) - 1 for road in lanes])
+    turn = headings(points)[:, None] - np.arctan2(*(segments[:, 2:] - segments[:, :2]).T[::-1])
+    beside = distance(points[:, None], segments)
+    beside = np.where((np.cos(turn) > 0.5) & (beside <= codes.LANE_REACH), beside, np.inf)
+    return np.where(np.isfinite(beside).any(1), limit[beside.argmin(1)], own)
 
 
 def _evenly(way: Route, middle: np.ndarray) -> tuple[np.ndarray, float]:
@@ -202,13 +221,14 @@ ARRAYS: dict[str, tuple[type, float]] = {
     **dict.fromkeys(("near_edges", "near_lanes", "view_edges", "view_lanes"), (np.int16, -1)),
     **dict.fromkeys(("light_point", "segment", "segment_arc", "lane_length", "lane_limit"), (np.float32, 0)),
     **dict.fromkeys(("type", "light"), (np.int8, 0)),
-    "segment_kind": (np.int8, -1),
+    **dict.fromkeys(("segment_kind", "whole_kind"), (np.int8, -1)),
+    "whole": (np.float32, 0),
     "conflict": (bool, False),
     "origin": (np.float32, 0),
     "cells": (np.int32, 1),
     "sign": (np.float32, np.nan),
 }
-_ROUNDED = ("segment", "segment_kind", "segment_lane", "segment_arc")
+_ROUNDED = ("segment", "segment_kind", "segment_lane", "segment_arc", "whole", "whole_kind")
 _ROUNDED_LANES = ("lane_next", "lane_first", "lane_last", "lane_length", "lane_limit")
 _AT_LEAST_ONE = ("junction", "light_lane", "light_point", "sign")
 

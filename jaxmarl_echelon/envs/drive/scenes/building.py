@@ -20,8 +20,7 @@ def build(scene: HostScene, casting: Casting, max_segments: int) -> Built:
     """
     arrays, who = arrays_of(scene, casting, max_segments)
     notes = dict(scene.notes)
-    if who.left_out:
-        notes["bodies beyond env.bodies"] = who.left_out
+    notes |= {f"{what} beyond env.bodies": count for what, count in who.dropped.items() if count}
     return arrays, {
         "name": scene.name,
         "kind": scene.kind,

@@ -6,7 +6,7 @@ import numpy as np
 
 SAMPLES = 91
 STEP = 0.1
-NO_LIMIT = 10.0  # m/s where a lane's speed limit is not known
+NO_LIMIT = 10.0  # m/s that drivers want at least where a lane's speed limit is not known
 
 ROADS = ("lane", "road_line", "road_edge", "stop_sign", "crosswalk", "speed_bump", "driveway")
 ELEMENT_OF = dict(zip(ROADS, (2, 6, 15, 17, 18, 19, 20), strict=True))
@@ -88,6 +88,8 @@ class HostScene:
       size: `[n, 3]` length, width and height in m.
       type: `[n]` index of `bank.TYPES`.
       goal: `[n, 2]` m.
+      recorded_goal: `[n]` bool, goals that are where the recording ends, and move with the last sample of
+        episodes; None for none.
       expert: `[n]` bool, never to be controlled.
       ids: `[n]` int.
       sdc: index of the recording car, -1 if none.
@@ -112,6 +114,7 @@ class HostScene:
     expert: np.ndarray
     ids: np.ndarray
     roads: tuple[Road, ...]
+    recorded_goal: np.ndarray | None = None
     sdc: int = -1
     predict: tuple[int, ...] = ()
     lights: tuple[Light, ...] = ()

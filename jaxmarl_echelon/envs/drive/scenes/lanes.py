@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
-from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, NO_LIMIT, Road
+from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, Road
 from physics.polylines import cut, distinct, thin
 
 LONGEST = 10.0  # m, of a segment
@@ -67,7 +67,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
         first,
         last - 1,
         np.array([length[a:b].sum() for a, b in zip(first, last, strict=True)]),
-        np.array([NO_LIMIT if road.limit is None else road.limit for _, road in lanes]),
+        np.array([0.0 if road.limit is None else road.limit for _, road in lanes]),
         successors([road.points for _, road in lanes]),
         tuple(road for _, road in lanes),
     )
@@ -87,6 +87,25 @@ def _pieces(road: Road, kind: int, middle: np.ndarray) -> np.ndarray:
     if kind == CROSSWALK:
         return cut(np.concatenate([points, points[:1]]), LONGEST)
     return cut(points[thin(points)], LONGEST)
+
+
+def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Segments `[W, 4]` of thinned lanes, lines and edges in the scene's order, not cut, and kinds `[W]`.
+
+    Those without a length are among them.
+
+    Args:
+      roads: of the scene.
+      middle: `[2]`, becomes the origin.
+    """
+    segments, kinds = [np.zeros((0, 4))], []
+    for road in roads:
+        kind = kind_of(road)
+        if kind in (LANE, BIKE_LANE, EDGE, LINE):
+            points = (road.points - middle)[thin(road.points)]
+            segments.append(np.concatenate([points[:-1], points[1:]], axis=1))
+            kinds += [kind] * (len(points) - 1)
+    return np.concatenate(segments), np.array(kinds, int)
 
 
 def successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:

@@ -30,7 +30,7 @@ class Scenes:
       offsets: `[S, 2]` float64, what was subtracted from the coordinates.
       train: number of training scenes.
       held_out: first scene of evaluations, and their number.
-      lines: what there is and what was left out, for people.
+      lines: what there is, then what was left out, for people.
     """
 
     bank: SceneBank

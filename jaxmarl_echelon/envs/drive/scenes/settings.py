@@ -67,6 +67,7 @@ class SceneSettings(Settings):
       bodies: slots of bodies; null takes 32 for generated and 64 for loaded scenes.
       control: who may learn.
       init_step: sample of the recording at which episodes begin.
+      steps: decisions of an episode; recorded goals of files lie within it.
       min_goal_distance: m; who is nearer to its goal stands still.
       body_scale: factor on lengths and widths.
       cache: folder that keeps banks, "auto" for the usual one, null for none.
@@ -85,6 +86,7 @@ class SceneSettings(Settings):
     bodies: int | None = setting(None, _bodies)
     control: str = setting("vehicles", choice, CONTROLS)
     init_step: int = setting(0, whole, 0, SAMPLES - 2)
+    steps: int = setting(SAMPLES - 1, whole, 1, 10_000)
     min_goal_distance: float = setting(2.0, number, 0.0)
     body_scale: float = setting(1.0, number, 0.1, 2.0)
     cache: str | None = setting("auto", _folder)
@@ -109,6 +111,14 @@ class SceneSettings(Settings):
     @property
     def casting(self) -> Casting:
         """How bodies get their parts."""
+        # Generated goals are at samples of their own, so that banks need not be made for every length.
+        last = min(self.init_step + self.steps, SAMPLES - 1) if self.is_folder else SAMPLES - 1
         return Casting(
-            self.agents, self.slots, self.control, self.init_step, self.min_goal_distance, self.body_scale
+            self.agents,
+            self.slots,
+            self.control,
+            self.init_step,
+            self.min_goal_distance,
+            self.body_scale,
+            last,
         )

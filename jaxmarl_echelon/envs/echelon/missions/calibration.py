@@ -24,7 +24,7 @@ class Reports:
 
     Attributes:
       status: `[A, 20]` reports.
-      distance: `[A, 20]` distances to the objective when they were made, voxels.
+      distance: `[A, 20]` distances to the objective when they were made, voxels; see `aimed_anew`.
       pending: `[A]` int32, reports that were made and are not scored yet.
       calm: `[A]` int32, decisions since the agent was last in trouble, saturating.
     """
@@ -112,6 +112,19 @@ def advance(
         calm=calm,
     )
     return after, weight / decisions * gained
+
+
+def aimed_anew(reports: Reports, farther: jax.Array) -> Reports:
+    """The reports after the objective has changed, so that an advance is measured over the change.
+
+    What was gained towards the old objective until then and towards the new one since then adds up. Compared
+    as they are, distances to two objectives would make an advance of the change itself.
+
+    Args:
+      reports: those so far.
+      farther: `[A]` by how much the new objective is farther away than the old one, voxels.
+    """
+    return reports.replace(distance=reports.distance + farther[:, None])
 
 
 def _pushed(history: jax.Array, newest: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, stagin
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, judge
 from jaxmarl_echelon.envs.echelon.missions.measures.watch import watching
 from jaxmarl_echelon.envs.echelon.missions.pay.components import Situation
-from jaxmarl_echelon.envs.echelon.missions.pay.decision import Decision, of_orders, pay
+from jaxmarl_echelon.envs.echelon.missions.pay.decision import Decision, Paid, of_orders, pay
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Order, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
@@ -56,7 +56,7 @@ class Course:
         ready = staging.readiness(mechs, chassis_of(battle), scenario.classes, order, teams)
         state = MissionState(
             echelon=echelon,
-            scenario=scenario,
+            scenario=scenario.replace(start=mechs.position[:, :2]),
             by_mech=facts.no_facts(size, words, self.ground.cell_of(mechs.position), gap),
             by_team=facts.no_team_facts().replace(**ready._asdict()),
             potential=jnp.zeros(2),
@@ -64,11 +64,10 @@ class Course:
             report=calibration.begin(size),
         )
         verdict = self._judged(state, order, params)
+        # Nothing is attempted or done before the first decision.
+        undone = {name: getattr(state.by_team, name) for name in ("latched", "stalled", "attempted")}
         verdict = verdict._replace(
-            over=jnp.bool_(False),
-            by_team=verdict.by_team.replace(
-                opening=verdict.potential, latched=state.by_team.latched, stalled=state.by_team.stalled
-            ),
+            over=jnp.bool_(False), by_team=verdict.by_team.replace(opening=verdict.potential, **undone)
         )
         return self._with(state, verdict), verdict
 
@@ -80,8 +79,10 @@ class Course:
         senses: Senses,
         battle: EchelonParams,
         params: MissionParams,
-    ) -> tuple[MissionState, Verdict, dict[str, jax.Array]]:
-        """The missions after one more decision, their verdict, and what it pays every mech, `[M]` each.
+    ) -> tuple[MissionState, Verdict, Paid, Paid]:
+        """The missions after one more decision, their verdict, what it pays and what is reported of that.
+
+        Pay is `[M]` per component.
 
         Args:
           state: before the decision.
@@ -101,7 +102,7 @@ class Course:
         by_mech, by_team = staging.advance(
             orders, told, after.decision, act, now.mechs, now.chassis, now.classes, by_mech, by_team, teams
         )
-        report, bonus = self._calibrated(state, status, now, params)
+        report, bonus = self._calibrated(state, status, now, later, params)
         moved = state.replace(echelon=after, by_mech=by_mech, by_team=by_team, report=report)
         verdict = self._judged(moved, later, params)
         moved = self._with(moved, verdict)
@@ -112,7 +113,8 @@ class Course:
             news=news,
             scenario=state.scenario,
             gap=gap,
-            potential=jnp.stack([state.potential, jnp.where(verdict.over, 0.0, verdict.potential)]),
+            potential=jnp.stack([state.potential, verdict.potential]),
+            over=verdict.over,
             stalled=verdict.by_team.stalled,
             orders=of_orders(told, limit),
             limit=limit,
@@ -120,7 +122,7 @@ class Course:
         )
         evidence = self._evidence(moved, params)
         it = Decision(shaping, verdict, evidence, told, later, bonus, after.decision)
-        return moved, verdict, pay(self.registry, params, it)
+        return moved, verdict, *pay(self.registry, params, it)
 
     def _with(self, state: MissionState, verdict: Verdict) -> MissionState:
         return state.replace(by_team=verdict.by_team, potential=verdict.potential, success=verdict.success)
@@ -164,17 +166,24 @@ class Course:
         evidence = self._evidence(state, params)
         return judge(self.registry, evidence, order, echelon.battle.mechs, echelon.decision, limit)
 
-    def _calibrated(self, state: MissionState, status: jax.Array, now: facts.Moment, params: MissionParams):
-        """The memory of status reports, and the bonus `[M]`."""
+    def _calibrated(
+        self, state: MissionState, status: jax.Array, now: facts.Moment, later: Order, params: MissionParams
+    ):
+        """The memory of status reports, and the bonus `[M]`; `later` is what the teams are told next."""
         mechs: Mechs = now.mechs
+        distance, next_distance = (
+            vectors.length(mechs.position[:, :2] - zone[now.team, :2])
+            for zone in (now.order.zone, later.zone)
+        )
         fails = (mechs.suppressed > 0) | (mechs.fallen > 0) | is_shut_down(mechs, now.chassis)
         condition = calibration.Condition(
             reported=(status + 1.0) / 2.0,
             acted=state.echelon.battle.mechs.alive,
             alive=mechs.alive,
             trouble=now.tally.hit | fails,
-            distance=vectors.length(mechs.position[:, :2] - facts.own_zone(now)[:, :2]),
+            distance=distance,
             inside=facts.within_area(now),
         )
         weight, limit = params.weights.calibration, params.echelon.max_decisions
-        return calibration.advance(state.report, condition, weight, limit)
+        report, bonus = calibration.advance(state.report, condition, weight, limit)
+        return calibration.aimed_anew(report, next_distance - distance), bonus

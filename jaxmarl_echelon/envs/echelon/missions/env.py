@@ -24,6 +24,7 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
 from jaxmarl_echelon.envs.echelon.missions.script import mission_script
 from jaxmarl_echelon.envs.echelon.missions.standing import standing_of
+from jaxmarl_echelon.envs.echelon.missions.turns import shuffled_turn, weighted_turn
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
 from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
@@ -113,14 +114,17 @@ class EchelonMissions(Echelon):
         return self._task(given)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
-        """Returns the parameters of evaluation episode `index`: verbs and held-out terrains take turns."""
-        held_out = params.echelon.replace(map_weights=params.evaluation_maps)
-        battle = super().evaluation_params(held_out, index)
-        mission = params.levers.mission
-        used = mission > 0
-        chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
+        """Returns the parameters of evaluation episode `index`: verbs and held-out terrains take turns.
+
+        Verbs have turns by their weights, and each terrain has one in each round of all terrains.
+        """
+        maps, mission = params.evaluation_maps, params.levers.mission
+        index_map, verb = shuffled_turn(maps, index), weighted_turn(mission, index)
         return params.replace(
-            echelon=battle, levers=params.levers.replace(mission=chosen.astype(mission.dtype))
+            echelon=params.echelon.replace(
+                map_weights=jax.nn.one_hot(index_map, maps.size, dtype=maps.dtype)
+            ),
+            levers=params.levers.replace(mission=jax.nn.one_hot(verb, mission.size, dtype=mission.dtype)),
         )
 
     def battle_params(self, scenario: Scenario, params: MissionParams) -> EchelonParams:
@@ -145,7 +149,7 @@ class EchelonMissions(Echelon):
         opening = _opening(battle, size)
         state, verdict = self.course.opening(opening, drawn.scenario, battle_params, params)
         unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
-        return self._report(state, params, self.senses(battle, battle_params), verdict, unpaid)
+        return self._report(state, params, self.senses(battle, battle_params), verdict, unpaid, unpaid)
 
     def step(
         self, key: jax.Array, state: MissionState, actions: dict[str, jax.Array], params: MissionParams
@@ -164,14 +168,14 @@ class EchelonMissions(Echelon):
             hostile_only=read.hostile_only,
         )
         senses, status = self.senses(battle, battle_params), read.commands[:, commands_lib.STATUS]
-        state, verdict, due = self.course.advance(state, after, status, senses, battle_params, params)
-        paid, _ = self.reward(params.echelon.reward, due, self.reward.init())
-        return self._report(state, params, senses, verdict, paid)
+        state, verdict, due, said = self.course.advance(state, after, status, senses, battle_params, params)
+        paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
+        return self._report(state, params, senses, verdict, paid, said)
 
     def _report(
-        self, state: MissionState, params: MissionParams, senses: Senses, verdict: Verdict, paid
+        self, state: MissionState, params: MissionParams, senses: Senses, verdict: Verdict, paid, said
     ) -> tuple[MissionState, TimeStep]:
-        """Observes a state and reports it."""
+        """Observes a state and reports it; `said` is what is reported of what is `paid`."""
         battle_params = self.battle_params(state.scenario, params)
         battle, over = state.echelon.battle, verdict.over
         chassis = chassis_of(battle_params)
@@ -198,7 +202,7 @@ class EchelonMissions(Echelon):
             ending=jnp.where(over, verdict.ending, results.RUNNING),
         )
         state, present = state.replace(echelon=echelon), state.scenario.present
-        info = self._info(state, params, verdict) | self._paid_to_blue(paid, present)
+        info = self._info(state, params, verdict) | self._paid_to_blue(said, present)
         return state, TimeStep(
             obs=self._by_role(observations),
             reward=self._by_role(sum(paid.values(), jnp.zeros(present.shape, jnp.float32))),
@@ -214,13 +218,14 @@ class EchelonMissions(Echelon):
     def _info(self, state: MissionState, params: MissionParams, verdict: Verdict) -> dict[str, jax.Array]:
         scenario, echelon = state.scenario, state.echelon
         limit = params.echelon.max_decisions * PERIOD
-        taken = time_taken(verdict.by_team.latched, echelon.decision)
+        order = scenario.orders.verb[:, 0]
+        taken = time_taken(self.registry, order, verdict.by_team.latched, echelon.decision)
         attempted = verdict.by_team.attempted
         full_fire = scenario.fire[1] >= params.echelon.fire_probability[1]
         return {
             "outcome": echelon.outcome,
             "ending": echelon.ending,
-            results.TASK: scenario.orders.verb[BLUE, 0],
+            results.TASK: order[BLUE],
             "map": echelon.battle.map_index,
             "decision": echelon.decision,
             "difficulty": scenario.difficulty,

@@ -138,7 +138,9 @@ def _levers(chosen: MissionSettings, frame: Frame) -> Levers:
         if (given := getattr(problem, key)) is not None:
             found[key][:] = weights_of(labels, given)
     _set_strength(found["strength"], problem, frame)
-    _check_forces(mission, found["strength"], problem, frame)
+    _check_forces(mission, problem, frame)
+    if _nobody(problem):
+        _keep_to_what_needs_nobody(found["follow_on"], mission, registry)
     if problem.engagement_distance is not None:
         distance = np.array(problem.engagement_distance, np.float32) / problem.metres_per_voxel
         away = found["distance"].max(-1) > 0
@@ -208,18 +210,44 @@ def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
         strength[:, side] = value
 
 
-def _check_forces(mission: np.ndarray, strength: np.ndarray, problem: Problem, frame: Frame) -> None:
+def _nobody(problem: Problem) -> str | None:
+    """The setting by which there are no enemies, if one says so."""
+    if problem.enemy_count == 0:
+        return "env.enemy_count=0"
+    if problem.enemy_strength is not None and problem.enemy_strength[1] == 0:
+        return "env.enemy_strength=0"
+    return None
+
+
+def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, registry: Registry) -> None:
+    """Takes orders that need enemies out of what may follow, `[V, V]`.
+
+    Raises:
+      ValueError: one line, where nothing is left to follow on an order that is given.
+    """
+    before = follow_on.copy()
+    follow_on[:, registry.needs_enemies] = 0.0
+    for verb, weight, given, left in zip(registry.verbs, mission, before, follow_on, strict=True):
+        if weight > 0 and verb.template.follow_on and not left.any():
+            names = [name for name, some in zip(registry.names, given, strict=True) if some]
+            raise ValueError(
+                f"env.follow_on={names}: without enemies none of these can follow on {verb.name}"
+            )
+    # What no order that is given draws from keeps its weights, as all 0 would draw nothing.
+    follow_on[:] = np.where(follow_on.any(1, keepdims=True), follow_on, before)
+
+
+def _check_forces(mission: np.ndarray, problem: Problem, frame: Frame) -> None:
     teams = ("blue", "red")
     for side, (key, count) in enumerate(zip(("friendly", "enemy"), _counts(problem), strict=True)):
         slots = len(frame.rosters[side].classes)
         if count is not None and count > slots:
             raise ValueError(f"env.{key}_count={count}: env.{teams[side]} has only {slots} mechs")
-    for verb, weight in zip(frame.registry.verbs, mission, strict=True):
-        needs_enemies = weight > 0 and verb.template.enemy[0] > 0
-        if needs_enemies and problem.enemy_count == 0:
-            raise ValueError(f"env.enemy_count=0: {verb.name} needs at least one enemy")
-        if needs_enemies and problem.enemy_strength is not None and problem.enemy_strength[1] == 0:
-            raise ValueError(f"env.enemy_strength=0: {verb.name} needs at least one enemy")
+    nobody = _nobody(problem)
+    rows = zip(frame.registry.verbs, frame.registry.needs_enemies, mission, strict=True)
+    for verb, needs_enemies, weight in rows:
+        if weight > 0 and needs_enemies and nobody:
+            raise ValueError(f"{nobody}: {verb.name} needs at least one enemy")
         lacks = MEDIUM not in frame.rosters[0].classes and problem.composition.get(forces.ROSTER, 0) > 0
         if weight > 0 and verb.name == "suppress" and lacks:
             raise ValueError("env.blue: suppress needs a medium mech, the only class with an autocannon")

@@ -24,9 +24,9 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
 
     `mission` and `mission/red` are the success of blue's and of red's order; the others are blue's:
     whether it was completed, completed against enemies that hold no fire back (`win`: they fire as often as
-    the environment lets them), survivors, whether it was attempted, success less for time and casualties
-    (`efficiency`), and shares of what was covered, detected and captured. Success, completion and the
-    components of the reward are reported by verb as well.
+    the environment lets them), survivors, whether it was attempted, success less for the time it took and for
+    casualties (`efficiency`), and shares of what was covered, detected and captured. Success, completion and
+    the components of the reward are reported by verb as well.
     """
     rates = tuple(Result(name, kind="rate") for name in (RED_SCORE, *_RATES))
     return (

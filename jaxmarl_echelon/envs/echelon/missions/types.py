@@ -207,7 +207,7 @@ class TeamFacts:
       best: largest potential so far (whole episode).
       opening: the potential at the start of the episode.
       stalled: int32 decisions since the potential last grew (whole episode).
-      attempted: bool; the potential ever grew clearly, or the squad's centre in the area (whole episode).
+      attempted: bool; the potential ever grew clearly, or the squad went into the area (whole episode).
     """
 
     elapsed: jax.Array

@@ -9,7 +9,7 @@ from drive_scenes import MIXED, scene
 
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, arrays_of, stack
-from jaxmarl_echelon.envs.drive.scenes.learners import Casting, cast
+from jaxmarl_echelon.envs.drive.scenes.learners import Casting, cast, nearness
 from physics.polylines import distance
 
 FOUR = Casting(agents=4, bodies=8)
@@ -25,8 +25,35 @@ def test_vehicles_with_a_way_to_go_learn_in_the_order_of_the_file():
 def test_the_recording_car_comes_first():
     assert cast(replace(scene(MIXED), sdc=4), FOUR).learners.tolist() == [4, 0, 1, 2]
     alone = cast(replace(scene(MIXED), sdc=4), replace(FOUR, control="sdc"))
-    assert alone.learners.tolist() == [4] and alone.scripted.tolist() == [0, 1, 2, 3]
-    assert alone.left_out == 3
+    # Of those that move, the nearest to the learner on its way; the one that stands is left out first.
+    assert alone.learners.tolist() == [4] and alone.scripted.tolist() == [1, 2, 3, 6]
+    assert alone.dropped == {"bodies to be predicted": 0, "moving bodies": 2, "standing bodies": 1}
+
+
+def test_bodies_to_be_predicted_learn_after_the_recording_car_and_before_others():
+    who = cast(replace(scene(MIXED), sdc=4, predict=(3, 6, 7)), FOUR)
+    assert who.learners.tolist() == [4, 3, 0, 1]
+
+
+def test_full_scenes_keep_those_to_be_predicted_then_those_that_move_then_the_nearest():
+    # Ten cars are parked beside the road, before a pedestrian and moving cars in the order of the file.
+    parked = [(5.0 + 6 * nth, -9.0, 0.0, 0.0, (4.5, 2.0, 1.5), codes.VEHICLE) for nth in range(10)]
+    given = replace(scene((*parked, *MIXED)), predict=(7, 16))
+    who = cast(given, Casting(agents=1, bodies=6))
+    assert who.learners.tolist() == [10], "the one to be predicted that may learn is no vehicle"
+    near = nearness(given, Casting(), who.learners)
+    moves = [nth for nth in (11, 12, 13, 14, 15) if near[nth] <= np.sort(near[11:16])[2]]
+    assert who.scripted.tolist() == sorted([7, 16, *moves]) and 11 in moves
+    assert who.dropped == {"bodies to be predicted": 0, "moving bodies": 2, "standing bodies": 10}
+    assert cast(given, Casting(agents=1, bodies=2)).dropped["bodies to be predicted"] == 1
+
+
+def test_bodies_that_are_gone_when_the_episode_begins_take_no_slot():
+    given = scene(MIXED)
+    valid = given.valid.copy()
+    valid[5, 20:] = False
+    who = cast(replace(given, valid=valid), replace(FOUR, init_step=20))
+    assert 5 not in who.scripted and who.left_out == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.drive.scenes.files.export import content, write
 from jaxmarl_echelon.envs.drive.scenes.files.reading import differences, parse, read
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
 from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES
-from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from jaxmarl_echelon.envs.drive.scenes.learners import Casting, goals
 from jaxmarl_echelon.envs.drive.scenes.library import scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 
@@ -97,6 +97,73 @@ def test_recordings_are_padded_cut_and_counted():
     }
 
 
+@pytest.mark.parametrize("kind, points", [("lane", 1), ("road_edge", 0), ("crosswalk", 2), ("stop_sign", 0)])
+def test_roads_without_enough_points_are_skipped_and_counted(kind, points):
+    short = _road(kind, geometry=_road()["geometry"][:points])
+    scene = parse(_file(_object(), roads=[short, _road(), short]), "a")
+    assert len(scene.roads) == 1 and arrays_of(scene, Casting())[0]["segment_kind"].tolist() == [0] * 5
+    least = {"stop_sign": 1, "crosswalk": 3}.get(kind, 2)
+    assert dict(scene.notes) == {f"roads of type {kind} with fewer than {least} points": 2}
+
+
+PADDED = {"x": -10000.0, "y": -10000.0, "z": 0.0}
+
+
+def test_a_goal_of_padding_is_none():
+    scene = parse(_file(_object(goalPosition=PADDED), _object(goalPosition={"x": 9.0, "y": 1.0})), "a")
+    np.testing.assert_array_equal(scene.goal, [[45.0, 1.0], [9.0, 1.0]])
+    assert scene.recorded_goal.tolist() == [True, False]
+    assert dict(scene.notes) == {"goals at the file's padding": 1}
+
+
+def test_samples_of_padding_are_not_valid_whatever_the_file_says():
+    one = _object()
+    one["position"][-1] = one["velocity"][-1] = PADDED
+    scene = parse(_file(one), "a")
+    assert scene.valid[0].sum() == SAMPLES - 1 and scene.goal[0, 0] == 44.5
+    assert dict(scene.notes) == {"objects with padding at samples that are called valid": 1}
+
+
+def test_goals_lie_within_the_episode():
+    whole = _object(200)
+    whole["goalPosition"] = whole["position"][-1]
+    scene = parse(_file(whole, _object(goalPosition={"x": 45.0, "y": 1.0}), _object(60)), "a")
+    np.testing.assert_array_equal(scene.goal[:, 0], [45.0, 45.0, 29.5])
+    assert dict(scene.notes)["goals that lay beyond the first 91 samples"] == 1
+    shorter = goals(scene, Casting(last=40))
+    np.testing.assert_array_equal(shorter[:, 0], [20.0, 20.0, 20.0])
+    np.testing.assert_array_equal(goals(scene, Casting()), scene.goal)
+
+
+def test_a_place_of_its_own_stays_the_goal_of_a_shorter_episode():
+    scene = parse(_file(_object(goalPosition={"x": 30.0, "y": 4.0})), "a")
+    np.testing.assert_array_equal(goals(scene, Casting(last=40)), [[30.0, 4.0]])
+
+
+@pytest.mark.parametrize("fastest, wanted", [(5.0, 10.0), (22.0, 22.0)])
+def test_drivers_of_files_want_the_speed_of_their_recording_where_no_limit_is_known(fastest, wanted):
+    one = _object()
+    one["velocity"][40] = {"x": fastest, "y": 0.0}
+    arrays, _ = arrays_of(parse(_file(one), "a"), Casting())
+    assert arrays["route"][0, :, 3].tolist() == [wanted] * 128
+    assert arrays["lane_limit"].tolist() == [0.0], "nobody is charged for speeds above a limit not known"
+
+
+def test_drivers_of_files_want_the_limit_of_the_lane_that_they_are_on():
+    def lane(first, last, y, limit):
+        return _road(geometry=[{"x": first, "y": y}, {"x": last, "y": y}], speed_limit=limit)
+
+    roads = [lane(0, 20, 1.0, 7.0), lane(20, 50, 1.0, 12.0), lane(50, 0, 1.5, 30.0), lane(0, 50, 6.0, 40.0)]
+    limit = arrays_of(parse(_file(_object(), roads=roads), "a"), Casting())[0]["route"][0, :, 3]
+    assert limit[:50].tolist() == [7.0] * 50 and limit[60:].tolist() == [12.0] * 68
+
+
+def test_a_light_waits_where_it_is_seen_not_at_its_padding():
+    light = {"state": ["stop"] * 91, "x": [-10000.0] + [7.0] * 90, "y": [-10000.0] + [1.0] * 90}
+    scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
+    np.testing.assert_array_equal(scene.lights[0].point, [7.0, 1.0])
+
+
 def test_tracks_count_among_all_objects_of_the_file():
     tracks = {"sdc_track_index": 2, "tracks_to_predict": [{"track_index": 1}, {"track_index": 0}]}
     scene = parse(_file(_object(type="other"), _object(), _object(), metadata=tracks), "a")
@@ -161,7 +228,6 @@ FAULTS = {
         goalPosition=[1, 2]
     ),
     "roads[0].geometry[0]: must have numbers x and y": lambda f: f["roads"][0]["geometry"].__setitem__(0, {}),
-    "roads[0].geometry has 1 points, at least 2 are needed": lambda f: f["roads"][0]["geometry"].pop(),
     "roads[0].geometry[0].x is inf, allowed is [-1e+07, 1e+07]": lambda f: f["roads"][0]["geometry"][
         0
     ].update(x=float("inf")),

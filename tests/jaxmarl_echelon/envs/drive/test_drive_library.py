@@ -9,6 +9,8 @@ import pytest
 from drive_generated import scenes as generated
 
 from jaxmarl_echelon.envs.drive.bank import scene_at
+from jaxmarl_echelon.envs.drive.make import make, out_of_reach
+from jaxmarl_echelon.envs.drive.rewards import make_reward
 from jaxmarl_echelon.envs.drive.scenes import __main__ as command
 from jaxmarl_echelon.envs.drive.scenes import building, library
 from jaxmarl_echelon.envs.drive.scenes.files.export import write
@@ -130,6 +132,27 @@ def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
         scenes(SceneSettings(scenes=str(tmp_path), cache=None))
     found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
     assert found.train == 1 and sum("json" in line for line in found.lines) == 2
+
+
+def test_what_was_left_out_is_apart_from_what_there_is(folder, tmp_path):
+    (tmp_path / "b.json").write_text((folder / "0.json").read_text())
+    (tmp_path / "a.json").write_text("{")
+    found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
+    env = make(make_reward(), scenes=found)
+    assert env.describe() == found.lines[:1] and env.left_out() == found.lines[1:]
+    assert env.left_out()[-1].startswith("env.scenes: a.json: not JSON")
+
+
+def test_goals_that_cannot_be_reached_in_time_are_said(by_hand):
+    bank = by_hand.bank
+    assert out_of_reach(bank, 0, 200) == ()
+    (line,) = out_of_reach(bank, 0, 90)
+    assert line.startswith("scenes: goals of 1 of 14 learners are out of reach in 90 steps: up to 150 m away")
+
+
+def test_the_length_of_episodes_reaches_files_alone(folder):
+    casting = SceneSettings(scenes=str(folder), init_step=10, steps=40).casting
+    assert casting.last == 50 and SceneSettings(steps=40).casting.last == 90
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,30 @@ def test_bodies_to_be_predicted_are_evaluated_if_the_scene_names_them(one):
     assert of_scene(named, recording(one, 2))["bodies"] == 1
 
 
+def test_bodies_that_replay_their_recording_are_not_scored_but_counted(following):
+    # Of the three to be predicted one learns; the second car would be scored as a learner only.
+    bank = bank_of(scene(FOLLOWING[:1] * 2 + FOLLOWING[1:]), agents=1, bodies=4)
+    one = jax.tree.map(np.asarray, scene_at(bank, 0)).replace(predict=np.array([True, False, True, True]))
+    played = recording(one, 2)
+    played.pose[:, :, 0, 1] -= 3.0
+    found = of_scene(one, played)
+    assert (found["bodies"], found["bodies_not_driven"]) == (1, 2) and found["ade"] == pytest.approx(3.0)
+    alone = of_scene(one.replace(predict=np.array([True, False, False, False])), played)
+    assert alone == found | {"bodies_not_driven": 0}
+
+
+def test_scenes_in_which_nobody_to_be_predicted_is_driven_are_not_scored(following):
+    bank = bank_of(scene(FOLLOWING), scene(FOLLOWING), agents=1, bodies=3)
+    predict = np.zeros((2, 3), bool)
+    predict[0, 1] = predict[1, 0] = True
+    bank = bank.replace(predict=predict)
+    pose = np.array(bank.recording[:, FIRST:, :, :3].swapaxes(0, 1))
+    frames = [Poses(pose, np.asarray(bank.recorded[:, FIRST:].swapaxes(0, 1)))] * 2
+    found = Comparison(bank, (0, 2)).scores(frames)
+    assert (found["scenes"], found["bodies"], found["bodies_not_driven"]) == (1.0, 1.0, 1.0)
+    assert found["meta"] > 0.9 and np.isnan(Comparison(bank, (0, 1)).scores(frames)["meta"])
+
+
 def test_scores_are_means_over_held_out_scenes(following):
     bank = bank_of(scene(), scene(FOLLOWING), scene(FOLLOWING))
     comparison = Comparison(bank, (1, 2))

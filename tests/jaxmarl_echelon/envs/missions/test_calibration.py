@@ -81,6 +81,21 @@ def test_trouble_counts_for_two_seconds_and_an_advance_over_the_window():
     np.testing.assert_allclose(paid, 0.05 * (1 - np.where(inside, 0.7, 0.5)[WINDOW:] ** 2), atol=1e-6)
 
 
+def test_a_new_objective_is_no_advance():
+    """Agents stand still while the objective changes from 50 voxels away to 10; then one goes a voxel on."""
+    still = jnp.ones(2, bool)
+    reports, bonuses = calibration.begin(2), []
+    for decision in range(2 * WINDOW):
+        distance = jnp.full(2, 50.0 if decision < WINDOW else 10.0) - jnp.float32([0, decision >= 30])
+        now = Condition(jnp.full(2, 0.5), still, still, ~still, distance, ~still)
+        reports, bonus = calibration.advance(reports, now, jnp.float32(1.0), 1)
+        reports = calibration.aimed_anew(reports, jnp.full(2, -40.0 * (decision == WINDOW - 1)))
+        bonuses.append(np.asarray(bonus))
+    waiting, advancing = np.asarray(bonuses)[WINDOW:].T
+    np.testing.assert_allclose(waiting, 1.0)
+    np.testing.assert_allclose(advancing, np.where(np.arange(WINDOW) < 10, 1.0, 1 - 0.2**2), atol=1e-6)
+
+
 @pytest.mark.parametrize("death", [0, 5, WINDOW, 45])
 def test_a_death_charges_every_pending_report_once(death):
     rng = np.random.default_rng(death)

@@ -20,7 +20,8 @@ QUIET = News(jnp.zeros(SIZE), jnp.zeros(SIZE), jnp.zeros(SIZE, bool), jnp.zeros(
 
 @jax.jit
 def _compute(it):
-    return components.compute(it._replace(now=it.now._replace(teams=TEAMS)))
+    it = it._replace(now=it.now._replace(teams=TEAMS))
+    return components.compute(it), components.growth(it)
 
 
 MIDDLING = (0.5, 0.5, 0.5, 0.5)
@@ -28,8 +29,13 @@ MIDDLING = (0.5, 0.5, 0.5, 0.5)
 
 def shaped(before=None, after=None, parameters=MIDDLING, news=None, potential=((0, 0), (0, 0)), **given):
     """Components by name, `[M]` each, of a decision; `given` is for `moment` or the situation."""
+    return judged(before, after, parameters, news, potential, **given)[0]
+
+
+def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((0, 0), (0, 0)), **given):
+    """`shaped`, and the growth of potentials."""
     told = order(parameters=parameters)
-    fields = {name: given.pop(name) for name in ("stalled", "gamma", "was_alive") if name in given}
+    fields = {name: given.pop(name) for name in ("stalled", "gamma", "was_alive", "over") if name in given}
     before = placed() if before is None else before
     now = moment(before if after is None else after, told=told, **given)
     mine, _ = nothing()
@@ -40,12 +46,14 @@ def shaped(before=None, after=None, parameters=MIDDLING, news=None, potential=((
         scenario=scenario(),
         gap=mine.gap,
         potential=jnp.float32(potential),
+        over=jnp.bool_(fields.get("over", False)),
         stalled=jnp.int32(fields.get("stalled", (0, 0))),
         orders=of_orders(told, jnp.float32(LIMIT)),
         limit=jnp.float32(LIMIT),
         gamma=jnp.float32(fields.get("gamma", 1.0)),
     )
-    return dict(zip(COMPONENTS, np.asarray(_compute(it)).T, strict=True))
+    paid, grown = _compute(it)
+    return dict(zip(COMPONENTS, np.asarray(paid).T, strict=True)), grown
 
 
 def test_living_is_paid_and_dying_charged_less_where_losses_are_accepted():
@@ -92,6 +100,26 @@ def test_progress_pays_the_difference_and_dithering_costs_under_pressure():
     assert paid.tolist() == pytest.approx([0.07, 0.07, -0.05, -0.05])
     hurried = shaped(stalled=(20, 19), parameters=(0.5, 0.5, 1.0, 0.5))["mission_progress"]
     assert hurried.tolist() == pytest.approx([-0.1 / LIMIT] * 2 + [0.0] * 2)
+
+
+def test_who_falls_gives_the_potential_back_like_the_survivors_at_the_end():
+    fallen = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9, alive=[False, True, True, True])
+    assert fallen["mission_progress"].tolist() == pytest.approx([-0.2, 0.07, -0.05, -0.05])
+    ended = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9, over=True)
+    assert ended["mission_progress"].tolist() == pytest.approx([-0.2, -0.2, -0.5, -0.5])
+
+
+def test_potentials_are_reported_by_their_growth():
+    """Who stands still is paid the discount of the distance that is left, which is no progress."""
+    paid, grown = judged(gamma=0.9, potential=((0.5, 0.5), (0.5, 0.6)))
+    assert paid["zone_progress"].tolist() == pytest.approx([0.1] * SIZE)
+    assert paid["mission_progress"].tolist() == pytest.approx([-0.05, -0.05, 0.04, 0.04])
+    assert grown["zone_progress"].tolist() == [0.0] * SIZE
+    assert grown["mission_progress"].tolist() == pytest.approx([0.0, 0.0, 0.1, 0.1])
+    flags = {"was_alive": [True, False, True, True], "alive": [False, False, True, True], "over": True}
+    _, ended = judged(placed(), placed(b0=(8.0, 20.0)), gamma=0.9, potential=((0.2, 0), (0.3, 0)), **flags)
+    assert ended["zone_progress"].tolist() == pytest.approx([3 / 15, 0, 0, 0], abs=1e-6)
+    assert ended["mission_progress"].tolist() == pytest.approx([0.1, 0, 0, 0])
 
 
 def test_hiding_without_a_task_is_not_stealth():

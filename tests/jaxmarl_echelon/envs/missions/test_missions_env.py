@@ -18,8 +18,9 @@ from jaxmarl_echelon.envs.echelon.layout import SELF_FIELDS
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
+from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
 from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.tables import PRIMARY, TERTIARY
 from jaxmarl_echelon.training import config as config_lib
@@ -132,6 +133,11 @@ def test_go_comes_unannounced_and_changes_the_order(game):
     assert (np.stack(shown) == np.eye(7)[VERBS.index("stage")]).all()
     assert game.block(time, "mission")[0, VERBS.index("assault")] == 1
     assert state.by_team.elapsed.tolist() == [0, LIMIT // 2]
+    # What mechs gained towards the old objective is not compared with where the new one is.
+    assert np.asarray(state.scenario.orders.objective[0]).std(0).max() > 1.0
+    state, _ = game.step(state, params=params)
+    gained = np.diff(np.asarray(state.report.distance[:2, -(LIMIT // 2) :]))
+    assert np.abs(gained).max() < 0.1
 
 
 def test_the_dead_are_paid_for_the_mission_and_see_how_it_stands(game):
@@ -171,8 +177,7 @@ def test_the_free_rider_is_paid_no_credit(game):
     confirmed = np.zeros((4, 4), bool)
     confirmed[1, 2:] = True
     state = state.replace(by_mech=state.by_mech.replace(confirmed=jnp.asarray(confirmed)))
-    only = make_reward({name: {"weight": float(name == "credit")} for name in PAID})
-    params = game.params.replace(echelon=game.params.echelon.replace(reward=only.params()))
+    params = only("credit", game.params)
     echelon = state.echelon.replace(decision=jnp.int32(LIMIT - 1))
     done = state.by_team.replace(latched=jnp.int32([4, NEVER]))
     _, time = game.step(state.replace(echelon=echelon, by_team=done), params=params)
@@ -207,22 +212,49 @@ def test_a_capture_completes_an_assault(game):
     assert time.info["captured"] == 1.0 and time.info["mission"] == pytest.approx(1.0)
 
 
+def only(name, params):
+    """Parameters with a reward of one component alone."""
+    reward = make_reward({one: {"weight": float(one == name)} for one in PAID})
+    return params.replace(echelon=params.echelon.replace(reward=reward.params()))
+
+
 def test_progress_is_a_potential_that_pays_nothing_over_an_episode(game):
-    """With a discount of 1 its sum is minus the potential at the start, whatever happens in between."""
-    params = game.env.task_params({"mission": "assault", "gamma": 1.0, "time_pressure": 0.0})
+    """Discounted, its sum is minus the potential at the start for every mech, whether it falls or lives."""
+    plain = game.env.task_params({"mission": "assault", "gamma": 0.9, "time_pressure": 0.0})
+    params = only("mission_progress", plain)
     state, time = game.reset(jax.random.key(1), params)
-    opening, total, rest = float(state.potential[0]), 0.0, 0.0
-    row = dict(zip(VERBS, range(7), strict=True))["assault"]
+    opening, paid, said = float(state.potential[0]), np.zeros(2), 0.0
     draw = jax.jit(partial(random_actions, game.env.spec))
-    for key in range(LIMIT):
-        actions = draw(jax.random.key(key), time)
-        state, time = game.step(state, actions, params, key)
-        total += float(time.info["reward/mission_progress"])
-        paid = sum(float(v) for name, v in time.info.items() if name.startswith("reward/"))
-        rest += abs(paid - float(time.reward["blue"].mean()))
-    weight = float(params.weights.components[6])
-    assert time.over and row == 0 and total == pytest.approx(-weight * opening, abs=1e-5)
-    assert rest < 1e-4  # components of blue sum to its mean reward
+    for decision in range(LIMIT):
+        if decision == LIMIT // 2:
+            mechs = state.echelon.battle.mechs
+            battle = state.echelon.battle.replace(mechs=mechs.replace(hp=mechs.hp.at[0].set(0.0)))
+            state, before = state.replace(echelon=state.echelon.replace(battle=battle)), state.potential[0]
+        actions = draw(jax.random.key(decision), time)
+        state, time = game.step(state, actions, params, decision)
+        paid += 0.9**decision * np.asarray(time.reward["blue"])
+        said += float(time.info["reward/mission_progress"])
+        if decision == LIMIT // 2:
+            first = state.potential[0] - opening
+    weight = float(params.weights.components[COMPONENTS.index("mission_progress")])
+    assert time.over and time.present["blue"].all() and before > 0
+    assert paid.tolist() == pytest.approx([-weight * opening] * 2, abs=1e-5)
+    # Reported is by how much the potential grew while mechs lived, which is not given back.
+    grown = weight * (first + state.potential[0] - opening) / 2
+    assert said == pytest.approx(float(grown), abs=1e-5)
+
+
+def test_reported_components_are_what_is_paid_but_for_potentials(game):
+    params = game.env.task_params({"mission": "assault", "gamma": 0.9})
+    params = params.replace(echelon=params.echelon.replace(reward=game.params.echelon.reward))
+    state, time = game.step(game.start("assault"), params=params)
+    potentials = {f"reward/{name}" for name in POTENTIALS}
+    said = {name: float(v) for name, v in time.info.items() if name.startswith("reward/")}
+    rest = sum(value for name, value in said.items() if name not in potentials)
+    paid = [game.step(game.start("assault"), params=only(name, params))[1] for name in POTENTIALS]
+    paid = sum(float(one.reward["blue"].mean()) for one in paid)
+    assert float(time.reward["blue"].mean()) == pytest.approx(rest + paid, abs=1e-6)
+    assert abs(said["reward/zone_progress"]) < 1e-4 < abs(paid)  # nobody has moved
 
 
 def test_status_reports_are_remembered(game):

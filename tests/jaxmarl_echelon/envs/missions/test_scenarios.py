@@ -68,8 +68,11 @@ def test_places_are_clear_of_walls_and_cells_can_be_reached(env):
     assert ground.places[1].tolist() == [6.0, 2.0]
     bits = np.unpackbits(np.asarray(ground.open_cells[0]).view(np.uint8), bitorder="little")
     assert ground.cell == 5 and bits[:64].all() and not bits[64:].any()
-    dense = np.asarray(ground.complexity[0]).reshape(10, 10)
-    assert dense[0, 9] == 0 and 0 < dense[1, 2] < 1
+    dense = np.asarray(ground.complexity[0]).reshape(10, 10, 21)
+    assert dense[0, 9, 5] == 0 and 0 < dense[1, 2, 5] < 1
+    between = ground.complexity_of(0, jnp.int32([12]), jnp.float32(7.25))
+    assert between[0] == pytest.approx(0.75 * dense[1, 2, 7] + 0.25 * dense[1, 2, 8])
+    assert ground.complexity_of(0, jnp.int32(12), jnp.float32(99.0)) == dense[1, 2, 20]
     assert int(ground.cell_of(jnp.array([12.0, 27.0, 1.0]))) == 5 * 8 + 2
 
 
@@ -94,7 +97,63 @@ def test_forces_come_near_the_strength_that_is_asked_for():
         assert force.packs == pytest.approx(forces.packs(pattern[: int(force.count)]))
     assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(-1), 1).count == 1
     assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(5), 1).count == 5
-    assert all(row[0] == MEDIUM for row in forces.PATTERNS.values())
+
+
+def test_a_force_is_led_by_the_class_that_its_order_needs():
+    pack = jnp.int32([HEAVY, MEDIUM, MEDIUM, LIGHT, SCOUT, LIGHT])
+    assert forces.led_by(pack, jnp.int32(SCOUT)).tolist() == [SCOUT, HEAVY, MEDIUM, MEDIUM, LIGHT, LIGHT]
+    assert forces.led_by(pack, jnp.int32(HEAVY)).tolist() == pack.tolist()
+    assert forces.led_by(pack, jnp.int32(-1)).tolist() == pack.tolist()
+    assert forces.led_by(pack[:4], jnp.int32(SCOUT)).tolist() == pack[:4].tolist()
+
+
+@pytest.mark.parametrize("difficulty", [[0.0, 0.4], [0.5, 1.0]])
+@pytest.mark.parametrize(
+    ("given", "team", "needed"),
+    [
+        ({"mission": "scout"}, 0, SCOUT),
+        ({"mission": "stage", "follow_on": "scout"}, 0, SCOUT),
+        ({"mission": "stage", "opposing": "scout"}, 1, SCOUT),
+        ({"mission": "suppress", "friendly_count": 1}, 0, MEDIUM),
+    ],
+)
+def test_who_gets_an_order_has_the_class_that_it_needs(env, sample, difficulty, given, team, needed):
+    scenario = sample(env.task_params({"difficulty": difficulty} | given))[0].scenario
+    here = np.asarray(scenario.present) & (np.asarray(scenario.classes) == needed)
+    own = slice(0, 10) if team == 0 else slice(10, None)
+    some = np.asarray(scenario.strength)[:, team] > 0
+    assert some.any() and here[some, own].any(1).all()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mission": "stage", "follow_on": "flank", "difficulty": 0.0},
+        {"mission": "flank", "enemy_strength": [0.0, 0.2]},
+    ],
+)
+def test_an_order_that_needs_enemies_meets_some(env, sample, given):
+    scenario = sample(env.task_params(given))[0].scenario
+    assert (np.asarray(scenario.strength)[:, 1] >= 1).all()
+
+
+@pytest.mark.parametrize("nobody", [{"enemy_count": 0}, {"enemy_strength": 0.0}])
+def test_without_enemies_nothing_follows_that_needs_some(env, sample, nobody):
+    orders = sample(env.task_params({"mission": "stage"} | nobody))[0].scenario.orders
+    assert set(np.asarray(orders.verb)[:, 0, 1].tolist()) == {VERBS.index("overwatch"), VERBS.index("scout")}
+
+
+@pytest.mark.parametrize("radius", [20.0, 55.0])
+def test_the_density_of_terrain_is_that_around_the_objective(env, bank, sample, radius):
+    """In the ring of 12 voxels around it, whatever its radius: the wall is three columns of 40."""
+    given = {"mission": "hold", "objective": [10.0, 14.0], "objective_radius": radius}
+    told = sample(env.task_params(given))[0].scenario.orders
+    blocks = np.zeros((40, 40), bool)
+    blocks[WALL[0][1] : WALL[1][1], WALL[0][0] : WALL[1][0]] = True
+    ys, xs = np.indices(blocks.shape) + 0.5
+    apart = np.hypot(xs - 10.0, ys - 14.0)
+    ring = (apart > radius / 5.0) & (apart <= radius / 5.0 + 12.0)
+    np.testing.assert_allclose(told.complexity[:, 0], blocks[ring].mean() / 0.35, rtol=1e-5)
 
 
 def test_formations_keep_their_shape():
@@ -245,6 +304,10 @@ def test_orders_of_higher_levels_are_those_of_their_squads(env):
             {"mission": "hold", "enemy_strength": 0.0},
             ("env.enemy_strength=0", "hold needs at least one enemy"),
         ),
+        (
+            {"mission": "stage", "follow_on": ["flank", "hold"], "enemy_count": 0},
+            ("env.follow_on=['hold', 'flank']", "without enemies", "stage"),
+        ),
         ({"objective": [18.5, 10.0]}, ("env.objective=[18.5, 10.0]", "inside a wall")),
         ({"objective": [99.0, 10.0]}, ("env.objective=[99.0, 10.0]", "inside 40 x 40")),
         ({"enemy_count": 25}, ("env.enemy_count=25", "env.red has only 20 mechs")),
@@ -272,12 +335,34 @@ def test_evaluations_have_terrains_of_their_own():
         posed = [env.evaluation_params(params, i).echelon.map_weights for i in range(4)]
         return [int(np.argmax(weights)) for weights in posed]
 
-    assert played(params) == [3, 4, 3, 4]
-    assert played(env.task_params({"held_out": 0.0})) == [0, 1, 2, 3]
+    def rounds(params, size):
+        return [sorted(played(params)[i : i + size]) for i in range(0, 4, size)]
+
+    assert rounds(params, 2) == [[3, 4]] * 2
+    assert len(set(played(env.task_params({"held_out": 0.0})))) == 4
     chosen = env.task_params({"map_weights": [0, 2, 1, 0, 0]})
-    assert played(chosen) == [1, 2, 1, 2], "none of the held-out terrains is to be drawn"
+    assert rounds(chosen, 2) == [[1, 2]] * 2, "none of the held-out terrains is to be drawn"
     with pytest.raises(ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: no terrain to train on"):
         env.task_params({"map_weights": [0, 0, 0, 1, 1]})
+
+
+def test_evaluations_do_not_tie_orders_to_terrains_and_keep_their_weights():
+    """Four verbs and eight terrains: every pair is played, about equally often."""
+    env = built(flat_bank([(20.0, 20.0, 5.0)] * 8), held_out=0.0)
+
+    def played(mission, number):
+        params = env.task_params({"held_out": 0.0, "mission": mission})
+        posed = jax.vmap(env.evaluation_params, (None, 0))(params, jnp.arange(number))
+        verb, terrain = (np.asarray(x).argmax(-1) for x in (posed.levers.mission, posed.echelon.map_weights))
+        return np.stack([np.bincount(terrain[verb == v], minlength=8) for v in range(len(VERBS))])
+
+    pairs = played(["assault", "hold", "flank", "scout"], 320)
+    assert (pairs.sum(0) == 40).all() and set(pairs.sum(1).tolist()) == {0, 80}
+    used = pairs[pairs.sum(1) > 0]
+    assert used.min() >= 3 and used.max() <= 18
+    uneven = played({"scout": 2.0, "hold": 1.0}, 96).sum(1)
+    assert abs(uneven[VERBS.index("scout")] - 64) <= 2 and uneven.sum() == 96
+    assert abs(played({"scout": 7.0, "hold": 2.0, "stage": 1.0}, 64).sum(1)[VERBS.index("stage")] - 6.4) <= 2
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,13 @@ def test_constraints_of_the_order_cost_success():
 
 def test_the_terminal_reward_is_symmetric():
     assert success.terminal(jnp.float32([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
-    taken = success.time_taken(jnp.int32([NEVER, 20]), jnp.int32(100))
-    assert taken.tolist() == [25.0, 5.0]
+
+
+def test_time_is_taken_until_done_or_to_the_end_by_the_order_s_nature():
+    verbs = jnp.int32([VERBS.index(name) for name in ("assault", "assault", "hold", "stage", "overwatch")])
+    latched = jnp.int32([NEVER, 20, 20, 20, NEVER])
+    taken = success.time_taken(REGISTRY, verbs, latched, jnp.int32(100))
+    assert taken.tolist() == [25.0, 5.0, 25.0, 5.0, 25.0]
 
 
 def test_a_follow_on_is_half_of_the_success_and_counts_from_go():

@@ -15,6 +15,8 @@ from jaxmarl_echelon.envs.drive.scenes.host import ROADS, SAMPLES, STEP, HostSce
 SKIPPED_TYPES = "other", "unset"
 LARGEST = 512_000_000  # bytes of a file
 WIDEST = 4000.0  # m from one end of a scene's roads to the other
+PADDING = -10000.0  # stands in files for what is not there
+SAME = 0.1  # m within which a goal is the last place of a recording
 _LEAST_POINTS = {"stop_sign": 1, "crosswalk": 3, "speed_bump": 3, "driveway": 3}
 _LARGEST_BODY = 50.0  # m
 _FASTEST = 1000.0  # m/s
@@ -60,6 +62,7 @@ class _Object(NamedTuple):
     size: tuple[float, float, float]
     type: int
     goal: np.ndarray
+    recorded_goal: bool
     expert: bool
     id: int
 
@@ -100,6 +103,7 @@ def parse(content: Any, name: str) -> HostScene:
             size=_stacked([one.size for one in bodies], (0, 3)),
             type=_stacked([one.type for one in bodies], (0,)).astype(int),
             goal=_stacked([one.goal for one in bodies], (0, 2)),
+            recorded_goal=_stacked([one.recorded_goal for one in bodies], (0,)).astype(bool),
             expert=_stacked([one.expert for one in bodies], (0,)).astype(bool),
             ids=_stacked([one.id for one in bodies], (0,)).astype(int),
             roads=tuple(roads),
@@ -134,6 +138,14 @@ def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
     valid = fields.flags(columns["valid"], joined(path, "valid"))
     at = fields.where_valid(position, joined(path, "position"), valid, "xy")
     heading = fields.where_valid(columns["heading"], joined(path, "heading"), valid, "")[:, 0]
+    padded = valid & ((at == PADDING).all(1) | (heading == PADDING))
+    if padded.any():
+        notes["objects with padding at samples that are called valid"] += 1
+        valid, at, heading = (
+            valid & ~padded,
+            np.where(padded[:, None], 0.0, at),
+            np.where(padded, 0.0, heading),
+        )
     if velocity is None:
         speed = differences(at, valid)
     else:
@@ -151,18 +163,40 @@ def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: t
     )
     expert = fields.flag(optional(one, "mark_as_expert", path, False), joined(path, "mark_as_expert"))
     id_ = fields.whole(optional(one, "id", path, nth), joined(path, "id"))
-    goal = optional(one, "goalPosition", path, None)
-    if goal is not None:
-        goal = np.array(fields.point(goal, joined(path, "goalPosition")))
+    goal = _goal_given(one, path, notes)
+    recorded_goal = goal is None or _is_last(goal, recorded[0], recorded[3])
+    if recorded[3][SAMPLES:].any():
+        recorded_goal = True
+        if goal is not None:
+            notes[f"goals that lay beyond the first {SAMPLES} samples"] += 1
     if len(recorded[0]) != SAMPLES:
         notes[f"objects with {'more' if len(recorded[0]) > SAMPLES else 'fewer'} than {SAMPLES} samples"] += 1
     position, heading, velocity, valid = (_fitted(column) for column in recorded)
     if not valid.any():
         notes["objects that are never valid"] += 1
         return None
-    if goal is None:
+    if goal is None or recorded[3][SAMPLES:].any():
         goal = position[valid][-1]
-    return _Object(position, heading, velocity, valid, size, TYPES.index(kind), goal, expert, id_)
+    return _Object(
+        position, heading, velocity, valid, size, TYPES.index(kind), goal, recorded_goal, expert, id_
+    )
+
+
+def _goal_given(one: dict, path: str, notes: Counter) -> np.ndarray | None:
+    """The goal `[2]` of an object; None without one, also where the file holds its padding."""
+    given = optional(one, "goalPosition", path, None)
+    if given is None:
+        return None
+    goal = np.array(fields.point(given, joined(path, "goalPosition")))
+    if (goal == PADDING).all():
+        notes["goals at the file's padding"] += 1
+        return None
+    return goal
+
+
+def _is_last(goal: np.ndarray, position: np.ndarray, valid: np.ndarray) -> bool:
+    """Whether a goal is where a recording ends."""
+    return bool(valid.any()) and bool(np.hypot(*(position[valid][-1] - goal)) <= SAME)
 
 
 _SIDES = "length", "width"
@@ -195,7 +229,10 @@ def _road(one: Any, nth: int, notes: Counter) -> Road | None:
         notes[f"roads of unknown type {kind[:40]!r}"] += 1
         return None
     at = joined(path, "geometry")
-    points = fields.points(member(one, "geometry", path), at, _LEAST_POINTS.get(kind, 2))
+    points, least = fields.points(member(one, "geometry", path), at, 0), _LEAST_POINTS.get(kind, 2)
+    if len(points) < least:
+        notes[f"roads of type {kind} with fewer than {least} points"] += 1
+        return None
     element = fields.whole(
         optional(one, "map_element_id", path, -1), joined(path, "map_element_id"), -1, 1000
     )
@@ -250,7 +287,8 @@ def _light(lane: str, one: Any, path: str) -> Light:
         if nth < SAMPLES:
             states[nth] = code
     known = np.flatnonzero(states)
-    at = int(known[0]) if len(known) else 0
+    seen = [nth for nth in known if any(columns[axis][nth] != PADDING for axis in "xy")]
+    at = int(seen[0]) if seen else int(known[0]) if len(known) else 0
     where = (
         fields.number(columns[axis][at], f"{path}.{axis}[{at}]", -fields.FARTHEST, fields.FARTHEST)
         for axis in "xy"

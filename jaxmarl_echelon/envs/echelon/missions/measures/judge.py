@@ -1,4 +1,8 @@
-"""Whether an episode is over, and what the missions have come to. Source: spec sections 7.5 and 8.20."""
+"""Whether an episode is over, and what the missions have come to.
+
+The mission is blue's: blue's order ends an episode when nothing of it is left to do, red's only where nobody
+of blue is left to go on.
+"""
 
 from typing import NamedTuple
 
@@ -12,7 +16,7 @@ from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
-from jaxmarl_echelon.envs.echelon.types import Mechs
+from jaxmarl_echelon.envs.echelon.types import BLUE, RED, Mechs
 
 ATTEMPT = 0.2
 _GROWTH = 1e-6
@@ -48,9 +52,10 @@ def judge(
 ) -> Verdict:
     """Judges both missions as they stand.
 
-    An episode ends when a team's mission is such that nothing is left to do; when a team has no mech
-    left and the other one's order has nothing more to do without enemies, or nobody is left at all;
-    when time is up.
+    An episode ends when blue's mission is such that nothing is left to do, or red's is and nobody of blue is
+    left; when a team has no mech left and the other one's order has nothing more to do without enemies, or
+    nobody is left at all; when time is up. Where an order is lost before that, as its squad is gone or blue
+    completes its own, its shares of time are shares of the whole time.
 
     Args:
       registry: the verbs.
@@ -61,11 +66,18 @@ def judge(
       limit: decisions of the time limit.
     """
     orders, ours = evidence.scenario.orders, evidence.by_team
+    here = evidence.scenario.strength > 0
+    living = squads.add(mechs.alive, evidence.teams)
+    gone = here & (living == 0)
     outcome = record.of_teams(evidence)
+    found = success.parts(registry, orders.verb, outcome)
+    complete = success.completes(registry, orders.verb, order.went, found) & (living > 0)
+    completed = complete[BLUE] | (complete[RED] & gone[BLUE])
+    lost = gone | jnp.stack([jnp.bool_(False), complete[BLUE]])
+    outcome = record.over_whole_time(outcome, ours, lost, limit - decision)
     found = success.parts(registry, orders.verb, outcome)
     under_way = success.parts(registry, orders.verb, record.running(outcome, ours))
     value, potential = (success.base(registry, orders.verb, order.went, one) for one in (found, under_way))
-    here = evidence.scenario.strength > 0
     done = (value >= success.COMPLETED) & (ours.latched == NEVER) & here
     grown = potential > ours.best + _GROWTH
     ours = ours.replace(
@@ -74,10 +86,8 @@ def judge(
         stalled=jnp.where(grown, 0, ours.stalled + 1),
         attempted=ours.attempted | _attempts(evidence, order, mechs, potential),
     )
-    living = squads.add(mechs.alive, evidence.teams)
-    gone, idle = here & (living == 0), jnp.asarray(registry.flags("ends_with_enemies"))[order.verb]
-    complete = success.completes(registry, orders.verb, order.went, found) & (living > 0)
-    ends = jnp.stack([complete.any(), (gone & (idle | (living == 0))[::-1]).any(), decision >= limit])
+    idle = jnp.asarray(registry.flags("ends_with_enemies"))[order.verb]
+    ends = jnp.stack([completed, (gone & (idle | (living == 0))[::-1]).any(), decision >= limit])
     over = ends.any()
     return Verdict(
         by_team=ours,
@@ -90,8 +100,16 @@ def judge(
 
 
 def _attempts(evidence: record.Evidence, order: Order, mechs: Mechs, potential: jax.Array) -> jax.Array:
-    """`[K]` bool; the potential has grown clearly, or the squad's centre is in the area of operations."""
+    """`[K]` bool; the potential has grown clearly, or the squad has gone into the area of operations.
+
+    It has gone there if its centre is inside and that of the places where its living mechs started outside:
+    who is there from the start has attempted nothing yet.
+    """
     teams = evidence.teams
-    middle = squads.centre(mechs.position, mechs.alive, teams)
-    near = vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + AREA
-    return (near & squads.any_of(mechs.alive, teams)) | (potential >= evidence.by_team.opening + ATTEMPT)
+
+    def near(places: jax.Array) -> jax.Array:
+        middle = squads.centre(places, mechs.alive, teams)
+        return vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + AREA
+
+    gone_there = near(mechs.position) & ~near(evidence.scenario.start) & squads.any_of(mechs.alive, teams)
+    return gone_there | (potential >= evidence.by_team.opening + ATTEMPT)

@@ -85,6 +85,23 @@ def running(outcome: Outcome, by_team: TeamFacts) -> Outcome:
     return outcome._replace(captured=jnp.maximum(outcome.captured, under_way))
 
 
+def over_whole_time(outcome: Outcome, by_team: TeamFacts, lost: jax.Array, left: jax.Array) -> Outcome:
+    """The records `[K]`, of which shares of time are shares of the whole time where an order is lost.
+
+    Nothing is kept or watched any more in the time that is left; by the time so far, who holds an objective
+    for a second and is destroyed would have held it throughout.
+
+    Args:
+      outcome: the records of the time so far.
+      by_team: facts.
+      lost: `[K]` bool.
+      left: decisions until the time is up.
+    """
+    decisions = by_team.elapsed + jnp.where(lost, left, 0)
+    watched = share(by_team.covered.astype(jnp.float32), decisions.astype(jnp.float32), 0.0)
+    return outcome._replace(elapsed=decisions * PERIOD, watched=watched)
+
+
 def without(evidence: Evidence, outcome: Outcome) -> Outcome:
     """The records `[M]` of each mech's team without it.
 
@@ -109,7 +126,7 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
     cells = _count(seen)[team] - _count(mine.visited & once[team])
     fire, zone, pins = rest(mine.dealt), rest(mine.held), rest(mine.pinning)
     others = squads.add(mine.dealt, teams)[team] - mine.dealt
-    samples = jnp.maximum(evidence.by_team.elapsed, 1)[team]
+    samples = jnp.maximum(whole.elapsed / PERIOD, 1.0)
     return whole._replace(
         strength=strength,
         casualties=casualties,

@@ -77,9 +77,19 @@ def terminal(success: jax.Array) -> jax.Array:
     return 2.0 * success - 1.0
 
 
-def time_taken(latched: jax.Array, decision: jax.Array) -> jax.Array:
-    """Seconds `[K]` until the mission first counted as done, or until now."""
-    return jnp.where(latched == NEVER, decision, latched) * PERIOD
+def time_taken(registry: Registry, verb: jax.Array, latched: jax.Array, decision: jax.Array) -> jax.Array:
+    """Seconds `[K]` that missions took: until they first counted as done, or until now.
+
+    Orders that last to the end are not done before it, whatever they have come to on the way.
+
+    Args:
+      registry: the verbs.
+      verb: `[K]` int32 of the order.
+      latched: `[K]` int32 decision at which the mission first counted as done, or NEVER.
+      decision: decisions taken.
+    """
+    done = jnp.asarray(registry.flags("timed"))[verb] & (latched != NEVER)
+    return jnp.where(done, latched, decision) * PERIOD
 
 
 def differences(
@@ -105,7 +115,7 @@ def differences(
     team = squads.team_of(evidence.teams)
     alone = record.without(evidence, outcome)
     verb = orders.verb[team]
-    taken = time_taken(evidence.by_team.latched, decision)[team]
+    taken = time_taken(registry, orders.verb[:, 0], evidence.by_team.latched, decision)[team]
     value = base(registry, verb, went[team], parts(registry, verb, alone))
     losses, budget = orders.parameters[team, _LOSSES], orders.budget[team]
     rest = constrained(registry, value, verb[:, 0], losses, budget, taken, alone)
@@ -121,7 +131,7 @@ def of_teams(
     outcome: Outcome,
 ) -> jax.Array:
     """Success `[K]` after constraints of both teams, of success `value` before."""
-    taken = time_taken(latched, decision)
+    taken = time_taken(registry, orders.verb[:, 0], latched, decision)
     losses = orders.parameters[:, _LOSSES]
     return constrained(registry, value, orders.verb[:, 0], losses, orders.budget, taken, outcome)
 

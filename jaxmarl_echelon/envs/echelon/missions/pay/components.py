@@ -1,7 +1,10 @@
 """Shaping: what each component of the reward pays every mech per decision, before weights.
 
 Rates lie in [-1, 1] and are divided by the time limit, events are shares of an episode's total, so that the
-sum of each over an episode is of the order of 1. Source: spec section 7.2.
+sum of each over an episode is of the order of 1. Two components are differences of potentials (Ng, Harada
+and Russell 1999, "Policy invariance under reward transformations", section 3): discounted, their sum over a
+mech's life follows from where it starts and ends. Undiscounted sums of what they pay say little, so what is
+reported of them is the growth of the potential (`growth`).
 """
 
 from typing import NamedTuple
@@ -24,6 +27,8 @@ NEAR, WIDE, LOST, LOST_CHARGE = 0.5, 1.5, 3.0, -0.5
 STEP = 0.1
 # Decisions without progress that count as dithering, 5 s.
 PATIENCE = 20
+# Components that are differences of potentials.
+POTENTIALS = ("zone_progress", "mission_progress")
 
 
 class Situation(NamedTuple):
@@ -35,7 +40,8 @@ class Situation(NamedTuple):
       news: what it added to the facts.
       scenario: the problem.
       gap: `[M]` distance to the objective as the stage began.
-      potential: `[2, K]` progress of the missions before and after; 0 after the end of the episode.
+      potential: `[2, K]` progress of the missions before and after.
+      over: bool; the episode ends with it.
       stalled: `[K]` decisions since progress last grew.
       orders: `[K]` what the parameters of the orders make of the reward.
       limit: decisions of the time limit.
@@ -48,6 +54,7 @@ class Situation(NamedTuple):
     scenario: Scenario
     gap: jax.Array
     potential: jax.Array
+    over: jax.Array
     stalled: jax.Array
     orders: weights.Orders
     limit: jax.Array
@@ -58,6 +65,18 @@ def compute(it: Situation) -> jax.Array:
     """All components `[M, len(COMPONENTS)]`; 0 for mechs that did not live before the decision."""
     values = jnp.stack([_COMPONENTS[name](it) for name in COMPONENTS], axis=-1)
     return jnp.where(it.before.alive[:, None], values, 0.0)
+
+
+def growth(it: Situation) -> dict[str, jax.Array]:
+    """By how much the potentials of each mech that lived grew, `[M]`, by the component that they belong to.
+
+    Charges that a component makes besides are included. Left out are the discount, which pays for the
+    distance that is left with every decision, and what is given back at the end.
+    """
+    goes_on = it._replace(
+        gamma=jnp.float32(1.0), over=jnp.bool_(False), now=it.now._replace(mechs=_lasting(it))
+    )
+    return {name: jnp.where(it.before.alive, _COMPONENTS[name](goes_on), 0.0) for name in POTENTIALS}
 
 
 def survival(it: Situation) -> jax.Array:
@@ -100,9 +119,15 @@ def zone_control(it: Situation) -> jax.Array:
 
 
 def mission_progress(it: Situation) -> jax.Array:
-    """Progress of the mission, as a difference of potentials; a charge for dithering under time pressure."""
-    gained = it.gamma * it.potential[1] - it.potential[0]
-    return (gained + jnp.where(it.stalled >= PATIENCE, it.orders.dithering, 0.0))[it.now.team]
+    """Progress of the mission, as a difference of potentials; a charge for dithering under time pressure.
+
+    A mech's potential is 0 once it has fallen, and after the end of the episode: who falls gives back what it
+    was paid, as the survivors do at the end.
+    """
+    team = it.now.team
+    left = jnp.where(it.now.mechs.alive & ~it.over, it.potential[1][team], 0.0)
+    gained = it.gamma * left - it.potential[0][team]
+    return gained + jnp.where(it.stalled >= PATIENCE, it.orders.dithering, 0.0)[team]
 
 
 def stealth(it: Situation) -> jax.Array:
@@ -158,6 +183,11 @@ def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.Orders) 
       orders: `[K]` what the parameters make of the reward.
     """
     return weights.hurried(weights.verb_weights(given, gates), orders)
+
+
+def _lasting(it: Situation) -> Mechs:
+    """The mechs after the decision, as if none had fallen in it."""
+    return it.now.mechs.replace(alive=it.before.alive)
 
 
 def _living(it: Situation, values: jax.Array) -> jax.Array:

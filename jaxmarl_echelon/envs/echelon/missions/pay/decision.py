@@ -49,10 +49,14 @@ def of_orders(order: Order, limit: jax.Array) -> weights.Orders:
     return weights.orders(value["loss_appetite"], value["time_pressure"], value["grouping"], limit)
 
 
-def pay(registry: Registry, params: MissionParams, it: Decision) -> dict[str, jax.Array]:
-    """What every mech is paid, `[M]` per component, before the run's own factors.
+Paid = dict[str, jax.Array]
 
-    At the end of an episode the dead are paid, too; empty slots never are.
+
+def pay(registry: Registry, params: MissionParams, it: Decision) -> tuple[Paid, Paid]:
+    """What every mech is paid, `[M]` per component, before the run's own factors, and what is reported of it.
+
+    At the end of an episode the dead are paid, too; empty slots never are. Reported is what is paid, but for
+    differences of potentials, of which it is the growth of the potential.
     """
     teams, verdict = it.evidence.teams, it.verdict
     team, present = squads.team_of(teams), it.evidence.scenario.present
@@ -61,6 +65,8 @@ def pay(registry: Registry, params: MissionParams, it: Decision) -> dict[str, ja
     )
     shaping = components.compute(it.shaping) * given[team]
     paid = {name: shaping[:, column] for column, name in enumerate(COMPONENTS)}
+    grown = components.growth(it.shaping)
+    grown = {name: value * given[team, COMPONENTS.index(name)] for name, value in grown.items()}
     ends = verdict.over & present
     terminal = params.weights.terminal * success.terminal(verdict.success)[team]
     credit = params.weights.credit * success.differences(
@@ -75,4 +81,4 @@ def pay(registry: Registry, params: MissionParams, it: Decision) -> dict[str, ja
     paid[TERMINAL] = jnp.where(ends, terminal, 0.0)
     paid[CREDIT] = jnp.where(ends, credit, 0.0)
     paid[CALIBRATION] = jnp.where(it.shaping.before.alive, it.bonus, 0.0)
-    return paid
+    return paid, paid | grown

@@ -71,7 +71,7 @@ def draw(
     difficulty = _uniform(next(keys), jnp.stack([weights.difficulty_low, weights.difficulty_high]))
     verbs = _verbs(next(keys), levers)
     mission = verbs[0, 0]
-    blue, red = _forces(next(keys), levers, mission, difficulty, limits.teams)
+    blue, red = _forces(next(keys), registry, levers, verbs, difficulty, limits.teams)
     places = _places(next(keys), ground, index, levers, mission, limits.size)
     orders = _orders(next(keys), registry, levers, verbs, places, (blue.packs, red.packs), limits)
 
@@ -135,9 +135,16 @@ def _verbs(key: jax.Array, levers: Levers) -> jax.Array:
     return jnp.stack([verb, _pick(third, levers.follow_on[verb])], axis=1)
 
 
-def _forces(key, levers: Levers, mission, difficulty, teams: Teams) -> tuple[forces.Force, forces.Force]:
+def _forces(
+    key, registry: Registry, levers: Levers, verbs, difficulty, teams: Teams
+) -> tuple[forces.Force, forces.Force]:
+    """Both teams' mechs: with whom their orders cannot do without, and enemies where blue's need some."""
     share, noise, kinds = jax.random.split(key, 3)
-    ends = levers.strength[mission]
+    staged = jnp.asarray(registry.staged)[verbs[:, 0]]
+    needed = jnp.asarray(registry.needs_enemies)[verbs[0]]
+    least = jnp.int32(1), (needed[0] | (staged[0] & needed[1])).astype(jnp.int32)
+    first = jnp.asarray(registry.first)[verbs]
+    ends = levers.strength[verbs[0, 0]]
     drawn = jax.random.uniform(share, (2,))
     hard = jnp.stack([1.0 - difficulty, difficulty])
     at = jnp.where(levers.graded, hard, drawn)
@@ -145,10 +152,15 @@ def _forces(key, levers: Levers, mission, difficulty, teams: Teams) -> tuple[for
     wobble = jax.random.uniform(noise, (2,), minval=1.0 - NOISE, maxval=1.0 + NOISE)
     strength = strength * jnp.where(levers.graded, wobble, 1.0)
     kind = _pick(kinds, levers.composition)
-    return tuple(
-        forces.muster(levers.patterns[k, kind[k], : teams[k]], strength[k], levers.count[k], 1 - k)
-        for k in (0, 1)
-    )
+
+    def force(k):
+        classes = forces.led_by(
+            levers.patterns[k, kind[k], : teams[k]], jnp.where(staged[k], first[k, 1], -1)
+        )
+        classes = forces.led_by(classes, first[k, 0])
+        return forces.muster(classes, strength[k], levers.count[k], least[k])
+
+    return force(0), force(1)
 
 
 def _places(key, ground: Ground, index, levers: Levers, mission, size) -> _Places:
@@ -168,7 +180,7 @@ def _places(key, ground: Ground, index, levers: Levers, mission, size) -> _Place
         objective=objective,
         radius=radius,
         next_objective=places[after],
-        complexity=ground.complexity[index, jnp.stack([chosen, after])],
+        complexity=ground.complexity_of(index, jnp.stack([chosen, after]), radius),
         anchors=jnp.stack([places[own], places[enemy]]),
     )
 

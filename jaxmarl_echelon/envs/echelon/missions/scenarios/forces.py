@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
 # Pack-equivalents of a mech by class, in the order of `tables.CLASSES`; ten units are a pack.
 WEIGHTS = np.array([0.5, 0.7, 1.0, 2.0], np.float32) / 10.0
-# The order in which a force fills up; it repeats. The first is a medium mech, as only these suppress.
+# The order in which a force fills up, but for the mech that its order needs (`led_by`); it repeats.
 PATTERNS: dict[str, tuple[int, ...]] = {
     "balanced": (MEDIUM, HEAVY, MEDIUM, LIGHT, MEDIUM, SCOUT, MEDIUM, LIGHT, MEDIUM, LIGHT),
     "scout_heavy": (MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT, MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT),
@@ -42,7 +42,19 @@ def patterns(roster: tuple[int, ...]) -> np.ndarray:
     return np.stack([np.array(roster), *rows]).astype(np.int32)
 
 
-def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: int) -> Force:
+def led_by(classes: jax.Array, first: jax.Array) -> jax.Array:
+    """Classes `[A]` in the order of filling, with the first of one class before all others, if there is one.
+
+    Args:
+      classes: `[A]` in the order of filling.
+      first: int32 class; -1 for no change.
+    """
+    place = jnp.argmax(classes == first)
+    slot = jnp.arange(classes.size)
+    return classes[jnp.where(slot == 0, place, jnp.where(slot <= place, slot - 1, slot))]
+
+
+def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax.Array) -> Force:
     """As many of the slots as come nearest to a strength.
 
     Args:

@@ -13,7 +13,6 @@ from flax import struct
 
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
-from jaxmarl_echelon.envs.echelon.terrain.zones import MEAN_RADIUS
 from physics.voxels import LAVA
 
 TERRAINS = {
@@ -44,7 +43,8 @@ class Ground:
     Attributes:
       places: `[P, 2]` x and y of the places of a lattice, the same for all terrains.
       free: `[N, P]` bool; any mech can stand there, and get there.
-      complexity: `[N, P]` how much blocks sight around a place, from 0 for an open field to 1.
+      complexity: `[N, P, R]` how much blocks sight around an objective at a place, from 0 for an open field
+        to 1, by the objective's radius in whole voxels from 0.
       open_cells: `[N, W]` uint32 bits of the coverage cells that can be reached.
       cell: edge of a coverage cell, voxels (static).
       columns: coverage cells along x (static).
@@ -56,6 +56,20 @@ class Ground:
     open_cells: jax.Array
     cell: int = struct.field(pytree_node=False)
     columns: int = struct.field(pytree_node=False)
+
+    def complexity_of(self, index: jax.Array, place: jax.Array, radius: jax.Array) -> jax.Array:
+        """How much blocks sight around objectives of any radius; between whole voxels in proportion.
+
+        Args:
+          index: int32 terrain.
+          place: `[...]` int32 places.
+          radius: scalar, voxels.
+        """
+        radius = jnp.clip(radius, 0.0, self.complexity.shape[-1] - 1.0)
+        low = jnp.floor(radius).astype(jnp.int32)
+        high = jnp.minimum(low + 1, self.complexity.shape[-1] - 1)
+        below, above = (self.complexity[index, place, whole] for whole in (low, high))
+        return below + (radius - low) * (above - below)
 
     def cell_of(self, position: jax.Array) -> jax.Array:
         """Number of the coverage cell under positions `[..., 2 or 3]`, int32 `[...]`."""
@@ -83,7 +97,7 @@ def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
     return Ground(
         places=jnp.asarray(places),
         free=jnp.asarray((near & ~blocked).reshape(len(solid), -1)),
-        complexity=jnp.asarray(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool), places)),
+        complexity=jnp.asarray(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool))),
         open_cells=jnp.asarray(_words(_cells(reachable, cell))),
         cell=cell,
         columns=-(-width // cell),
@@ -124,14 +138,40 @@ def _blocks(columns: np.ndarray) -> np.ndarray:
     return whole.reshape(maps, depth, BLOCK, width, BLOCK).any((2, 4))
 
 
-def _complexity(opaque: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Density of columns `[N, Y, X]` that block sight around places; objectives themselves are left out."""
-    maps, depth, width = opaque.shape
-    ys, xs = np.indices((depth, width)).reshape(2, -1) + 0.5
-    apart = np.hypot(xs - places[:, :1], ys - places[:, 1:])
-    ring = ((apart > MEAN_RADIUS) & (apart <= MEAN_RADIUS + AREA)).astype(np.float32)
-    found = opaque.reshape(maps, -1).astype(np.float32) @ ring.T / np.maximum(ring.sum(1), 1)
-    return np.minimum(found / _DENSE, 1.0).astype(np.float32)
+def _complexity(opaque: np.ndarray) -> np.ndarray:
+    """Density `[N, P, R]` of columns `[N, Y, X]` that block sight around places; see `Ground.complexity`.
+
+    It is that of the area of operations without the objective, which the generator may have cleared. Radii go
+    up to half of the map's longer side.
+    """
+    radii, area = np.arange(max(opaque.shape[1:]) // 2 + 1), int(AREA)
+    blocked, whole = (_within(x, radii[-1] + area) for x in (opaque, np.ones_like(opaque[:1])))
+    found, ring = (x[..., radii + area] - x[..., radii] for x in (blocked, whole))
+    return np.minimum(found / np.maximum(ring, 1) / _DENSE, 1.0).astype(np.float32)
+
+
+def _within(columns: np.ndarray, reach: int) -> np.ndarray:
+    """`[N, P, reach + 1]` numbers of columns `[N, Y, X]` set within each whole distance of each place.
+
+    Row by row: the sum of a part of a row is a difference of two sums from its start.
+    """
+    maps, depth, width = columns.shape
+    padded = np.pad(columns, ((0, 0), (reach, reach), (reach + 1, reach)))
+    along = padded.cumsum(2, dtype=np.int32)
+    rows, places = depth // BLOCK, width // BLOCK
+    found = np.zeros((reach + 1, maps, rows, places), np.int32)
+
+    def at(row: int, column: int) -> np.ndarray:
+        """Sums before a column of a row, both relative to each place."""
+        y, x = (reach + BLOCK // 2 + offset for offset in (row, column))
+        return along[:, y::BLOCK, x::BLOCK][:, :rows, :places]
+
+    for radius in range(1, reach + 1):
+        for row in range(-radius, radius):
+            # Middles of columns lie half a voxel off.
+            half = int(np.sqrt(radius**2 - (row + 0.5) ** 2) + 0.5)
+            found[radius] += at(row, half) - at(row, -half)
+    return np.moveaxis(found, 0, -1).reshape(maps, rows * places, -1)
 
 
 def _cells(reachable: np.ndarray, cell: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.missions.verbs.stage import STAGE
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import SUPPRESS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Verb
+from jaxmarl_echelon.envs.echelon.tables import CLASSES
 from jaxmarl_echelon.envs.settings import choice
 
 _KNOWN = {verb.name: verb for verb in (ASSAULT, HOLD, OVERWATCH, FLANK, SUPPRESS, SCOUT, STAGE)}
@@ -64,6 +65,17 @@ class Registry:
         """`[V]` bool; another order follows at GO."""
         return np.array([bool(verb.template.follow_on) for verb in self.verbs])
 
+    @cached_property
+    def needs_enemies(self) -> np.ndarray:
+        """`[V]` bool; practised against one enemy at least."""
+        return np.array([verb.template.enemy[0] > 0 for verb in self.verbs])
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """`[V]` int32 class of the mech in the first slot, index into `tables.CLASSES`; -1 for any."""
+        names = [verb.template.first for verb in self.verbs]
+        return np.array([-1 if name is None else CLASSES.index(name) for name in names], np.int32)
+
     def evaluate(self, outcome: Outcome) -> jax.Array:
         """Success before modifiers of an outcome `[...]` under each verb, `[..., V]`."""
         shape = jnp.broadcast_shapes(*(jnp.shape(field) for field in outcome))
@@ -88,6 +100,8 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
     for verb in verbs:
         for name in verb.gates or {}:
             choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
+        if verb.template.first is not None:
+            choice(f"verbs.{verb.name}.template.first", verb.template.first, CLASSES)
         if verb.gates is None and verb.name not in VERBS:
             raise ValueError(f"env.verbs: {verb.name} has no gates, and is no verb of the design's table")
     return Registry(verbs)

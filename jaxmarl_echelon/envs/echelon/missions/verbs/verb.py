@@ -37,6 +37,8 @@ class Template:
       disposition: relative frequency of each of the enemies' dispositions.
       awareness: relative frequency of each level of the enemies' awareness.
       follow_on: verbs of which one follows at GO; empty for orders without a GO.
+      first: class of the mech that fills a force's first slot, where its composition has one: what the order
+        cannot do without. None for any.
     """
 
     friendly: tuple[float, float]
@@ -49,6 +51,7 @@ class Template:
         default_factory=lambda: MappingProxyType({"cold": 1.0, "warm": 1.0, "hot": 1.0})
     )
     follow_on: tuple[str, ...] = ()
+    first: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class MissionFrame(Frame):
       tracks: `[M, M / 8]` uint8 bits of the enemies of whom a mech has a confirmed track.
       report: `[M]` uint8 percent, what it reported of its status.
       present: `[M]` uint8, 1 for slots that are filled.
-      paid: `[F]` float32, what each of `FAMILIES` paid for the last decision, mean over blue's mechs.
+      paid: `[F]` float32, what each of `FAMILIES` paid for the last decision, mean over blue's mechs; of
+        differences of potentials how much the potential grew.
     """
 
     verb: jax.Array

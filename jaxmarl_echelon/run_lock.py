@@ -1,0 +1,149 @@
+"""Locks of run folders: two processes never write into one.
+
+A lock is the file `run.lock` in the folder, created only if it is not there. It names the host and the
+process that hold it, so that the lock of a dead process is taken over at once. A process on another host
+cannot be asked: its lock changes every `BEAT` seconds while it lives, and one that does not change for
+`PATIENCE` seconds is taken over as well. Locks of the operating system are not used: some network file
+systems lack them, and Windows has others.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+NAME = "run.lock"
+BEAT, PATIENCE = 15.0, 50.0
+# Of Windows: the right to wait for a process, and that it goes on.
+SYNCHRONIZE, WAIT_TIMEOUT, ACCESS_DENIED = 0x00100000, 0x102, 5
+
+
+class LockedError(ValueError):
+    """A run folder is in use; the message is one line."""
+
+
+@contextmanager
+def held(folders: Iterable[Path]) -> Iterator[None]:
+    """Holds the locks of run folders, which are created if they are not there.
+
+    Raises:
+      LockedError: one line, if another process holds one of them; nothing is held then.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_held(folder))
+        yield
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock, ended = folder / NAME, threading.Event()
+    mine = {"host": socket.gethostname(), "process": os.getpid(), "started": started(os.getpid())}
+    acquire(lock, mine)
+    beats = threading.Thread(target=_beat, args=(lock, mine, ended), daemon=True)
+    beats.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        beats.join()
+        lock.unlink(missing_ok=True)
+
+
+def acquire(lock: Path, mine: dict) -> None:
+    """Creates a lock, in the place of a dead process's if there is one; raises LockedError."""
+    while True:
+        with suppress(FileExistsError), lock.open("x", encoding="utf-8") as file:
+            file.write(_text(mine, 0))
+            return
+        found = _read(lock)
+        if lives(lock, found):
+            raise LockedError(f"{lock.parent}: {_owner(found)} is writing into this folder ({lock})")
+        _set_aside(lock, found)
+
+
+def lives(lock: Path, text: str) -> bool:
+    """Whether the process that holds a lock of this text is alive."""
+    try:
+        owner = json.loads(text)
+        host, process, since = owner["host"], owner["process"], owner["started"]
+    except (ValueError, KeyError, TypeError):
+        host, process, since = None, 0, None  # being written at this moment, or damaged
+    if host == socket.gethostname():
+        return process_lives(process) and started(process) == since
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if _read(lock) != text:
+            return lock.exists()
+        time.sleep(min(BEAT / 5, 1.0))
+    return False
+
+
+def process_lives(number: int) -> bool:
+    """Whether there is a process of this number on this machine."""
+    if os.name == "nt":
+        kernel = ctypes.windll.kernel32
+        handle = kernel.OpenProcess(SYNCHRONIZE, False, number)
+        if not handle:
+            return kernel.GetLastError() == ACCESS_DENIED
+        alive = kernel.WaitForSingleObject(handle, 0) == WAIT_TIMEOUT
+        kernel.CloseHandle(handle)
+        return alive
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def started(number: int) -> str:
+    """When a process started, in ticks since the machine did, where Linux tells; else empty."""
+    with suppress(OSError, IndexError):
+        # The name of the program may hold spaces and brackets.
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def _beat(lock: Path, mine: dict, ended: threading.Event) -> None:
+    count = 0
+    while not ended.wait(BEAT):
+        count += 1
+        with suppress(OSError):
+            lock.write_text(_text(mine, count), encoding="utf-8")
+
+
+def _set_aside(lock: Path, dead: str) -> None:
+    """Removes a dead process's lock, unless another process was faster and it is that one's by now."""
+    aside = lock.with_name(f".{NAME}_{os.getpid()}")
+    with suppress(FileNotFoundError):
+        os.replace(lock, aside)
+        if _read(aside) == dead:
+            aside.unlink()
+        else:
+            os.replace(aside, lock)
+
+
+def _text(owner: dict, beats: int) -> str:
+    return json.dumps(owner | {"beats": beats})
+
+
+def _read(lock: Path) -> str:
+    try:
+        return lock.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _owner(text: str) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        owner = json.loads(text)
+        return f"process {owner['process']} on {owner['host']}"
+    return "another process"

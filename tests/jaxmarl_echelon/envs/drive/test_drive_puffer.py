@@ -1,0 +1,155 @@
+"""The original's observation: roads beside a plain loop that does what its engine does, and bodies."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drive_scenes import scene
+
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.observing.observe import _spiral, in_order, nearest
+from jaxmarl_echelon.envs.drive.observing.spiral import spiral_order, spiral_rows, spiral_tables
+from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
+from jaxmarl_echelon.envs.drive.scenes.host import Road
+from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from physics.bicycle import Motion
+from physics.polylines import thin
+
+CELL, ROWS = 5.0, 200
+CODES = {"lane": 0.0, "road_line": 1.0, "road_edge": 2.0}
+
+
+def town(roads: int) -> tuple[Road, ...]:
+    """Roads of all kinds in a mixed order: long and short pieces, bike lanes, repeated points, crosswalks."""
+    rng = np.random.default_rng(0)
+    kinds = [("lane", 2), ("lane", 3), ("road_line", 6), ("road_edge", 15), ("crosswalk", 18)]
+    found = []
+    for number in range(roads):
+        kind, element = kinds[rng.integers(len(kinds))]
+        steps = rng.normal(0, rng.choice([1.0, 4.0, 15.0]), (rng.integers(3, 30), 2))
+        steps[rng.random(len(steps)) < 0.1] = 0.0
+        found.append(Road(kind, element, number, rng.uniform(-40, 40, 2) + np.cumsum(steps, axis=0)))
+    return tuple(found)
+
+
+def original(roads, x: float, y: float, heading: float) -> np.ndarray:
+    """The rows `[200, 7]` that the original's engine writes for a body, segment by segment, cell by cell."""
+    pieces = []
+    for road in roads:
+        points = road.points[thin(road.points)].astype(np.float32)
+        if road.kind in CODES:
+            pieces += [(*points[nth], *points[nth + 1], CODES[road.kind]) for nth in range(len(points) - 1)]
+    corners = np.array(pieces)[:, :4].reshape(-1, 2)
+    low, cells = corners.min(0), np.ceil((corners.max(0) - corners.min(0)) / CELL)
+
+    def cell_of(px, py):
+        place = int((px - low[0]) / CELL), int((py - low[1]) / CELL)
+        inside = 0 <= place[0] < cells[0] and 0 <= place[1] < cells[1]
+        return place if inside else None
+
+    filed: dict = {}
+    for one in pieces:
+        filed.setdefault(cell_of((one[0] + one[2]) / 2, (one[1] + one[3]) / 2), []).append(one)
+    rows, place = np.zeros((ROWS, 7)), cell_of(x, y)
+    if place is None:
+        return rows
+    shown = []
+    column, row, step, along = *place, 1, (1, 0)
+    spiral = [place]
+    while len(spiral) < 41 * 41:  # a larger square than is shown: the rest is too far away
+        for _ in range(2):
+            for _ in range(step):
+                column, row = column + along[0], row + along[1]
+                spiral.append((column, row))
+            along = (-along[1], along[0])
+        step += 1
+    for cell in spiral:
+        if max(abs(cell[0] - place[0]), abs(cell[1] - place[1])) <= 10:
+            shown += filed.get(cell, [])
+    cos, sin = np.cos(heading), np.sin(heading)
+    for nth, (x0, y0, x1, y1, code) in enumerate(shown[:ROWS]):
+        dx, dy = (x0 + x1) / 2 - x, (y0 + y1) / 2 - y
+        length = np.hypot(x1 - x0, y1 - y0)
+        ux, uy = ((x1 - x0) / length, (y1 - y0) / length) if length else (0.0, 0.0)
+        rows[nth] = (
+            (dx * cos + dy * sin) / 50, (dy * cos - dx * sin) / 50, length / 2 / 100, 0.001,
+            ux * cos + uy * sin, uy * cos - ux * sin, code,
+        )  # fmt: skip
+    return rows
+
+
+def test_roads_are_those_that_the_original_shows():
+    given = replace(scene(), roads=town(100))
+    arrays = stack([arrays_of(given, Casting(4, 8))[0]])
+    segment, kind, low = arrays["whole"], arrays["whole_kind"], arrays["origin"][0]
+    tables = spiral_tables(segment, kind, arrays["origin"], arrays["cells"], arrays["near_lanes"].shape[1:3])
+    arrays |= {"kind": np.zeros(1, int), "spiral": tables, "spiral_row": spiral_rows(segment, kind)}
+    rng = np.random.default_rng(1)
+    place = rng.uniform(low - 10, low + arrays["cells"][0] * CELL + 10, (60, 2))
+    place[:20] = rng.uniform(-20, 20, (20, 2))
+    ends = segment[0, kind[0] >= 0].reshape(-1, 2)
+    lowest = ends[ends[:, 1].argmin()]
+    place[20], place[21] = (
+        lowest - [0, 2],
+        lowest - [0, 6],
+    )  # the first row reaches one cell beyond its border
+    x, y, heading = np.stack([*place.T, rng.normal(size=60)]).astype(np.float32)
+    bank = SceneBank(**{name: jnp.asarray(array) for name, array in arrays.items()})
+    found = _spiral(bank, SimpleNamespace(scene=0), Motion(*map(jnp.asarray, (x, y, heading)), jnp.zeros(60)))
+    roads = [replace(road, points=road.points - given.middle) for road in given.roads]
+    wanted = np.stack([original(roads, *pose) for pose in zip(x, y, heading, strict=True)])
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    shown = (wanted[..., 3] > 0).sum(1)
+    assert shown[20] > 0 and shown[21] == 0 and (shown == ROWS).sum() > 5 and (shown < ROWS).sum() > 5
+    assert (wanted[..., 2] > 0.1).any(), "segments of more than 20 m are shown whole"
+
+
+def test_the_spiral_begins_to_the_right_and_turns_to_the_left():
+    rank = spiral_order()
+    first = [
+        (10, 10),
+        (10, 11),
+        (11, 11),
+        (11, 10),
+        (11, 9),
+        (10, 9),
+        (9, 9),
+        (9, 10),
+        (9, 11),
+        (9, 12),
+        (10, 12),
+    ]
+    assert [rank[place] for place in first] == list(range(11)) and len(np.unique(rank)) == 441
+
+
+def seen_by(count: int, agents: int, seed: int = 0):
+    """A state of bodies on a small grid, so that many are equally near, and the learners' motion."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(-4, 5, (2, count)).astype(np.float32)
+    motion = Motion(jnp.asarray(x), jnp.asarray(y), jnp.zeros(count), jnp.zeros(count))
+    state = SimpleNamespace(
+        motion=motion,
+        present=jnp.asarray(rng.random(count) < 0.8),
+        ghost=jnp.asarray(rng.random(agents) < 0.3),
+        alive=jnp.ones(agents, bool),
+    )
+    return state, Motion(*(leaf[:agents] for leaf in motion))
+
+
+@pytest.mark.parametrize("count, rows", [(8, 12), (40, 12), (70, 63)])
+def test_the_nearest_and_the_first_bodies_are_those_of_a_loop(count, rows):
+    state, own = seen_by(count, 6)
+    places = np.stack([state.motion.x, state.motion.y], axis=1)
+    ghost = np.append(np.asarray(state.ghost), np.zeros(count - 6, bool))
+    for choose, far in ((nearest, True), (in_order, False)):
+        index, there = map(np.asarray, choose(state, own, rows, 4.0))
+        for me in range(6):
+            away = ((places - places[me]) ** 2).sum(1)
+            seen = [b for b in range(count) if b != me and state.present[b] and not ghost[[b, me]].any()]
+            seen = [b for b in seen if away[b] <= 16]
+            wanted = (sorted(seen, key=lambda b: (away[b], b)) if far else seen)[:rows]
+            assert index[me][there[me]].tolist() == wanted and there[me].tolist() == [
+                nth < len(wanted) for nth in range(rows)
+            ]

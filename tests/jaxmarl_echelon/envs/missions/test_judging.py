@@ -1,0 +1,71 @@
+"""When episodes end and what their orders have come to by then: attempts, lost positions, efficiency."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from mission_games import EAST, LIMIT, WEST
+
+from jaxmarl_echelon.envs.echelon.missions import results
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
+from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_attempted_before_the_first_decision(game, verb):
+    """Blue starts in the area of operations of the objective, and with all that it is to protect."""
+    _, time = game.reset(jax.random.key(0), game.env.task_params({"mission": verb}))
+    assert time.info["attempt"] == 0.0
+
+
+def test_going_into_the_area_is_an_attempt_and_being_there_is_none(game):
+    there = game.start("flank")
+    for places, attempted in ((WEST, 0.0), (EAST, 1.0)):
+        start = there.scenario.start.at[:2].set(jnp.float32(places))
+        _, time = game.step(there.replace(scenario=there.scenario.replace(start=start)))
+        assert time.info["attempt"] == attempted
+
+
+def test_a_position_that_is_lost_early_was_not_kept_to_the_end(game):
+    """Held alone for all of 5 decisions and lost then, of the 24 that the order lasts."""
+    facts = {"elapsed": jnp.int32([5, 5]), "alone": jnp.int32([5, 0]), "covered": jnp.int32([5, 0])}
+    for verb, success in (("hold", 0.6 * 5 / LIMIT), ("overwatch", 0.4 * 5 / LIMIT + 0.3)):
+        state = game.start(verb, "assault", hp=[0.0, 0.0, 150.0, 80.0])
+        echelon = state.echelon.replace(decision=jnp.int32(5))
+        orders = state.scenario.orders.replace(parameters=jnp.ones((2, 4)))
+        state = state.replace(by_team=state.by_team.replace(**facts), echelon=echelon)
+        _, time = game.step(state.replace(scenario=state.scenario.replace(orders=orders)))
+        assert time.info["mission"] == pytest.approx(success), verb
+
+
+def capturing(game, verb, against, side):
+    """A side alone in its objective, one decision before it is captured; the other far away."""
+    inside, outside = ((10.0, 20.0), (8.0, 22.0)), ((36.0, 20.0), (36.0, 26.0))
+    state = game.start(verb, against, places=(*inside, *outside) if side == 0 else (*outside, *inside))
+    capture = jnp.zeros(2, jnp.int32).at[side].set(CAPTURE - 1)
+    facts = state.by_team.replace(capture=capture, elapsed=jnp.int32([5, 5]), alone=jnp.int32([5, 5]))
+    return state.replace(by_team=facts, echelon=state.echelon.replace(decision=jnp.int32(5)))
+
+
+def test_red_s_capture_does_not_end_blue_s_order(game):
+    state, time = game.step(capturing(game, "hold", "assault", 1))
+    assert state.by_team.captured.tolist() == [False, True] and not time.over
+    gone = capturing(game, "hold", "assault", 1)
+    mechs = gone.echelon.battle.mechs
+    battle = gone.echelon.battle.replace(mechs=mechs.replace(alive=mechs.alive.at[:2].set(False)))
+    _, time = game.step(gone.replace(echelon=gone.echelon.replace(battle=battle)))
+    assert time.over and results.ENDINGS[time.info["ending"]] == "complete"
+
+
+def test_blue_s_capture_takes_the_rest_of_the_time_from_who_held_until_then(game):
+    _, time = game.step(capturing(game, "assault", "hold", 0))
+    assert time.over and time.info["mission/red"] == pytest.approx(0.6 * 5 / LIMIT)
+
+
+def test_an_order_that_lasts_to_the_end_takes_until_then(game):
+    """Its efficiency does not depend on when it first counted as done."""
+    found = {}
+    for verb in ("overwatch", "assault"):
+        facts = {"latched": [6, NEVER], "captured": [verb == "assault", False]}
+        _, time = game.last(game.start(verb), **facts)
+        found[verb] = float(time.info["efficiency"] / time.info["mission"])
+    assert found == pytest.approx({"overwatch": 0.5, "assault": 1 - 0.5 * 6 / LIMIT})

@@ -1,0 +1,128 @@
+"""Run folders: one process writes at a time, and continuing removes nothing newer."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import pytest
+
+from jaxmarl_echelon import checkpoints, run_folders, run_lock, train
+from jaxmarl_echelon.checkpoints import CheckpointError
+
+
+def lock_of(process, host=None):
+    """The text of a lock that a process of this machine, or of another, has made."""
+    host = host or run_lock.socket.gethostname()
+    return json.dumps({"host": host, "process": process, "started": run_lock.started(process), "beats": 0})
+
+
+@pytest.fixture
+def child():
+    """Another process."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.stdin.close()
+    process.wait()
+
+
+def test_a_folder_is_held_by_one_process_until_it_lets_go(tmp_path, child):
+    folders = tmp_path / "run", tmp_path / "run" / "seed_0"
+    for folder in folders:
+        with run_lock.held(folders):
+            (line,) = pytest.raises(run_lock.LockedError, run_lock.held([folder]).__enter__).value.args
+            assert f"process {os.getpid()} on" in line and str(folder) in line and "\n" not in line
+        assert not list(tmp_path.rglob(".*")) and not list(tmp_path.rglob("*.lock"))
+    (folders[1] / run_lock.NAME).write_text(lock_of(child.pid))
+    with pytest.raises(run_lock.LockedError, match=f"process {child.pid} "):
+        run_lock.held(folders).__enter__()
+    assert [path.parent for path in tmp_path.rglob(run_lock.NAME)] == [folders[1]], "it holds none of them"
+
+
+def test_what_a_dead_process_has_left_is_taken_over(tmp_path, child, monkeypatch):
+    lock = tmp_path / run_lock.NAME
+    running = lock_of(child.pid)
+    child.stdin.close()
+    child.wait()
+    # The number of a process may belong to another one by now.
+    later = json.dumps(json.loads(lock_of(os.getpid())) | {"started": "1"})
+    monkeypatch.setattr(run_lock, "PATIENCE", 0.2)
+    monkeypatch.setattr(run_lock, "BEAT", 0.1)
+    for left in (running, later, "", "{", "[]", lock_of(os.getpid(), "elsewhere")):
+        lock.write_text(left)
+        with run_lock.held([tmp_path]):
+            assert json.loads(lock.read_text())["process"] == os.getpid()
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_process_on_another_host_shows_that_it_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    with run_lock.held([tmp_path]):
+        # From where another host stands, which cannot look the process up.
+        monkeypatch.setattr(run_lock.socket, "gethostname", lambda: "another")
+        begin = time.monotonic()
+        with pytest.raises(run_lock.LockedError):
+            run_lock.held([tmp_path]).__enter__()
+        assert time.monotonic() - begin < run_lock.PATIENCE / 2
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_is_faster_keeps_what_both_would_take_over(tmp_path):
+    lock = tmp_path / run_lock.NAME
+    lock.write_text("of the faster one")
+    run_lock._set_aside(lock, "of the dead one")
+    assert lock.read_text() == "of the faster one" and os.listdir(tmp_path) == [run_lock.NAME]
+
+
+def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):
+    def written(*_):
+        raise AssertionError("it has begun")
+
+    job = train.Job({}, written, None, 0, ("seed_0",), None, {}, None)
+    with run_lock.held([tmp_path / "seed_0"]), pytest.raises(run_lock.LockedError, match="seed_0"):
+        train.execute(job, tmp_path, None)
+    assert [path.name for path in tmp_path.rglob("*")] == ["seed_0"]
+
+
+def saved(folder, step, names=("latest",), **facts):
+    place = folder / "checkpoints"
+    return checkpoints.save(place, names, {"x": jnp.full(1, step)}, {"step": step, **facts})
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
+    first = saved(tmp_path, 1, ("latest", "best_eval"))
+    second = saved(tmp_path, 2)
+    run_folders.require_newest(second, tmp_path)
+    with pytest.raises(CheckpointError, match="resume=typed: is of step 1, .* to step 2, .* as=NEW_NAME"):
+        run_folders.require_newest(first, "typed")
+    saved(tmp_path, 2, ("best_eval", "best_training"))
+    run_folders.require_newest(checkpoints.find(tmp_path, "best_training"), tmp_path)
+
+
+def test_a_group_does_not_go_on_over_a_member_that_went_on_by_itself(tmp_path):
+    group = saved(tmp_path, 1, group={"seed_0": {}, "seed_1": {}})
+    saved(tmp_path / "seed_0", 1)
+    run_folders.require_newest(group, tmp_path)
+    saved(tmp_path / "seed_0", 3)
+    with pytest.raises(CheckpointError, match="seed_0 has gone on to step 3"):
+        run_folders.require_newest(group, tmp_path)
+
+
+def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    facts = {"group": {"seed_0": {}}}
+    first = saved(old, 1, ("latest", "kept"), **facts)
+    saved(old, 2, **facts)
+    for step in (1, 2):
+        saved(old / "seed_0", step, (f"best_{step}",))
+    for table in (old / "metrics.csv", old / "seed_0" / "eval.csv", old / "seed_0" / "notes.csv"):
+        table.write_text("step\n1\n2\n")
+    copy = run_folders.copy_run(first, new)
+    assert checkpoints.metadata(copy)["step"] == 1 and copy.parent == new / "checkpoints"
+    tables = [str(path.relative_to(new)) for path in new.rglob("*.csv")]
+    assert sorted(tables) == ["metrics.csv", "seed_0/eval.csv"]
+    for folder in (new, new / "seed_0"):
+        assert [path.name for path in folder.glob("checkpoints/step_*")] == [copy.name]
+    assert checkpoints.exists(new / "seed_0", "best_1") and not checkpoints.exists(new / "seed_0", "best_2")

@@ -1,0 +1,106 @@
+"""Best checkpoints where one policy plays all seats of a game, so that its score is always the same."""
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algos.on_policy.a2c import A2CConfig
+from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training import evaluation, selection
+from jaxmarl_echelon.training.program import Assessment, Report
+from jaxmarl_echelon.training.record import Progress, Record
+from jaxmarl_echelon.training.run_config import RunConfig
+
+GAMES = 4
+
+
+def configured(opponent=None, **changes) -> RunConfig:
+    given = {
+        "env": tictactoe.make(opponent=opponent),
+        "algo": A2CConfig(horizon=8, widths=(8,)),
+        "curriculum": fixed,
+        "total_env_steps": 10_000,
+        "num_envs": 16,
+    }
+    return RunConfig(**given | changes)
+
+
+def pooled(**changes) -> dict:
+    settings = {"capacity": 3, "groups": 4, "fixed": ("random",), "mode": "fixed"} | changes
+    return {"controllers": {"player": "pool:player"}, "pool": PoolSettings(**settings)}
+
+
+def record_of(config: RunConfig, folder) -> Record:
+    parts = {"env": config.env, "agents": {"player": None}, "role": "player"}
+    program = SimpleNamespace(**parts, curriculum=fixed(config.env), steps_per_update=config.steps_per_update)
+    return Record(config, program, {}, folder, Tracker({}), Progress())
+
+
+def assessed(record: Record, points: float) -> list[str]:
+    """Names of the best checkpoints after an evaluation whose games all have these points."""
+    spec = record.program.env.spec
+    flat, seats = jnp.zeros(GAMES), jnp.zeros((GAMES, 2))
+    found = {one.name: seats if one.role else flat for one in spec.results if not one.derived}
+    found |= {"points": seats + points, "outcome": jnp.zeros(GAMES, jnp.int32)}
+    there, length = {"player": jnp.ones((GAMES, 2), bool)}, jnp.ones(GAMES, jnp.int32)
+    result = evaluation.Evaluation(np.zeros(GAMES, bool), there, {"player": seats}, length, found, None)
+    scalars = evaluation.summary(result, spec, "player")
+    return record.assessment(Assessment(scalars, result, jnp.int32(0)), 1.0)
+
+
+def reported(record: Record, **metrics: float) -> dict[str, float]:
+    """The metrics of an update after they were logged."""
+    metrics |= {"train__quarantined_environments": 0.0}
+    found = {name.replace("__", "/"): np.array([value]) for name, value in metrics.items()}
+    return record.reports(Report(found, {"number": np.array([0]), "length": np.zeros((1, 0))}), 1.0)
+
+
+def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
+    config = configured()
+    record = record_of(config, tmp_path)
+    (line,) = selection.describe(config)
+    assert "best_eval and best_training follow the latest policy" in line
+    for _ in range(3):
+        metrics = reported(record, train__points_rate=0.5, train__window_episodes=256.0)
+        assert assessed(record, 0.5) == ["best_eval"] and record.training_score(metrics) == ["best_training"]
+    assert record.progress.best == {}
+
+
+@pytest.mark.parametrize(
+    "anchor,rating", [("initial", "pool__rating_minus_anchor"), ("none", "pool__rating_mu")]
+)
+def test_the_rating_chooses_where_there_is_one(tmp_path, anchor, rating):
+    config = configured(**pooled(anchor=anchor))
+    record = record_of(config, tmp_path)
+    assert "best_eval follows the pool's rating" in selection.describe(config)[0]
+    assert assessed(record, 0.5) == ["best_eval"], "before the first game"
+    best = []
+    for value in (1.0, 3.0, 2.0, 4.0):
+        reported(record, **{rating: value})
+        best.append(assessed(record, 0.5))
+    assert best == [["best_eval"], ["best_eval"], [], ["best_eval"]]
+    assert record.progress.best["best_eval"] == [4.0]
+
+
+@pytest.mark.parametrize("changes", [{}, pooled(), pooled(mode="mirror", fixed=())])
+def test_a_score_against_somebody_else_is_what_counts(tmp_path, changes):
+    record = record_of(configured("random", **changes), tmp_path)
+    assert selection.describe(record.config) == ()
+    assert [assessed(record, points) for points in (0.5, 0.4, 0.6)] == [["best_eval"], [], ["best_eval"]]
+    assert record.progress.best["best_eval"][0] == pytest.approx(0.6)
+
+
+def test_training_scores_count_once_the_window_is_full_of_games_against_opponents(tmp_path):
+    record = record_of(configured("random", **pooled()), tmp_path)
+    score = {"train__points_rate": 0.7}
+    assert record.training_score(reported(record, **score, train__window_episodes=255.0)) == []
+    found = reported(record, **score, train__window_episodes=256.0)
+    assert record.training_score(found) == ["best_training"] and record.progress.best["best_training"] == [
+        0.7
+    ]
+    assert selection.rating_column(configured(**pooled(mode="mirror", fixed=()))) is None

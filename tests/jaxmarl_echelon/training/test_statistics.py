@@ -1,0 +1,56 @@
+"""The rolling statistics and the table of episodes: which episodes they pick, and what that costs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.training import statistics
+
+ROLE, BOX = "player", Box((1,), -1.0, 1.0)
+MEASURES = tuple(Result(f"measure_{number}", role=ROLE) for number in range(8))
+SPEC = EnvSpec("many", 1, (Role(ROLE, 2, BOX, BOX),), 0.0, 9, MEASURES)
+
+
+def finished(mask) -> Finished:
+    """Episodes `[T, E]` whose lengths are their numbers."""
+    number = jnp.arange(mask.size, dtype=jnp.int32).reshape(mask.shape)
+    everyone = jnp.ones((*mask.shape, 2), bool)
+    values = {one.name: jnp.broadcast_to(number[..., None], everyone.shape) * 1.0 for one in MEASURES}
+    return Finished(
+        jnp.asarray(mask), {ROLE: everyone}, {ROLE: everyone * 1.0}, number, values, {"tag": -number}
+    )
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.02, 0.9])
+@pytest.mark.parametrize("newest", [False, True])
+def test_the_first_or_newest_episodes_are_picked_in_order(chance, newest):
+    mask = np.random.default_rng(0).random((12, 40)) < chance
+    true = np.flatnonzero(mask)
+    for most in (7, 480, 1000):
+        found = statistics.ended(finished(mask), most, newest=newest)
+        expected = true[-most:] if newest else true[:most]
+        np.testing.assert_array_equal(found.place[found.finished.mask], expected)
+        assert found.finished.mask[: expected.size].all() and found.finished.mask.size == min(most, 480)
+        np.testing.assert_array_equal(found.finished.length[: expected.size], expected)
+        np.testing.assert_array_equal(found.finished.tags["tag"][: expected.size], -expected)
+        assert int(found.number) == true.size
+
+
+def test_following_episodes_costs_little_where_few_end():
+    """No column of all decisions and environments is computed or copied for the few that ended.
+
+    Of each of these only a flag is counted, for which the compiler makes two whole numbers.
+    """
+
+    def follow(ring, found):
+        newest = statistics.ended(found, 16, newest=True).finished
+        return statistics.recent_add(ring, newest, SPEC), statistics.episode_rows(found, SPEC, (ROLE,), 32)
+
+    found = finished(np.zeros((64, 512), bool))
+    compiled = jax.jit(follow).lower(statistics.recent_init(SPEC, 16), found).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 16 * found.mask.size
