@@ -159,11 +159,11 @@ class RunConfig:
 
     def _require_credit(self) -> None:
         """Demands learners and an environment that reward transforms can serve."""
+        plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
         if self.transforms.whole_games and not self.env.spec.turns:
             raise ValueError(
                 f"transforms.whole_games=true: {self.env.spec.name} is no game in which seats take turns"
             )
-        plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
         if self.transforms.whole_games and limit > plies:
             least = -(-limit // (self.env.spec.turns * self.segments))
             raise ValueError(
