@@ -225,7 +225,7 @@ def reproduction(program, config, state, facts: Mapping[str, Any]) -> str:
 
 
 def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
-    """Whether values are those that training recorded of a checkpoint, where it recorded any of its policy."""
+    """Whether values are those that training recorded of a checkpoint, if it recorded any of its policy."""
     if (step := facts.get("scored_at", facts["step"])) != facts["step"]:
         return f"training did not score this policy, but the one of {step:,} steps"
     if (variant := facts.get("scored_on")) is not None:

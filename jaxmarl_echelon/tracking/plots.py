@@ -85,8 +85,9 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
     Args:
       path: the PNG file to write.
       rows: per variant `name`, `success`, optionally `measure`, the name of what that is (a fraction, unless
-        it is the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves` `[members, n]`, one curve per seed, drawn
-        faintly with a strong mean in the colour of the variant's bar.
+        it is the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves`
+        `[members, n]`, one curve per seed, drawn faintly with a strong mean in the colour of the variant's
+        bar.
       title: figure title.
       label: quantity of the curves.
     """

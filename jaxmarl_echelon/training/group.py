@@ -207,10 +207,11 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over members of finite numbers, by all names: not every label occurs in every evaluation."""
+    """Means over members of finite numbers, by the names in the first non-empty result."""
+    found = [result for result in results if result]
     means = {}
-    for name in dict.fromkeys(name for result in results for name in result):
-        values = [r[name] for r in results if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+    for name in found[0] if found else ():
+        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
         if values:
             means[name] = float(np.mean(values))
     return means

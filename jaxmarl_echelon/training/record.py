@@ -218,8 +218,9 @@ class Record:
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
+        self.progress.evaluated = self.progress.updates
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
-        self.progress.last_eval, self.progress.evaluated = values, self.progress.updates
+        self.progress.last_eval = values
         self._log(values)
         self._evaluation_episodes(assessment.result)
         column = self.judged_by
@@ -260,19 +261,27 @@ class Record:
         """Names of best checkpoints to save because of training metrics.
 
         Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one, and waits until the window is full of
-        it: the successes of an easier stage would do the same.
+        stage of a curriculum ranks above any result in an earlier one.
         """
-        # Episodes under way as a stage is entered began in the one before.
-        under_way = self.config.num_envs if self.progress.entered else 0
-        if metrics["train/episodes"] - self.progress.entered < self.config.window + under_way:
+        if metrics["train/episodes"] < self.config.window:
             return []
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
+        if stage and not self._window_is_of_stage():
+            return []
         score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []
+
+    def _window_is_of_stage(self) -> bool:
+        """Whether the rolling window holds no episodes from before the stage was entered.
+
+        Successes in an easier stage would remain the best of the later one for ever. Episodes that were under
+        way then have to end besides.
+        """
+        since = self.progress.episodes - self.progress.entered
+        return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
         """`[name]` if `[*above, *score]` exceeds the best so far, lexicographically; else empty.
