@@ -166,9 +166,11 @@ def staged(
     size = max(LINE, 2 * rules.window)
 
     def update(state, tickets, flow):
-        course = state.course
+        course, finished = state.course, flow.finished
+        # An episode without anybody to score is neither a success nor a failure.
+        flow = flow.replace(finished=finished.replace(mask=finished.mask & scored_episodes(finished, spec)))
         tickets = tickets_lib.follow(
-            tickets, flow, flow.tags["stage"] == course.stage, read_episodes(flow.finished, spec, role)
+            tickets, flow, flow.tags["stage"] == course.stage, read_episodes(finished, spec, role)
         )
         episodes, number, places = tickets_lib.settled(tickets)
         state = state.replace(course=rules.advance(course, episodes, number))
@@ -194,6 +196,11 @@ def staged(
 def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
     """Indexes parameters `[S, ...]` by stage."""
     return jax.tree.map(lambda x: x[stage], params)
+
+
+def scored_episodes(finished: Finished, spec: EnvSpec) -> jax.Array:
+    """Bool `[T, E]`: the episode has a score; an average over nobody has none."""
+    return results_lib.sums(spec.results, finished.results, finished.present, spec.score)[1] != 0
 
 
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:

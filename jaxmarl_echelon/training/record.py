@@ -247,9 +247,9 @@ class Record:
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
+        self.progress.evaluated = self.progress.updates
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
-        self.progress.last_eval, self.progress.evaluated = values, self.progress.updates
-        self.progress.last_sums = self._sums(assessment.result)
+        self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
         column = self.judged_by
@@ -302,23 +302,30 @@ class Record:
         """Names of best checkpoints to save because of training metrics.
 
         Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one, and waits until the window is full of
-        it: the successes of an easier stage would do the same. The latest where a game's score tells nothing
-        as nobody but the learner plays.
+        stage of a curriculum ranks above any result in an earlier one. The latest where a game's score tells
+        nothing as nobody but the learner plays.
         """
-        # Episodes under way as a stage is entered began in the one before.
-        under_way = self.config.num_envs if self.progress.entered else 0
-        since = metrics["train/episodes"] - self.progress.entered
-        if metrics["train/window_episodes"] < self.config.window or since < self.config.window + under_way:
+        if metrics["train/window_episodes"] < self.config.window:
             return []
         if not selection.training_tells(self.config):
             return ["best_training"]
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
+        if stage and not self._window_is_of_stage():
+            return []
         score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []
+
+    def _window_is_of_stage(self) -> bool:
+        """Whether the rolling window holds no episodes from before the stage was entered.
+
+        Successes in an easier stage would remain the best of the later one for ever. Episodes that were under
+        way then have to end besides.
+        """
+        since = self.progress.episodes - self.progress.entered
+        return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
         """`[name]` if `[*above, *score]` exceeds the best so far, lexicographically; else empty.

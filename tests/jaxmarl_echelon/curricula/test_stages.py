@@ -1,5 +1,7 @@
 """What curricula of stages share: reading, drawing, and the order of episodes and their windows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from flax import struct
 from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.curricula.stages import Episode, Rules
 from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.envs.results import Result
 
 
 @struct.dataclass
@@ -198,6 +201,20 @@ def test_wrong_surroundings_get_one_line():
         with pytest.raises(ValueError, match=word) as caught:
             curriculum(env, read(), **options)
         assert "\n" not in str(caught.value)
+
+
+def test_an_episode_with_nobody_to_score_counts_neither_as_success_nor_as_failure():
+    env = runs.Settings()
+    reached = Result("reached", role="runner", kind="rate")
+    env.spec = dataclasses.replace(env.spec, results=(*env.spec.results, reached), score="reached")
+    made = curriculum(env, read())
+    flow = runs.rollout([[True, True]], 0, 0, [[1.0, 2.0]])
+    done = flow.finished.replace(
+        present=flow.finished.present | {"runner": np.array([[[False, False], [True, False]]])},
+        results=flow.finished.results | {"reached": np.ones((1, 2, 2), np.float32)},
+    )
+    state = runs.updater(made)(made.init(), flow.replace(finished=done))
+    assert int(state.course.count) == 1 and float(state.course.rewards[0]) == 1.0
 
 
 def test_reads_success_from_the_outcome():

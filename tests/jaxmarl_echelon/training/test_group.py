@@ -157,11 +157,6 @@ def test_the_summary_has_a_row_per_variant(trained):
     assert baseline["low"] <= baseline["success"] <= baseline["high"]
 
 
-def test_means_over_members_are_of_all_that_any_of_them_reports():
-    members = [{"a": 1.0, "only_first": 2.0}, {}, {"a": 3.0, "only_last": 4.0, "unknown": np.nan}]
-    assert group.mean_values(members) == {"a": 2.0, "only_first": 2.0, "only_last": 4.0}
-
-
 def test_checkpoints_of_a_variant_name_the_one_on_whose_task_it_was_scored(trained):
     folder, _ = trained
     facts = {

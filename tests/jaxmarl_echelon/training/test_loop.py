@@ -287,6 +287,7 @@ def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later
     kept._stage({"curriculum/current_stage": 1})
 
     def score(ended, success):
+        kept.progress.episodes = 100 + ended
         return kept.training_score({"train/episodes": 100.0 + ended, "train/success_rate": success})
 
     assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
