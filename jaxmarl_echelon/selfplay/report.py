@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from algos import axis
+from jaxmarl_echelon.envs.results import ratio
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
+from jaxmarl_echelon.envs.trees import masked_mean
 from jaxmarl_echelon.selfplay import diversity, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.diversity import Plays
@@ -25,10 +27,11 @@ PAST = ("snapshot", "candidate", "commander")
 def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     """Scalars `pool/...`; entropies in nats, ages in snapshots.
 
-    `rating_minus_anchor` is there only where the initial policy is kept. `worst_payoff` is the learner's
-    lowest score in [0, 1] among entries that it has met, NaN without any. Where snapshots are promoted, also
-    the number of commanders. In a league also, by the learner's name: its rating, the score that decides on
-    its next snapshot, updates since the last one, and how often it has begun anew.
+    `rating_minus_anchor` is there only where the initial policy is kept. `opponent_age` is NaN while no
+    snapshot is drawn. `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met,
+    NaN without any. Where snapshots are promoted, also the number of commanders. In a league also, by the
+    learner's name: its rating, the score that decides on its next snapshot, updates since the last one, and
+    how often it has begun anew.
     """
     chances = pool_lib.chances(pool, state)
     entries = pool_lib.candidates(pool, state)
@@ -36,9 +39,8 @@ def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
     met = filled & (entries.games > 0)
     plain = jnp.where(met, state.points[0] / jnp.maximum(state.games[0], 1e-10), jnp.inf)
     worst = jnp.min(plain)
-    age = jnp.sum(jnp.where(entries.snapshot, chances * entries.lag, 0.0)) / jnp.maximum(
-        jnp.sum(jnp.where(entries.snapshot, chances, 0.0)), 1e-10
-    )
+    past = jnp.where(entries.snapshot, chances, 0.0)
+    age = ratio(jnp.sum(past * entries.lag), jnp.sum(past))
     found = {} if state.league is None else _league(pool, state)
     if pool.settings.anchor == "initial":
         anchor = jnp.argmax(state.pinned)
@@ -72,12 +74,11 @@ def _league(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
 
 
 def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.Array]:
-    """Shares of distinct n-grams of moves, n = 1 to 4, as means over the entries that were met."""
+    """Shares of distinct n-grams of moves, n = 1 to 4, as means over entries that were met; NaN of none."""
     met, moves = axis.sum(plays.written) > 0, diversity.number_of(space)
-    number = jnp.maximum(jnp.sum(met), 1)
 
     def mean(n):
-        return jnp.sum(jnp.where(met, diversity.distinct(plays, moves, n), 0.0)) / number
+        return masked_mean(diversity.distinct(plays, moves, n), met)
 
     return {f"pool/exploration/unique_{n}_grams": mean(n) for n in diversity.GRAMS}
 

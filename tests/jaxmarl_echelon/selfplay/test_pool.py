@@ -11,7 +11,8 @@ import pytest
 from algos.nets.observations import merge_statistics, observe
 from algos.on_policy.a2c import A2CConfig
 from algos.types import ActionSpec
-from jaxmarl_echelon.selfplay import eviction
+from jaxmarl_echelon.envs.spaces import Discrete
+from jaxmarl_echelon.selfplay import diversity, eviction
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -216,6 +217,16 @@ def test_groups_that_take_turns():
     assert (pool.hold, pool.rivals) == (4, 4)
     turns = np.stack([pool_lib.due(pool, jnp.int32(number)) for number in range(8)])
     assert (turns.sum(1) == 1).all() and (turns.sum(0) == 2).all()
+
+
+def test_what_nobody_has_is_no_number():
+    """Neither the age of snapshots where none is met, nor what is different in games that were not played."""
+    pool, state, _ = small()
+    assert jnp.isfinite(pool_report.metrics(pool, state)["pool/opponent_age"])
+    none = state.replace(kind=jnp.where(state.kind == pool_lib.SNAPSHOT, pool_lib.EMPTY, state.kind))
+    assert jnp.isnan(pool_report.metrics(pool, none)["pool/opponent_age"])
+    told = pool_report.exploration(diversity.init(2, 3, 4), Discrete(3))
+    assert jnp.isnan(jnp.stack(list(told.values()))).all()
 
 
 def test_without_an_anchor_no_distance_from_it_is_told():
