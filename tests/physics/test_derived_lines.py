@@ -8,6 +8,7 @@ from PIL import Image
 
 from physics.derived_line import examine
 from physics.line_picture import save_doubt
+from physics.medial_loop import closed
 from physics.occupancy import load_map, read_map
 
 WALL, FLOOR = 0, 254
@@ -91,6 +92,17 @@ def test_specks_that_no_scan_has_seen_do_not_bend_the_line(tmp_path):
     line = load_map(write(tmp_path, cells, "specks")).centerline
     gap = np.linalg.norm(line.points[:, None] - plain.points, axis=-1).min(axis=1)
     assert gap.max() < 0.2
+
+
+def test_greys_between_wall_and_floor_are_no_walls(tmp_path):
+    cells = building(WALL, door=0)
+    plain = load_map(write(tmp_path, cells)).centerline
+    # As along the walls of a picture that was scaled.
+    cells[60, 40:160] = cells[60:140, 40] = 150
+    grid = load_map(write(tmp_path, cells, "scaled"))
+    assert not grid.seen.all()
+    np.testing.assert_array_equal(closed(grid).occupied, grid.occupied)
+    np.testing.assert_array_equal(grid.centerline.points, plain.points)
 
 
 @pytest.mark.parametrize(
