@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from algos.on_policy.plan import Plan
-from algos.settings import LearnerSettings
+from algos.settings import AUTO, LearnerSettings
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -73,7 +73,8 @@ def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
     pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
     chosen = config.get("transforms")
     transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
-    build(config.algo, "algo")  # what is wrong is said before minutes are spent on an environment
+    if AUTO not in config.algo.values():  # sizes that depend on the environment
+        build(config.algo, "algo")  # what is wrong is said before minutes are spent on an environment
     env = _build_env(config) if env is None else env
     contract.require_spec(env)
     controllers = OmegaConf.to_container(config.controllers) or {}
