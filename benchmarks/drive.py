@@ -253,7 +253,7 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
 
     parts = {
         "whole step": (whole, (keys, action)),
-        "boxes": (lambda b, s: roads.touching(s.motion, b.size[s.scene], solid(s), agents), ()),
+        "boxes": (lambda b, s: roads.touching(s.motion, b.size[s.scene], solid(s), jnp.arange(agents)), ()),
         "road edges": (edges, ()),
         "lanes": (lambda b, s: roads.lane_of(b, s.scene, own(s), None), ()),
         "observation": (lambda b, s: observe(env.view, b, s, env.steps), ()),

@@ -60,7 +60,7 @@ class SceneBank:
       view_lanes: `[S, Y2, X2, 24]` int16 likewise the lane segments, without bike lanes.
       spiral: `[S, Y, X, 200]` int16 the whole segments that PufferDrive shows to a body in each square of
         `CELL`, in its order; None unless asked for.
-      spiral_row: `[S, W, 6]` float32 x, y, half the length, cos, sin and kind of whole segments; None
+      spiral_row: `[S, W, 14]` float32 what is shown of whole segments, see `features.puffer_table`; None
         unless asked for.
       origin: `[S, 2]` float32 corner of cell [0, 0] of both kinds of squares.
       cells: `[S, 2]` int32 columns and rows of squares of `CELL` that the scene has itself; indices are

@@ -181,7 +181,7 @@ class Drive(Environment):
         motion, present, memory, traffic = self.simulation.move(state, actions[VEHICLE_ROLE])
         own = self.simulation.learners(motion)
         solid = self.simulation.solid(present, state.ghost)
-        condition = _masked(self.simulation.condition(state.scene, motion, solid), acted)
+        condition = _masked(self.simulation.condition(state.scene, motion, solid, acted), acted)
         radius = rules.goal_radius(state, params)
         reached = acted & (rules.distance(own, state.goal) < radius)
         reached &= jnp.abs(own.speed) <= params.goal_speed

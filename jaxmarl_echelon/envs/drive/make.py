@@ -29,6 +29,9 @@ from jaxmarl_echelon.envs.drive.simulation import Simulation
 from jaxmarl_echelon.envs.drive.types import DT, DriveParams
 from jaxmarl_echelon.envs.rewards import Reward
 
+FULL = 0.75  # share of filled slots above which empty ones may cost as much as full ones
+CHUNK = 1 / 16
+
 
 def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Drive:
     """Builds the environment; `given` are keys of `conf/env/drive.yaml`, which explains each.
@@ -89,7 +92,7 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         tables = spiral_tables(segment, kind, *grid, bank.near_lanes.shape[1:3])
         bank = bank.replace(spiral=tables, spiral_row=spiral_rows(segment, kind))
     bank = jax.tree.map(jnp.asarray, bank)
-    moves = dynamics(driving.dynamics)
+    moves, share = dynamics(driving.dynamics), share_at_a_time(scenes.bank, observing.layout)
     simulation = Simulation(
         bank=bank,
         dynamics=moves,
@@ -100,11 +103,12 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         wheelbase=driving.wheelbase_ratio or moves.wheelbase,
         signed=driving.offroad_test == "signed",
         enforces=driving.lights == ENFORCE,
+        share=share,
         bikes=bool((np.asarray(bank.segment_kind) == BIKE_LANE).any()),
     )
     return Drive(
         simulation,
-        observing.view(driving, world.control, world.init_step),
+        observing.view(driving, world.control, world.init_step)._replace(share=share),
         reward,
         params,
         steps=driving.steps,
@@ -113,6 +117,16 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         change=partial(settings.change, limits=limits, reward=reward),
         lines=(*scenes.lines, *out_of_reach(scenes.bank, world.init_step, driving.steps)),
     )
+
+
+def share_at_a_time(bank: SceneBank, layout: str) -> float | None:
+    """Share of a batch's learners that is computed at a time on a CPU; None for all slots at once.
+
+    Chunks of learners cost a few per cent where all slots are filled. They pay where many are empty, and with
+    the original's long rows, of which a whole batch does not fit into a cache.
+    """
+    full = float(np.mean(bank.learner)) >= FULL and layout != PUFFER
+    return None if full or jax.default_backend() != "cpu" else CHUNK
 
 
 def out_of_reach(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ The tables list for every square of the plane all segments that a body in it can
 answers equal those over all segments. Source: spec drive 0.16, 0.17, 2.3.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jaxmarl_echelon.envs.drive.types import Condition
 from physics import boxes
 from physics.bicycle import Motion
 from physics.segments import Lane, Segments, between, match_lane, meets_box
+from physics.sparse_batch import compute_where
 
 FAR = 1e4
 TIE = 1e-4
@@ -122,20 +124,20 @@ def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Ar
     return jnp.where(right & (nearest < FAR), nearest, -nearest)
 
 
-def touching(motion: Motion, size: jax.Array, solid: jax.Array, agents: int) -> jax.Array:
-    """Whether each of the first `agents` bodies touches another solid one, bool `[agents]`.
+def touching(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
+    """Whether each of the bodies in `slots` `[A]` touches another solid one, bool `[A]`.
 
     Args:
       motion: of all bodies, leaves `[N]`.
       size: `[N, 2]`.
       solid: `[N]` bool; takes part in collisions.
-      agents: A.
+      slots: int32 `[A]`.
     """
     pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
     across = jax.vmap(boxes.overlap, (None, None, 0, 0))
-    meets = jax.vmap(across, (0, 0, None, None))(pose[:agents], size[:agents], pose, size)
-    other = jnp.arange(agents)[:, None] != jnp.arange(solid.shape[0])
-    return jnp.any(meets & other & solid & solid[:agents, None], axis=-1)
+    meets = jax.vmap(across, (0, 0, None, None))(pose[slots], size[slots], pose, size)
+    other = slots[:, None] != jnp.arange(solid.shape[0])
+    return jnp.any(meets & other & solid & solid[slots][:, None], axis=-1)
 
 
 def condition(
@@ -159,11 +161,43 @@ def condition(
       signed: see `offroad`.
       bikes: whether there are lanes for bicycles only.
     """
-    size, kind = bank.size[scene], bank.type[scene][:agents]
-    learners = jax.tree.map(lambda x: x[:agents], motion)
-    rides = kind == CYCLIST if bikes else None
+    find = partial(_condition_of, signed=signed, bikes=bikes)
+    return find(bank, scene, motion, solid, jnp.arange(agents))
+
+
+def condition_of_some(
+    bank: SceneBank,
+    scene: jax.Array,
+    motion: Motion,
+    solid: jax.Array,
+    active: jax.Array,
+    share: float,
+    *,
+    signed: bool,
+    bikes: bool,
+) -> Condition:
+    """`condition` of the `active` ones `[A]` of the first bodies, `share` of a batch at a time.
+
+    The others neither collide nor are off the road or on a lane.
+    """
+    find = partial(_condition_of, signed=signed, bikes=bikes)
+
+    def alone(bank, scene, motion, solid, slot):
+        return jax.tree.map(lambda x: x[0], find(bank, scene, motion, solid, slot[None]))
+
+    def one(active, slot):
+        shapes = jax.eval_shape(alone, bank, scene, motion, solid, slot)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return compute_where(alone, active, nothing, bank, scene, motion, solid, slot, share=share)
+
+    return jax.vmap(one)(active, jnp.arange(active.shape[0]))
+
+
+def _condition_of(bank, scene, motion: Motion, solid, slots, *, signed: bool, bikes: bool) -> Condition:
+    own = jax.tree.map(lambda x: x[slots], motion)
+    size, kind = bank.size[scene, slots], bank.type[scene, slots]
     return Condition(
-        touching(motion, size, solid, agents),
-        offroad(bank, scene, learners, size[:agents], kind, signed),
-        lane_of(bank, scene, learners, rides),
+        touching(motion, bank.size[scene], solid, slots),
+        offroad(bank, scene, own, size, kind, signed),
+        lane_of(bank, scene, own, kind == CYCLIST if bikes else None),
     )

@@ -32,6 +32,8 @@ class Simulation:
       signed: whether corners beyond the nearest edge are off the road as well.
       bikes: whether some lanes are for bicycles only.
       enforces: whether learners pay for running red lights.
+      share: of a batch's learners, how many are looked up on the road at a time, so that empty slots cost
+        nothing; None for all slots at once.
     """
 
     bank: SceneBank
@@ -44,6 +46,7 @@ class Simulation:
     signed: bool = False
     bikes: bool = False
     enforces: bool = False
+    share: float | None = None
 
     def learners(self, values: Any) -> Any:
         """The learners' part of leaves `[N, ...]`."""
@@ -60,15 +63,18 @@ class Simulation:
         arc = routes.nearest_arc(bank, scene, motion)
         traffic = Traffic(arc=jnp.where(present, arc, 0.0), served=jnp.zeros_like(present), seen=present)
         begun = Start(
-            self.learners(motion), self.condition(scene, motion, present), self.learners(traffic.arc)
+            self.learners(motion),
+            self.condition(scene, motion, present, bank.learner[scene]),
+            self.learners(traffic.arc),
         )
         return motion, present, traffic, begun
 
-    def condition(self, scene: jax.Array, motion: Motion, solid: jax.Array) -> Condition:
-        """Where learners are on the road, and whether they collide."""
-        return roads.condition(
-            self.bank, scene, motion, solid, self.agents, signed=self.signed, bikes=self.bikes
-        )
+    def condition(self, scene: jax.Array, motion: Motion, solid: jax.Array, alive: jax.Array) -> Condition:
+        """Where learners are on the road, and whether they collide; with `share` only of those alive."""
+        how = {"signed": self.signed, "bikes": self.bikes}
+        if self.share is None:
+            return roads.condition(self.bank, scene, motion, solid, self.agents, **how)
+        return roads.condition_of_some(self.bank, scene, motion, solid, alive, self.share, **how)
 
     def move(self, state: DriveState, actions: jax.Array) -> tuple[Motion, jax.Array, Any, Traffic]:
         """One step of all bodies, each from the poses before it.

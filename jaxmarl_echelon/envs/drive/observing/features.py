@@ -86,18 +86,67 @@ def partners_compact(
 
 
 def partners_puffer(motion: Motion, other: Motion, size: jax.Array, there: jax.Array) -> jax.Array:
-    """Rows `[A, P, 7]` of other bodies in PufferDrive's order and scales."""
-    x, y, cos, sin = _seen_from(motion, other)
-    row = [
-        x * PUFFER_POSITION,
-        y * PUFFER_POSITION,
-        size[..., 1] / PUFFER_WIDTH,
-        size[..., 0] / PUFFER_LENGTH,
-        cos,
-        sin,
-        jnp.abs(other.speed) / PUFFER_SPEED,
-    ]
-    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+    """Rows `[A, P, 7]` of other bodies in PufferDrive's order and scales; leaves of `other` `[A, P]`."""
+    return seen_puffer(motion, puffer_bodies(other, size), there)
+
+
+def puffer_bodies(motion: Motion, size: jax.Array) -> jax.Array:
+    """What `seen_puffer` needs of bodies `[...]` with sizes `[..., 2]`, `[..., 14]`."""
+    return puffer_table(
+        jnp,
+        (motion.x, motion.y),
+        (jnp.cos(motion.heading), jnp.sin(motion.heading)),
+        (size[..., 1] / PUFFER_WIDTH, size[..., 0] / PUFFER_LENGTH, jnp.abs(motion.speed) / PUFFER_SPEED),
+    )
+
+
+def puffer_segments(xp, segments: Segments, kind) -> jax.Array:
+    """What `seen_puffer` needs of road segments `[...]`, `[..., 14]`; bike lanes are lanes.
+
+    Args:
+      xp: the array library, `numpy` or `jax.numpy`.
+      segments: `[...]`.
+      kind: `[...]` of `codes`.
+    """
+    code = xp.where(kind == EDGE, PUFFER_EDGE, PUFFER_LINE)
+    code = xp.where((kind == LANE) | (kind == BIKE_LANE), PUFFER_LANE, code)
+    thickness = xp.full_like(segments.x, PUFFER_THICKNESS)
+    rest = segments.half / PUFFER_HALF, thickness, code
+    return puffer_table(xp, (segments.x, segments.y), (segments.cos, segments.sin), rest)
+
+
+def puffer_table(xp, place, direction, rest) -> jax.Array:
+    """Rows `[..., 14]`: seven numbers, x and y in m, and the same with x and y, cosine and sine exchanged.
+
+    With both halves a row is turned into a learner's frame by two products, without a case for each column:
+    on a CPU that takes less than half the time of columns that are computed apart and joined.
+
+    Args:
+      xp: the array library, `numpy` or `jax.numpy`.
+      place: x and y, `[...]` each.
+      direction: cosine and sine.
+      rest: the third, fourth and last column.
+    """
+    (x, y), (cos, sin), (third, fourth, last) = place, direction, rest
+    none = xp.zeros_like(x)
+    columns = x, y, third, fourth, cos, sin, last, y, x, none, none, sin, cos, none
+    return xp.stack(columns, axis=-1)
+
+
+def seen_puffer(motion: Motion, rows: jax.Array, there: jax.Array) -> jax.Array:
+    """Rows `[A, K, 7]` in the frames of learners `[A]` from rows `[A, K, 14]` of a `puffer_table`."""
+    cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
+    none, one, scale = jnp.zeros_like(cos), jnp.ones_like(cos), PUFFER_POSITION
+
+    def per_column(*values):
+        return jnp.stack(values, axis=-1)[:, None]
+
+    rest = (none,) * 5
+    kept = rows[..., :7] - per_column(motion.x, motion.y, *rest)
+    crossed = rows[..., 7:] - per_column(motion.y, motion.x, *rest)
+    kept = kept * per_column(scale * cos, scale * cos, one, one, cos, cos, one)
+    crossed = crossed * per_column(scale * sin, -scale * sin, none, none, sin, -sin, none)
+    return jnp.where(there[..., None], kept + crossed, 0.0)
 
 
 def _seen_from(motion: Motion, other: Motion) -> tuple[jax.Array, ...]:
@@ -116,14 +165,8 @@ def roads_compact(motion: Motion, segments: Segments, there: jax.Array) -> jax.A
 
 
 def roads_puffer(motion: Motion, segments: Segments, kind: jax.Array, there: jax.Array) -> jax.Array:
-    """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales; bike lanes are lanes."""
-    x, y, cos, sin = _road_from(motion, segments)
-    code = jnp.where(kind == EDGE, PUFFER_EDGE, PUFFER_LINE)
-    code = jnp.where((kind == LANE) | (kind == BIKE_LANE), PUFFER_LANE, code)
-    thickness = jnp.full_like(x, PUFFER_THICKNESS)
-    half = segments.half / PUFFER_HALF
-    row = [x * PUFFER_POSITION, y * PUFFER_POSITION, half, thickness, cos, sin, code]
-    return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
+    """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales."""
+    return seen_puffer(motion, puffer_segments(jnp, segments, kind), there)
 
 
 def _road_from(motion: Motion, segments: Segments) -> tuple[jax.Array, ...]:

@@ -35,6 +35,8 @@ class View(NamedTuple):
       time: whether the remaining share of the episode is shown.
       condition: names of the conditioned numbers.
       lights: sample of the recording at which episodes begin, if learners see traffic lights; else None.
+      share: of a batch's learners, how many are shown at a time, so that empty slots cost nothing; None for
+        all slots at once.
     """
 
     layout: str = COMPACT
@@ -47,6 +49,7 @@ class View(NamedTuple):
     time: bool = False
     condition: tuple[str, ...] = ()
     lights: int | None = None
+    share: float | None = None
 
     @property
     def ego(self) -> tuple[str, ...]:

@@ -7,7 +7,9 @@ segments are filed in cells by their midpoints, and the cells around a body foll
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import CELL
+from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS
+from physics.segments import Segments
 
 REACH = 10  # cells to each side
 
@@ -32,7 +34,7 @@ def spiral_order() -> np.ndarray:
 
 
 def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """What is gathered of segments, float32 `[S, W, 6]`: x, y, half the length, cos, sin and kind.
+    """What is gathered of segments, float32 `[S, W, 14]`; see `features.puffer_table`.
 
     Segments without a length have no direction: cosine and sine are 0, as in the original.
 
@@ -44,7 +46,8 @@ def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
     length = np.hypot(along[..., 0], along[..., 1])[..., None]
     unit = along / np.where(length > 0, length, 1.0)
     middle = (segment[..., :2] + segment[..., 2:]) / 2
-    return np.concatenate([middle, length / 2, unit, kind[..., None]], axis=-1).astype(np.float32)
+    parts = Segments(middle[..., 0], middle[..., 1], length[..., 0] / 2, unit[..., 0], unit[..., 1])
+    return features.puffer_segments(np, parts, kind).astype(np.float32)
 
 
 def spiral_tables(

@@ -1,19 +1,23 @@
 """The original's observation: roads beside a plain loop that does what its engine does, and bodies."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drive_scenes import scene
+from drive_runs import drive, programs
+from drive_scenes import FOLLOWING, MIXED, bank_of, scene
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.observing.observe import _spiral, in_order, nearest
+from jaxmarl_echelon.envs.drive.make import CHUNK, share_at_a_time
+from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.observing.observe import Sight, _spiral, in_order, nearest, observe
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_order, spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
 from jaxmarl_echelon.envs.drive.scenes.host import Road
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from jaxmarl_echelon.envs.drive.types import DriveState
 from physics.bicycle import Motion
 from physics.polylines import thin
 
@@ -97,7 +101,7 @@ def test_roads_are_those_that_the_original_shows():
     )  # the first row reaches one cell beyond its border
     x, y, heading = np.stack([*place.T, rng.normal(size=60)]).astype(np.float32)
     bank = SceneBank(**{name: jnp.asarray(array) for name, array in arrays.items()})
-    found = _spiral(bank, SimpleNamespace(scene=0), Motion(*map(jnp.asarray, (x, y, heading)), jnp.zeros(60)))
+    found = _spiral(bank, 0, Motion(*map(jnp.asarray, (x, y, heading)), jnp.zeros(60)))
     roads = [replace(road, points=road.points - given.middle) for road in given.roads]
     wanted = np.stack([original(roads, *pose) for pose in zip(x, y, heading, strict=True)])
     np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -124,32 +128,63 @@ def test_the_spiral_begins_to_the_right_and_turns_to_the_left():
     assert [rank[place] for place in first] == list(range(11)) and len(np.unique(rank)) == 441
 
 
-def seen_by(count: int, agents: int, seed: int = 0):
-    """A state of bodies on a small grid, so that many are equally near, and the learners' motion."""
+def seen_by(count: int, agents: int, seed: int = 0) -> tuple[Sight, Motion]:
+    """Bodies on a small grid, so that many are equally near, and the learners' motion."""
     rng = np.random.default_rng(seed)
-    x, y = rng.integers(-4, 5, (2, count)).astype(np.float32)
-    motion = Motion(jnp.asarray(x), jnp.asarray(y), jnp.zeros(count), jnp.zeros(count))
-    state = SimpleNamespace(
-        motion=motion,
-        present=jnp.asarray(rng.random(count) < 0.8),
-        ghost=jnp.asarray(rng.random(agents) < 0.3),
-        alive=jnp.ones(agents, bool),
-    )
-    return state, Motion(*(leaf[:agents] for leaf in motion))
+    x, y = map(jnp.asarray, rng.integers(-4, 5, (2, count)).astype(np.float32))
+    ghost = rng.random(agents) < 0.3
+    shown = (rng.random(count) < 0.8) & ~np.append(ghost, np.zeros(count - agents, bool))
+    sight = Sight(0, x, y, jnp.asarray(shown), jnp.asarray(ghost), None)
+    return sight, Motion(x[:agents], y[:agents], jnp.zeros(agents), jnp.zeros(agents))
 
 
 @pytest.mark.parametrize("count, rows", [(8, 12), (40, 12), (70, 63)])
 def test_the_nearest_and_the_first_bodies_are_those_of_a_loop(count, rows):
-    state, own = seen_by(count, 6)
-    places = np.stack([state.motion.x, state.motion.y], axis=1)
-    ghost = np.append(np.asarray(state.ghost), np.zeros(count - 6, bool))
+    sight, own = seen_by(count, 6)
+    places = np.stack([sight.x, sight.y], axis=1)
     for choose, far in ((nearest, True), (in_order, False)):
-        index, there = map(np.asarray, choose(state, own, rows, 4.0))
+        index, there = map(np.asarray, choose(sight, own, jnp.arange(6), rows, 4.0))
         for me in range(6):
             away = ((places - places[me]) ** 2).sum(1)
-            seen = [b for b in range(count) if b != me and state.present[b] and not ghost[[b, me]].any()]
+            seen = [b for b in range(count) if b != me and sight.shown[b] and not sight.ghost[me]]
             seen = [b for b in seen if away[b] <= 16]
             wanted = (sorted(seen, key=lambda b: (away[b], b)) if far else seen)[:rows]
             assert index[me][there[me]].tolist() == wanted and there[me].tolist() == [
                 nth < len(wanted) for nth in range(rows)
             ]
+
+
+def beginnings() -> DriveState:
+    """States of the small scenes, of which one has two learners for four slots."""
+    return jax.tree.map(lambda *x: jnp.stack(x), *(programs().reset(nth)[0] for nth in range(3)))
+
+
+@pytest.mark.parametrize("layout", ["compact", "puffer"])
+def test_what_is_shown_does_not_depend_on_how_many_are_shown_at_a_time(layout):
+    bank = drive(layout=layout).bank
+
+    def show(share):
+        view = View(layout=layout, share=share)
+        return jax.jit(jax.vmap(lambda state: observe(view, bank, state, 90)))(beginnings())
+
+    shown = [show(share) for share in (None, 0.4)]
+    np.testing.assert_allclose(shown[1], shown[0], atol=1e-6)
+    assert (np.abs(shown[0]).sum(-1) > 0).sum() == 10
+
+
+def test_where_learners_are_does_not_depend_on_how_many_are_looked_up_at_a_time():
+    states, simulation = beginnings(), programs().env.simulation
+
+    def found(share):
+        looked = replace(simulation, share=share)
+        return jax.vmap(lambda s: looked.condition(s.scene, s.motion, s.present, s.alive))(states)
+
+    whole, some = found(None), found(0.4)
+    whole = jax.tree.map(lambda x: jnp.where(states.alive, x, 0), whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), some, whole)
+
+
+def test_empty_slots_and_long_rows_are_computed_in_chunks():
+    full, sparse = bank_of(scene(MIXED)), bank_of(scene(FOLLOWING))
+    assert share_at_a_time(full, "compact") is None
+    assert share_at_a_time(full, "puffer") == share_at_a_time(sparse, "compact") == CHUNK
