@@ -80,7 +80,7 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     agent = SimpleNamespace(
         init=note,
         update=lambda state, key, _: (note(key), {}),
-        policy_state=lambda state: state,
+        rollout_policy=lambda state: state,
         hyper=None,
         learns="rollout",
     )
@@ -92,6 +92,7 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     monkeypatch.setattr(program, "credited", lambda *_: (None, {role: None}))
     monkeypatch.setattr(program.opponents, "count", lambda *_: None)
     monkeypatch.setattr(program.opponents, "ranked", lambda *_: None)
+    monkeypatch.setattr(program.opponents, "points", lambda *_: None)
     monkeypatch.setattr(program.pool_lib, "after_update", lambda pool, state, key, *_: note(key) and reach())
     monkeypatch.setattr(program.pool_lib, "init", lambda pool, key, *_: note(key) and reach())
     world = program.World((), {}, {})
@@ -121,11 +122,11 @@ def test_games_of_finished_policies_have_a_stream_of_their_own(monkeypatch):
     stub = SimpleNamespace(evaluate_as=played, world=(), env=SimpleNamespace(spec=None), controllers=dict)
     loaded = (None, None, None, stub, Acting({}))
     monkeypatch.setattr(exploit.evaluate, "load", lambda *_: loaded)
-    monkeypatch.setattr(exploit, "tally", lambda spec, chosen, finished: finished)
+    monkeypatch.setattr(exploit, "scores", lambda spec, chosen, finished: finished)
     entrants = {"a policy": jnp.zeros(1)}, stub, None
     monkeypatch.setattr(exploit.tournament, "entrants", lambda *_: entrants)
     monkeypatch.setattr(
-        exploit, "counts", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
+        exploit, "play_all", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
     )
     expected = key_words(stream_key(3, Stream.MATCHES))
     for chosen in (exploit.Seats("red", "blue"), exploit.Seats("player", "player")):
