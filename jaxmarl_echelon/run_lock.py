@@ -110,7 +110,7 @@ def process_lives(number: int) -> bool:
 
 
 def started(number: int) -> str:
-    """When a process started, in ticks since the machine did, where Linux tells; else empty."""
+    """The time at which a process started, in ticks since the machine did, where Linux tells; else empty."""
     with suppress(OSError, IndexError):
         # The name of the program may hold spaces and brackets.
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]

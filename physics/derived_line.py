@@ -32,7 +32,7 @@ def derived(grid: OccupancyMap) -> OccupancyMap:
 
 
 def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
-    """What speaks against a line: None where it lies between two walls, in cells that a scan has seen.
+    """The reason against a line; None where it lies between two walls, in cells that a scan has seen.
 
     From every point the view to the left and to the right has to end at a wall, not at the picture's edge and
     not where no scan has seen anything: on three quarters of the line on either side, as doors stand open.

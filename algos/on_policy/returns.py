@@ -140,7 +140,7 @@ def vtrace_gae(
 
 
 class _Spans(NamedTuple):
-    """What follows each row up to the agent's next decision, `[T, ...]` each, discounted to the row.
+    """The sums that follow each row up to the agent's next decision, `[T, ...]` each, discounted to the row.
 
     Attributes:
       paid: rewards, the row's own included.

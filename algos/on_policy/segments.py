@@ -53,12 +53,12 @@ class Segments(NamedTuple):
 
     @property
     def alive(self) -> jax.Array:
-        """Where the agent acted, or was out and has a value."""
+        """Marks rows in which the agent acted, or was out and has a value."""
         return self.rollout.valued
 
     @property
     def deciding(self) -> jax.Array:
-        """Where a decision is learnt from."""
+        """Marks decisions that are learnt from."""
         return self.learning if self.acting is None else self.acting > 0
 
     def take(self, rows: jax.Array) -> "Segments":

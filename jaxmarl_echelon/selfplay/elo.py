@@ -62,7 +62,7 @@ def glicko_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
 
 
 class Evidence(NamedTuple):
-    """What the games of a rating period say about a player, on Glicko-2's own scale; 0 without games.
+    """The evidence of a rating period about a player, on Glicko-2's own scale; 0 without games.
 
     Attributes:
       precision: the inverse of Glicko's v.
@@ -74,7 +74,7 @@ class Evidence(NamedTuple):
 
 
 def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> Evidence:
-    """What games say about a player; arguments are as for `rate_glicko`."""
+    """The evidence of games about a player; arguments are as for `rate_glicko`."""
     g = impact(others[:, 1])
     ahead = g * (player[0] - others[:, 0]) / SCALE
     e, other = jax.nn.sigmoid(ahead), jax.nn.sigmoid(-ahead)

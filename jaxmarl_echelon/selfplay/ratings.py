@@ -258,7 +258,7 @@ def glicko_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingS
     rules = Glicko()
 
     def weigh(rating, pairs, number):
-        """What `number [P]` games of the pairs say about everybody."""
+        """The evidence of `number [P]` games of the pairs about everybody."""
         n, points = rating.shape[0], pairs.score * number
         both = (pairs.first, pairs.second), (pairs.second, pairs.first)
         score, games = jnp.zeros((n, n)), jnp.zeros((n, n))

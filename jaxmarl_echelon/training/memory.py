@@ -63,7 +63,7 @@ def host_free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _container_free(root: Path) -> Iterator[int]:
-    """What each limit above this process leaves in bytes, under both versions of control groups."""
+    """Yields the bytes that each limit above this process leaves, under both versions of control groups."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):

@@ -183,7 +183,7 @@ class Record:
         )
 
     def _last_good(self) -> str:
-        """Which checkpoint there is to go on from, for messages."""
+        """The checkpoint to go on from, for messages."""
         for name in ("latest", "best_eval"):
             if (self.checkpoints / name).exists():
                 return f"last good checkpoint: {self.checkpoints / name}"
