@@ -35,7 +35,12 @@ PHASES = tuple(
 ECHELON = ("env=echelon", "env.time_limit=15", "env.maps=4", "total_env_steps=4096", "algo=ppo", *PPO)
 RNN = (*F110, "algo=ppo_rnn", "algo.horizon=32", "algo.widths=[32]")
 GOAL = "env.goal={low: [0.5, -0.5], high: [2.0, 0.5]}"
-EVALUATED = ("f110_ppo", "f110_two_learners", "race", "echelon", "ppo_rnn")
+GAME = ("algo=ppo", "algo.horizon=16", "algo.widths=[16]", "total_env_steps=4096")
+POOL = (*GAME, "controllers.player=pool:player", "pool.capacity=2", "pool.groups=4", "pool.snapshot_every=2")
+MISSIONS = ("env=echelon_missions_small", "env.maps=4", "total_env_steps=4096")
+SEGMENTS = ("algo.horizon=32", "algo.widths=[32]", "algo.minibatch_size=1024")
+DRIVE = ("env=drive", "env.agents=4", "env.maps=8", "env.eval_maps=4", "total_env_steps=4096")
+EVALUATED = ("f110_ppo", "f110_two_learners", "race", "echelon", "ppo_rnn", "pool", "missions", "drive")
 JOBS: dict[str, tuple[str, ...]] = {
     "f110_ppo": (*F110, "algo=ppo", *PPO),
     "f110_a2c": (*F110, "algo=a2c", "algo.widths=[32]"),
@@ -52,6 +57,13 @@ JOBS: dict[str, tuple[str, ...]] = {
     "ppo_rnn": (*RNN, "algo.core={kind: lstm, width: 16}"),
     "teacher": (*RNN, "algo.core={kind: gru, width: 16}", "algo.teacher=RUNS/f110_ppo"),
     "cartpole": ("env=gymnax/CartPole-v1", "algo=ppo", "total_env_steps=4096", *PPO),
+    "self_play": (*GAME, "env=textgames/tictactoe"),
+    "pool": (*POOL, "env=textgames/kuhn", "pool=pfsp", "transforms=clean"),
+    "league": (*POOL, "env=textgames/kuhn", "pool=league"),
+    "echelon_pool": (*ECHELON, "controllers.red=pool:blue", "pool.capacity=2", "pool.snapshot_every=1"),
+    "missions": (*MISSIONS, "algo=ppo", *PPO, "curriculum=missions4"),
+    "drive": (*DRIVE, "algo=ppo", *PPO),
+    "drive_recurrent": (*DRIVE, "env.layout=puffer", "algo=ppo_rnn_drive", *SEGMENTS),
 }  # fmt: skip
 TABLES = ("metrics.csv", "eval.csv", "episodes.csv", "eval_episodes.csv")
 CLOCKS = ("time/",)
