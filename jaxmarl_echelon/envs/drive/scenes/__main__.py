@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kind", action="append", help="kind of generated scenes; may be repeated")
     parser.add_argument("--agents", type=int, default=16, help="largest number of learners in a scene")
     parser.add_argument("--bodies", type=int, help="largest number of bodies in a scene")
-    parser.add_argument("--control", default="vehicles", help="bodies that may learn: vehicles, agents, sdc or all")
+    parser.add_argument("--control", default="vehicles", help="learners: vehicles, agents, sdc or all")
     parser.add_argument("--skip-bad", action="store_true", help="skip faulty files")
     return parser.parse_args(arguments)
 

@@ -15,7 +15,7 @@ FREEWAY, STREET = 1, 2
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane.
+    """One lane of a generated network.
 
     Attributes:
       points: `[P, 2]` centreline.
