@@ -130,7 +130,7 @@ def _files(key: str, folder: str) -> list[Path]:
         )
     paths = sorted(Path(folder).glob("*.json"), key=lambda path: path.name)
     if not paths:
-        raise ValueError(f"env.{key}={folder}: holds no .json file")
+        raise ValueError(f"env.{key}={folder}: contains no .json file")
     return paths
 
 
@@ -178,7 +178,7 @@ def _summary(about: list[dict], train: int, arrays: Arrays) -> str:
     segments = max(one["segments"] for one in about)
     size = sum(array.nbytes for array in arrays.values()) / 1e6
     return (
-        f"scenes: {train} to train on, {len(about) - train} held out; learners per scene {learners[0]} to "
+        f"scenes: {train} for training, {len(about) - train} held out; learners per scene {learners[0]} to "
         f"{learners[-1]}, median {learners[len(learners) // 2]}; at most {segments} segments; {size:.1f} MB"
     )
 

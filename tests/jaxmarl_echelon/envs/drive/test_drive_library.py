@@ -106,7 +106,7 @@ def test_every_eighth_file_is_held_out(folder):
     found = scenes(SceneSettings(scenes=str(folder), cache=None))
     assert found.train == 8 and found.held_out == (8, 1)
     assert found.bank.recording.shape[2] == 64
-    assert found.lines[0].startswith("scenes: 8 to train on, 1 held out; learners per scene")
+    assert found.lines[0].startswith("scenes: 8 for training, 1 held out; learners per scene")
 
 
 def test_a_folder_of_its_own_for_evaluation(folder, tmp_path):
@@ -181,7 +181,7 @@ def test_wrong_settings_get_one_line(given, line):
 
 
 def test_a_folder_without_scenes_or_learners_says_so(folder, tmp_path):
-    with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: holds no .json file$"):
+    with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: contains no .json file$"):
         scenes(SceneSettings(scenes=str(tmp_path), cache=None))
     whole = json.loads((folder / "0.json").read_text())
     for one in whole["objects"]:
@@ -195,7 +195,7 @@ def test_the_command_draws_a_folder_and_says_what_is_in_it(tmp_path, capsys):
     write(generated("tee")[0], tmp_path / "one.json")
     command.main([str(tmp_path), "--out", str(tmp_path / "pictures")])
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("scenes: 1 to train on") and "learners" in said[1]
+    assert said[0].startswith("scenes: 1 for training") and "learners" in said[1]
     (picture,) = (tmp_path / "pictures").iterdir()
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
 
