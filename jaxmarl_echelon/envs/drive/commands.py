@@ -1,7 +1,7 @@
-"""Actions of vehicles: grids of accelerations and steering angles, or of jerks, and continuous ones.
+"""Actions of vehicles: grids of accelerations and steering angles or of jerks, or continuous values.
 
-Scripts may also hand a learner over to the environment: actions beyond the space, which are written by
-`handed_over`, move it along its recording or by the intelligent driver model. Source: spec drive 1.2.
+Scripts may delegate a learner to the environment: actions outside the space, written by `handed_over`, move
+it along its recording or by the intelligent driver model. Reference: docs/reference/drive.md 6.1.
 """
 
 from typing import NamedTuple
@@ -21,12 +21,12 @@ POLICY, REPLAY, IDM = range(3)
 
 
 class Commands(NamedTuple):
-    """What learners do in a step.
+    """Decoded actions of learners in a step.
 
     Attributes:
       first: `[A]` acceleration, m/s^2, or longitudinal jerk, m/s^3.
       second: `[A]` steering angle, rad, or lateral jerk, m/s^3.
-      mover: `[A]` int32; who moves the learner: POLICY, REPLAY or IDM.
+      mover: `[A]` int32; source of the learner's motion: POLICY, REPLAY or IDM.
     """
 
     first: jax.Array
@@ -35,7 +35,7 @@ class Commands(NamedTuple):
 
 
 class Actions(NamedTuple):
-    """The action space of one kind for one kind of dynamics.
+    """Action space of one kind for one kind of dynamics.
 
     Attributes:
       kind: one of `KINDS`.
@@ -52,14 +52,14 @@ class Actions(NamedTuple):
 
     @property
     def space(self) -> Space:
-        """The space."""
+        """The action space."""
         sizes = tuple(len(grid) for grid in self.grids)
         if self.kind == "discrete":
             return Discrete(sizes[0] * sizes[1])
         return MultiDiscrete(sizes) if self.kind == "factored" else Box((2,), -1.0, 1.0)
 
     def read(self, actions: jax.Array) -> Commands:
-        """Commands from actions `[A, ...]` of the space, or beyond it from `handed_over`."""
+        """Decodes actions `[A, ...]`, of the space or from `handed_over`, into commands."""
         first, second = self.grids
         if self.kind == "continuous":
             mover = jnp.clip(jnp.round(actions[:, 0]) - 1, POLICY, IDM).astype(jnp.int32)
@@ -79,13 +79,13 @@ class Actions(NamedTuple):
             mover = row - beyond + 1
         mover = jnp.clip(mover, POLICY, IDM)
         given = (mover == POLICY)[..., None] & (row[..., None] == np.arange(len(first)))
-        # Sums over the grid, because gathers of single numbers are slow on a CPU.
+        # Sums over the grid: gathers of single numbers are slow on a CPU.
         along = jnp.sum(jnp.where(given, first, 0.0), axis=-1)
         across = jnp.sum(jnp.where(column[..., None] == np.arange(len(second)), second, 0.0), axis=-1)
         return Commands(along, across, mover.astype(jnp.int32))
 
     def idle(self, agents: int) -> jax.Array:
-        """Actions that neither accelerate nor steer."""
+        """Returns actions that neither accelerate nor steer."""
         first, second = (int(np.flatnonzero(grid == 0)[0]) for grid in self.grids)
         if self.kind == "continuous":
             return jnp.zeros((agents, 2))
@@ -94,7 +94,7 @@ class Actions(NamedTuple):
         return jnp.full(agents, first * len(self.grids[1]) + second, jnp.int32)
 
     def handed_over(self, mover: int, agents: int) -> jax.Array:
-        """Actions beyond the space that leave moving to the environment, `mover` REPLAY or IDM."""
+        """Returns actions outside the space that delegate motion to `mover`, REPLAY or IDM."""
         if self.kind == "continuous":
             return jnp.broadcast_to(jnp.array([mover + 1.0, 0.0]), (agents, 2))
         if self.kind == "factored":

@@ -1,4 +1,7 @@
-"""Reward weights that every learner draws for itself and sees. Source: spec drive 0.12, 1.6."""
+"""Reward weights that every learner draws per episode and observes.
+
+Reference: docs/reference/drive.md 9.2.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,11 +11,11 @@ import jax.numpy as jnp
 
 
 class Bounds(NamedTuple):
-    """What a conditioned number is drawn from.
+    """Range of a conditioned number and the weight that it replaces.
 
     Attributes:
       low, high: of the number as observed.
-      component, weight: the weight that it replaces; empty for the radius of goals.
+      component, weight: the weight that it replaces; empty for the goal radius.
       sign: factor from the number to the weight.
     """
 
@@ -40,7 +43,7 @@ BOUNDS: dict[str, Bounds] = {
 
 
 def draw(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Array]:
-    """Draws every named number anew for every learner, `[A]` each."""
+    """Draws every named number independently for every learner, `[A]` each."""
     keys = jax.random.split(key, max(len(names), 1))
     return {
         name: jax.random.uniform(one, (agents,), minval=BOUNDS[name].low, maxval=BOUNDS[name].high)
@@ -49,7 +52,7 @@ def draw(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Arr
 
 
 def scaled(name: str, value: jax.Array) -> jax.Array:
-    """A number as learners see it, within [-1, 1]."""
+    """Scales a number to [-1, 1], as observed by learners."""
     low, high = BOUNDS[name].low, BOUNDS[name].high
     return jnp.clip(2 * (value - low) / (high - low) - 1, -1.0, 1.0)
 
@@ -57,7 +60,7 @@ def scaled(name: str, value: jax.Array) -> jax.Array:
 def applied(
     weights: Mapping[str, Mapping[str, jax.Array]], drawn: Mapping[str, jax.Array]
 ) -> dict[str, dict[str, jax.Array]]:
-    """Weights of a reward with the drawn ones `[A]` in their places."""
+    """Returns the weights of a reward with the drawn ones `[A]` replaced."""
     changed = {name: dict(own) for name, own in weights.items()}
     for name, value in drawn.items():
         bounds = BOUNDS[name]

@@ -1,4 +1,4 @@
-"""Goal-directed driving: many learners in scenes of roads and traffic. Source: spec drive 0."""
+"""Goal-directed driving: many learners in scenes of roads and traffic. Reference: docs/reference/drive.md."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,21 +33,22 @@ from physics.bicycle import Motion
 
 
 class Drive(Environment):
-    """Learners drive to their goals in scenes with other traffic; see `make.make` for the settings.
+    """Multi-agent driving to individual goals among other traffic; `make.make` lists the settings.
 
-    The only role is `vehicle`, with A slots per scene, of which a scene may fill fewer. A learner that
-    reaches its goal is put back to its start by default, as a ghost that nobody meets; its story goes on.
+    The only role is `vehicle` with A slots per scene, of which a scene may fill fewer. By default a learner
+    that reaches its goal returns to its start as a ghost, which does not interact with other bodies, and its
+    trajectory continues.
 
     Attributes:
-      spec: roles, spaces, results; tasks are the kinds of scenes.
-      simulation: the bodies.
-      view: what learners are shown.
-      reward: what is paid.
-      blocks: the observation's structure.
-      baselines: scripts to compare a learner with.
-      controllers: who drives unless the run says otherwise.
+      spec: roles, spaces and results; tasks are the kinds of scenes.
+      simulation: moves bodies and holds the scene bank.
+      view: layout of the observations.
+      reward: reward function.
+      blocks: structure of the observations, per role.
+      baselines: names of the scripted policies to compare a learner with.
+      controllers: default controller of each role.
       viewer: draws evaluations.
-      comparison: with recordings, as in the sim agents challenge.
+      comparison: compares rollouts with recordings, as in the Waymo sim agents challenge.
     """
 
     def __init__(
@@ -63,18 +64,19 @@ class Drive(Environment):
         change=None,
         lines: tuple[str, ...] = (),
     ):
-        """Puts the parts together.
+        """Assembles the environment from its parts.
 
         Args:
-          simulation: the bodies and the scenes.
-          view: what learners are shown.
-          reward: what is paid.
+          simulation: moves bodies and holds the scene bank.
+          view: layout of the observations.
+          reward: reward function.
           params: default parameters.
           steps: decisions of an episode.
-          held_out: first scene of evaluations in the bank, and their number.
+          held_out: index of the first evaluation scene in the bank, and the number of evaluation scenes.
           kinds: names of the kinds of scenes.
           change: `(params, settings) -> params`, for curricula.
-          lines: description of the scenes: what there is, then what was left out or is out of reach.
+          lines: description of the scenes: a summary, then lines about skipped files and bodies and
+            unreachable goals.
         """
         self.simulation, self.view, self.reward, self.steps = simulation, view, reward, steps
         self._params, self._held_out, self._change, self._lines = params, held_out, change, lines
@@ -102,12 +104,12 @@ class Drive(Environment):
 
     @property
     def bank(self) -> SceneBank:
-        """The scenes."""
+        """The scene bank."""
         return self.simulation.bank
 
     @property
     def world(self) -> SceneBank:
-        """The scenes."""
+        """The scene bank, as the constant argument of compiled programs."""
         return self.bank
 
     def _place_world(self, world: SceneBank) -> None:
@@ -119,7 +121,7 @@ class Drive(Environment):
         return scripts.scripts(self.simulation.actions, self.spec.roles[0])
 
     def default_params(self) -> DriveParams:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the parameters given by the configuration."""
         return self._params
 
     def task_params(self, settings: Mapping) -> DriveParams:
@@ -127,21 +129,21 @@ class Drive(Environment):
         return super().task_params(settings) if self._change is None else self._change(self._params, settings)
 
     def evaluation_params(self, params: DriveParams, index: jax.Array) -> DriveParams:
-        """Returns the parameters of evaluation episode `index`: held-out scenes follow each other."""
+        """Returns the parameters of evaluation episode `index`, which cycles through the held-out scenes."""
         first, count = self._held_out
         scene = jnp.asarray(first + index % count, jnp.int32)
         return params.replace(first_scene=scene, scenes=jnp.ones_like(scene))
 
     def describe(self) -> tuple[str, ...]:
-        """Returns a line about the scenes."""
+        """Returns a one-line summary of the scenes."""
         return self._lines[:1]
 
     def left_out(self) -> tuple[str, ...]:
-        """Returns lines about files and bodies that were left out, and about goals out of reach."""
+        """Returns lines about skipped files and bodies, and about goals out of reach."""
         return self._lines[1:]
 
     def reset(self, key: jax.Array, params: DriveParams) -> tuple[DriveState, TimeStep]:
-        """Starts an episode in a drawn scene."""
+        """Starts an episode in a randomly drawn scene."""
         key_scene, key_weights = jax.random.split(key)
         scene = params.first_scene + jax.random.randint(key_scene, (), 0, params.scenes)
         agents, bank = self.simulation.agents, self.bank
@@ -176,7 +178,7 @@ class Drive(Environment):
     def step(
         self, key: jax.Array, state: DriveState, actions: dict[str, jax.Array], params: DriveParams
     ) -> tuple[DriveState, TimeStep]:
-        """Advances one decision of 0.1 s."""
+        """Advances one decision of 0.1 s; the order within a step is in docs/reference/drive.md 8.1."""
         acted, before = state.alive, self.simulation.learners(state.motion)
         motion, present, memory, traffic = self.simulation.move(state, actions[VEHICLE_ROLE])
         own = self.simulation.learners(motion)
@@ -206,7 +208,7 @@ class Drive(Environment):
         return self._closed(moved, terminated, params)
 
     def _happening(self, state: DriveState, moved: DriveState, reached, before: Motion, jolt) -> Happening:
-        """What the record sees of a step."""
+        """Collects the inputs of the learners' record for one step."""
         own = self.simulation.learners(moved.motion)
         sample = self.simulation.init_step + moved.step
         there, recorded = others.recorded(self.bank, state.scene, sample)
@@ -225,7 +227,7 @@ class Drive(Environment):
         )
 
     def _ran(self, state: DriveState, own: Motion) -> jax.Array:
-        """Who crossed the line of a red light in a step, bool `[A]`; nobody where lights are not enforced."""
+        """Learners that ran a red light in this step, bool `[A]`; all False unless lights are enforced."""
         if not self.simulation.enforces:
             return jnp.zeros(state.alive.shape, bool)
         before, length = self.simulation.learners((state.motion, self.bank.size[state.scene][:, 0]))
@@ -233,7 +235,7 @@ class Drive(Environment):
         return state.alive & signals.ran(self.bank, state.scene, sample, before, own, length)
 
     def _pay(self, state: DriveState, reached, jolt, gained, ran, params: DriveParams):
-        """Reward components `[A]` of a step, and the reward's memory."""
+        """Computes the reward components `[A]` of a step and the new memory of the reward."""
         record = state.record
         situation = Situation(
             reached=reached,
@@ -251,14 +253,18 @@ class Drive(Environment):
         return {name: jnp.where(state.alive, value, 0.0) for name, value in paid.items()}, memory
 
     def _limit(self, state: DriveState) -> jax.Array:
-        """Speed limits `[A]` of the learners' lanes; 0 without a lane, and where none is known."""
+        """Speed limits `[A]` of the learners' lanes, m/s; 0 without a lane and where the limit is unknown."""
         lane = state.condition.lane
         number = self.bank.segment_lane[state.scene, lane.index].astype(jnp.int32)
         limit = self.bank.lane_limit[state.scene, jnp.maximum(number, 0)]
         return jnp.where(lane.found & (number >= 0), limit, 0.0)
 
     def _closed(self, state: DriveState, terminated, params: DriveParams):
-        """Flags and observations: truncation at the last step or, if asked for, after all first attempts."""
+        """Sets flags and observations at the end of a step.
+
+        Truncates at the last decision or, with `early_end`, once every learner has finished its first
+        attempt.
+        """
         waiting = jnp.any(state.alive & state.record.first)
         last = (state.step >= self.steps) | (params.early_end & ~waiting)
         truncated = state.alive & last
@@ -293,5 +299,5 @@ class Drive(Environment):
 
 
 def _masked(condition: Condition, alive: jax.Array) -> Condition:
-    """The condition of learners that take part; others neither collide nor leave the road."""
+    """Clears the collision and off-road flags of learners that are not alive."""
     return condition.replace(colliding=condition.colliding & alive, offroad=condition.offroad & alive)

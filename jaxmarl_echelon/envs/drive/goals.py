@@ -1,4 +1,4 @@
-"""New goals along the lane graph. Source: spec drive 0.18."""
+"""New goals along the lane graph. Reference: docs/reference/drive.md 8.6."""
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +22,19 @@ def new_goals(
     radius: jax.Array,
     distance: jax.Array,
 ) -> jax.Array:
-    """Draws goals `[A, 2]` down the road.
+    """Draws goals `[A, 2]` ahead of bodies.
 
-    From the place on its lane each body goes `distance` m along the graph, with successors drawn uniformly;
-    at a dead end the goal is the lane's last point. Without a lane, or where the result lies within twice the
-    goal radius, it is the lane point ahead, else any, whose straight distance is nearest to the drawn one.
+    Walks `distance` m along the lane graph from the body's lane, with uniformly drawn successors; a walk that
+    reaches a dead end stops at the lane's last point. Without a lane, or if the result lies within twice the
+    goal radius, the goal is the end of the lane segment ahead of the body (or of any, if none is ahead) whose
+    straight distance is nearest to `distance`.
 
     Args:
       key: typed key.
       bank: the scenes.
       scene: int32.
       motion: of the bodies, leaves `[A]`.
-      lane: that they drive on; `index` counts segments of the scene.
+      lane: matched lanes; `index` counts segments of the scene.
       radius: of goals, `[A]` m.
       distance: `[A]` m.
     """
@@ -47,7 +48,7 @@ def new_goals(
 def place_on_lane(
     bank: SceneBank, scene: jax.Array, motion: Motion, lane: Lane
 ) -> tuple[jax.Array, jax.Array]:
-    """The lane `[A]` of matched bodies and the arc along it, m."""
+    """Returns the lanes `[A]` of matched bodies and the arcs along them, m."""
     ends = bank.segment[scene][lane.index]
     part = between(ends[:, :2], ends[:, 2:])
     along = (motion.x - part.x) * part.cos + (motion.y - part.y) * part.sin + part.half
@@ -63,7 +64,7 @@ def walk(
     arc: jax.Array,
     distance: jax.Array,
 ) -> jax.Array:
-    """Points `[A, 2]` that lie `distance` m further along the lane graph than arcs of lanes `[A]`."""
+    """Walks `distance` m along the lane graph from arcs of lanes `[A]`; returns the end points `[A, 2]`."""
     length, following = bank.lane_length[scene], bank.lane_next[scene].astype(jnp.int32)
 
     def pass_on(carry, key):
@@ -81,7 +82,7 @@ def walk(
 
 
 def _point(bank: SceneBank, scene: jax.Array, lane: jax.Array, arc: jax.Array) -> jax.Array:
-    """The point at an arc of a lane: its last segment that starts no later, found by bisection."""
+    """Returns the point at an arc of a lane; bisects for the last segment that starts no later."""
     start = bank.segment_arc[scene]
     low = jnp.maximum(bank.lane_first[scene][lane], 0).astype(jnp.int32)
     high = jnp.maximum(bank.lane_last[scene][lane], 0).astype(jnp.int32)
@@ -100,7 +101,7 @@ def _point(bank: SceneBank, scene: jax.Array, lane: jax.Array, arc: jax.Array) -
 
 
 def _straight(bank: SceneBank, scene: jax.Array, motion: Motion, distance: jax.Array) -> jax.Array:
-    """End points `[A, 2]` of lane segments at about a straight distance, ahead where there are any."""
+    """Ends `[A, 2]` of lane segments at about a straight distance, ahead of the bodies if possible."""
     points = bank.segment[scene][:, 2:]
     dx, dy = points[:, 0] - motion.x[:, None], points[:, 1] - motion.y[:, None]
     behind = dx * jnp.cos(motion.heading)[:, None] + dy * jnp.sin(motion.heading)[:, None] <= 0

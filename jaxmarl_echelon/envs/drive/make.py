@@ -1,4 +1,4 @@
-"""Builds the environment of driving from settings and scenes."""
+"""Builds the driving environment from settings and scenes."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -37,28 +37,28 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
     """Builds the environment; `given` are keys of `conf/env/drive.yaml`, which explains each.
 
     Args:
-      reward: what is paid.
-      scenes: where they come from, or scenes to use as they are.
+      reward: reward function.
+      scenes: source of the scenes, or the scenes themselves.
       given: settings that differ from the defaults.
 
     Raises:
-      ValueError: a setting has a value that is not allowed, or a scene is faulty; one line says which.
+      ValueError: one line, for a setting with an invalid value or a faulty scene.
     """
     names = {one.name for one in fields(SceneSettings)}
     world = {key: value for key, value in given.items() if key in names}
-    # How long episodes are concerns the scenes, too: goals of files lie within them.
+    # Scenes depend on the length of episodes, too: goals of files lie within it.
     rest = {key: value for key, value in given.items() if key not in names or key == "steps"}
     if isinstance(scenes, Scenes):
         return assemble(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
-    _read_settings(reward, rest)  # before minutes are spent on scenes
+    _read_settings(reward, rest)  # before the scenes, which take minutes
     env = assemble(reward, library.scenes(chosen), chosen, rest)
     env.files = library.files(chosen)
     return env
 
 
 def _read_settings(reward: Reward, given: Mapping[str, Any]) -> tuple[DriveSettings, Limits, dict[str, Any]]:
-    """Reads all settings that no scene is needed for, with the parameters' values among them."""
+    """Reads all settings that do not depend on scenes, and the values of the parameters."""
     chosen = readers.from_flat(DriveSettings, given)
     settings.check_condition(chosen.observing.condition, reward)
     settings.check_lights(chosen.driving.lights, reward)
@@ -67,16 +67,16 @@ def _read_settings(reward: Reward, given: Mapping[str, Any]) -> tuple[DriveSetti
 
 
 def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]) -> Drive:
-    """Builds the environment on scenes.
+    """Builds the environment on given scenes.
 
     Args:
-      reward: what is paid.
+      reward: reward function.
       scenes: the scenes.
-      world: their settings.
+      world: settings of the scenes.
       given: the other settings, as in `conf/env/drive.yaml`.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for a setting with an invalid value.
     """
     chosen, limits, changeable = _read_settings(reward, given)
     driving, observing = chosen.driving, chosen.observing
@@ -120,17 +120,17 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
 
 
 def share_at_a_time(bank: SceneBank, layout: str) -> float | None:
-    """Share of a batch's learners that is computed at a time on a CPU; None for all slots at once.
+    """Fraction of a batch's learners to compute at a time on a CPU; None for all slots at once.
 
-    Chunks of learners cost a few per cent where all slots are filled. They pay where many are empty, and with
-    the original's long rows, of which a whole batch does not fit into a cache.
+    Chunks cost a few per cent where all slots are filled. They pay off where many slots are empty, and with
+    the long rows of the `puffer` layout, of which a whole batch exceeds the cache.
     """
     full = float(np.mean(bank.learner)) >= FULL and layout != PUFFER
     return None if full or jax.default_backend() != "cpu" else CHUNK
 
 
 def out_of_reach(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:
-    """A line about learners that cannot be at their goals in time; nothing if all can.
+    """Returns a line about learners that cannot reach their goals in time; empty if all can.
 
     A goal is out of reach if it is farther away than an episode takes a learner at the highest speed of its
     recording, or at `NO_LIMIT` if that is higher.

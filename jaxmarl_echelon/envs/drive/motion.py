@@ -1,4 +1,4 @@
-"""One step of learners under each of the dynamics. Source: spec drive 0.14."""
+"""Steps of learners under each of the dynamics. Reference: docs/reference/drive.md 6.2 to 6.4."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,12 +15,12 @@ JERK_WHEELBASE = 0.6
 
 
 class Dynamics(NamedTuple):
-    """How commands move bodies.
+    """One vehicle model.
 
     Attributes:
-      start: `(motion) -> memory` of bodies that are put somewhere.
+      start: `(motion) -> memory` for bodies that are placed at a pose.
       step: `(motion, memory, first, second, wheelbase) -> (motion, memory)`.
-      wheelbase: of a body of length 1 m, unless the settings say otherwise.
+      wheelbase: default wheelbase as a fraction of the body's length.
     """
 
     start: Callable
@@ -29,7 +29,7 @@ class Dynamics(NamedTuple):
 
 
 def dynamics(name: str) -> Dynamics:
-    """The dynamics called `name`, one of `NAMES`."""
+    """Returns the dynamics called `name`, one of `NAMES`."""
     if name == "classic":
         return Dynamics(lambda motion: (), _classic)
     if name == "jerk":

@@ -1,4 +1,7 @@
-"""Bodies that no learner drives: along their recording or their routes. Source: spec drive 0.2, 0.4."""
+"""Motion of scripted bodies, along their recordings or their routes.
+
+Reference: docs/reference/drive.md 5.3.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ KINDS = (REPLAY, IDM, STATIC)
 
 
 def recorded(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> tuple[Motion, jax.Array]:
-    """Motion of all bodies at a sample of the recording, leaves `[N]`, and whether each is recorded there."""
+    """Recorded motion of all bodies at a sample, leaves `[N]`, and whether each is recorded, bool `[N]`."""
     last = bank.recording.shape[1] - 1
     row = bank.recording[scene, jnp.clip(sample, 0, last)]
     there = bank.recorded[scene, jnp.clip(sample, 0, last)] & (sample <= last)
@@ -23,7 +26,7 @@ def recorded(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> tuple[Moti
 def recorded_of(
     bank: SceneBank, scene: jax.Array, sample: jax.Array, agents: int
 ) -> tuple[Motion, jax.Array]:
-    """`recorded` of the first `agents` bodies, at a sample `[A]` of each one's own."""
+    """Recorded motion of the first `agents` bodies, each at its own sample `[A]`; see `recorded`."""
     last = bank.recording.shape[1] - 1
     slots, at = jnp.arange(agents), jnp.clip(sample, 0, last)
     rows = bank.recording[scene, at, slots]
@@ -43,19 +46,19 @@ def advance(
 ) -> tuple[Motion, jax.Array, Traffic]:
     """Moves the scripted bodies from one sample to the next.
 
-    Bodies appear, vanish and appear again with their recording. A driven one starts along its route with the
-    recorded speed, and goes on from where it vanished.
+    Bodies appear and disappear as in their recording. A driven body starts along its route with the recorded
+    speed, and continues from where it disappeared.
 
     Args:
-      kind: what drives those that may be driven, one of `KINDS`; static.
+      kind: motion of the bodies that may be driven, one of `KINDS`; static.
       bank: the scenes.
       scene: int32.
       sample: int32 sample before the step.
       group: the scripted bodies.
       motion: of all bodies before the step, leaves `[N]`.
       present: `[N]` bool before the step.
-      solid: `[N]` bool; is seen by drivers.
-      traffic: of all bodies, leaves `[N]`.
+      solid: `[N]` bool; visible to drivers.
+      traffic: route progress of all bodies, leaves `[N]`.
 
     Returns:
       motion `[N]`, presence `[N]` and traffic `[N]`, changed for the group only.

@@ -1,8 +1,7 @@
-"""Rewards of driving: what each component pays a learner per step.
+"""Reward components of driving, per learner and step.
 
-The first four are paid by default. `progress` is a shaping of our own, the others are those of PufferDrive 3;
-they pay nothing unless asked for.
-Source: spec drive 0.11, 1.6.
+The first four are on by default. `progress` is this project's, the others are those of PufferDrive 3; they
+are off by default. Reference: docs/reference/drive.md 9.1.
 """
 
 import math
@@ -27,17 +26,17 @@ TOLERANCE = 2.0
 
 @struct.dataclass
 class Situation:
-    """What a step brought learners, every leaf `[A]`.
+    """Inputs of the reward components for one step, every leaf `[A]`.
 
     Attributes:
-      reached: bool; a goal.
-      again: bool; the learner is a ghost, which has been at a goal before.
-      condition: of the road at the new poses.
+      reached: bool; reached a goal.
+      again: bool; the learner is a ghost, which has reached a goal before.
+      condition: contacts and lanes at the new poses.
       motion: after the step.
-      jolt: what it felt like.
+      jolt: accelerations and jerks of the step.
       limit: speed limit of the lane, m/s; 0 if unknown.
       displacement: mean distance to the recording on the first attempt so far, m.
-      gained: metres by which the goal came nearer.
+      gained: decrease of the distance to the goal, m.
       ran: bool; crossed the line of a red light.
     """
 
@@ -53,43 +52,43 @@ class Situation:
 
 
 def goal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for a goal on the first attempt, and for every new goal."""
+    """1 for the goal of the first attempt, and for every new goal."""
     return (situation.reached & ~situation.again).astype(jnp.float32), memory
 
 
 def goal_again(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays ghosts for their goals."""
+    """1 for goals of ghosts."""
     return (situation.reached & situation.again).astype(jnp.float32), memory
 
 
 def collision(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Counts every step of contact."""
+    """1 for every step of contact with a body."""
     return situation.condition.colliding.astype(jnp.float32), memory
 
 
 def offroad(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Counts every step off the road."""
+    """1 for every step off the road."""
     return situation.condition.offroad.astype(jnp.float32), memory
 
 
 def progress(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays per metre by which the goal came nearer, and charges going away."""
+    """Decrease of the distance to the goal, m; negative when the learner moves away."""
     return situation.gained, memory
 
 
 def impact(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges the speed of contact."""
+    """Minus the speed at contact, m/s."""
     speed = jnp.abs(situation.motion.speed)
     return jnp.where(situation.condition.colliding, -speed, 0.0), memory
 
 
 def red_light(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Counts red lights that were run; only where `env.lights` is `enforce`."""
+    """1 for running a red light; 0 unless `env.lights` is `enforce`."""
     return situation.ran.astype(jnp.float32), memory
 
 
 def lane_align(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges driving across or against the lane, and pays a little for driving along it."""
+    """Penalises driving across or against the lane, with a small bonus for driving along it."""
     lane = situation.condition.lane
     along = jnp.cos(lane.angle)
     pay = jnp.minimum(along, 0.0) + weights["velocity"] * jnp.minimum(situation.motion.speed * along, 0.0)
@@ -98,7 +97,7 @@ def lane_align(weights: Weights, situation: Situation, memory: Memory) -> tuple[
 
 
 def lane_center(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges the distance from a line `bias` m left of the lane's middle, and pays for being on it."""
+    """Penalises the distance to a line `bias` m left of the lane's centre, with a bonus near that line."""
     lane = situation.condition.lane
     away = jnp.abs(lane.offset - weights["bias"])
     charge = jnp.where(jnp.cos(lane.angle) > 0.5, away, 0.0) - 0.05 * jnp.exp(0.5 - away)
@@ -106,25 +105,25 @@ def lane_center(weights: Weights, situation: Situation, memory: Memory) -> tuple
 
 
 def velocity(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for moving along a lane."""
+    """Rewards motion along a lane."""
     lane = situation.condition.lane
     moving = lane.found & (jnp.abs(situation.motion.speed) > MOVING)
     return jnp.where(moving, DT * jnp.maximum(jnp.cos(lane.angle), 0.0), 0.0), memory
 
 
 def timestep(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges time, unless the learner waits."""
+    """Penalises time, except while the learner waits."""
     moving = (jnp.abs(situation.motion.speed) > STILL) | (jnp.abs(situation.jolt.longitudinal) > STILL)
     return jnp.where(moving, -DT, 0.0), memory
 
 
 def reverse(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges time spent backing."""
+    """Penalises time spent reversing."""
     return jnp.where(situation.motion.speed < -STILL, -DT, 0.0), memory
 
 
 def comfort(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges hard braking, steering and jolts."""
+    """Penalises hard braking, cornering and jerks."""
     jolt = situation.jolt
     hard = (jnp.abs(jolt.longitudinal) > COMFORT).astype(jnp.float32)
     hard += jnp.abs(jolt.lateral) > COMFORT
@@ -133,19 +132,19 @@ def comfort(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax
 
 
 def overspeed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges speeds above the limit."""
+    """Penalises speeds above the limit."""
     limit = situation.limit
     fast = (limit > 0) & (jnp.abs(situation.motion.speed) > limit + TOLERANCE)
     return -fast.astype(jnp.float32), memory
 
 
 def ade(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges the mean distance to the recording."""
+    """Minus the mean distance to the recording, m."""
     return -situation.displacement, memory
 
 
 def smoothness(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges changes of speed."""
+    """Minus the magnitude of the longitudinal acceleration, m/s^2."""
     return -jnp.abs(situation.jolt.longitudinal), memory
 
 
@@ -175,5 +174,5 @@ def make_reward(
     components: Mapping[str, Mapping[str, float] | None] | None = None,
     sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Reward:
-    """Builds a reward of driving; see `Catalogue.make`. The first four components by default."""
+    """Builds a reward of driving; see `Catalogue.make`. Its default is the first four components."""
     return CATALOGUE.make(dict.fromkeys(DEFAULT) if components is None else components, sets)

@@ -1,7 +1,7 @@
-"""Look-ups of road segments around bodies through the tables of the bank, and what bodies touch there.
+"""Contacts of bodies with each other and with the road, by look-ups in the bank's tables.
 
-The tables list for every square of the plane all segments that a body in it can touch or match, so that the
-answers equal those over all segments. Source: spec drive 0.16, 0.17, 2.3.
+The tables list for every square of the plane all segments that a body in it can touch or match, so that
+results equal those of a search over all segments. Reference: docs/reference/drive.md 3.4 to 3.6, 4.2.
 """
 
 from functools import partial
@@ -27,8 +27,8 @@ class Listed(NamedTuple):
 
     Attributes:
       segments: `[..., K]`.
-      there: bool `[..., K]`; the place is taken.
-      index: int32 `[..., K]` in the scene; 0 where not.
+      there: bool `[..., K]`; the list has an entry here.
+      index: int32 `[..., K]` in the scene; 0 without an entry.
     """
 
     segments: Segments
@@ -39,7 +39,7 @@ class Listed(NamedTuple):
 def listed(
     bank: SceneBank, table: jax.Array, scene: jax.Array, x: jax.Array, y: jax.Array, side: float
 ) -> Listed:
-    """The segments that a table `[S, Y, X, K]` of squares of `side` m names for points `[...]`."""
+    """Returns the segments that a table `[S, Y, X, K]` of squares of `side` m lists for points `[...]`."""
     count = -(-bank.cells[scene] // round(side / CELL))
     origin = bank.origin[scene]
     column = jnp.clip(jnp.floor((x - origin[0]) / side).astype(jnp.int32), 0, count[0] - 1)
@@ -49,14 +49,17 @@ def listed(
 
 
 def of_index(bank: SceneBank, scene: jax.Array, index: jax.Array) -> Listed:
-    """Segments `[..., K]` by their index in the scene; negative ones are empty places."""
+    """Returns segments `[..., K]` by their index in the scene; negative indices mark missing entries."""
     safe = jnp.maximum(index, 0)
     ends = bank.segment.at[scene, safe].get(mode="promise_in_bounds")
     return Listed(between(ends[..., :2], ends[..., 2:]), index >= 0, safe)
 
 
 def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Listed:
-    """Lane segments that bodies `[A]` may drive on; `rides` `[A]` bool, None if no lane is for bicycles."""
+    """Lane segments near bodies `[A]` that they may drive on.
+
+    `rides` `[A]` bool marks cyclists, which may use bike lanes; None if no lane is for bicycles only.
+    """
     lanes = listed(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
     if rides is None:
         return lanes
@@ -65,7 +68,7 @@ def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Arr
 
 
 def lane_of(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Lane:
-    """The lanes that bodies `[A]` drive on; `index` counts segments of the scene."""
+    """Matched lanes of bodies `[A]`; `index` counts segments of the scene."""
     lanes = near_lanes(bank, scene, motion, rides)
     lane = match_lane(
         lanes.segments, lanes.there, motion.x, motion.y, jnp.cos(motion.heading), jnp.sin(motion.heading)
@@ -78,7 +81,7 @@ def lane_of(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array 
 def offroad(
     bank: SceneBank, scene: jax.Array, motion: Motion, size: jax.Array, kind: jax.Array, signed: bool
 ) -> jax.Array:
-    """Whether bodies `[A]` meet an edge of the road; pedestrians never do.
+    """Returns whether bodies `[A]` touch a road edge; pedestrians never count as off-road.
 
     Args:
       bank: the scenes.
@@ -86,7 +89,7 @@ def offroad(
       motion: of the bodies.
       size: `[A, 2]`.
       kind: `[A]` int8 type of body.
-      signed: whether a corner beyond its nearest edge counts as well.
+      signed: whether a corner on the wrong side of its nearest edge counts as well.
     """
     edges = listed(bank, bank.near_edges, scene, motion.x, motion.y, CELL)
     cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
@@ -108,8 +111,9 @@ def _beyond(edges: Listed, motion: Motion, size: jax.Array) -> jax.Array:
 def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Array:
     """Signed distance of points `[..., 2]` to the nearest of the edges `[..., K]`, positive on its right.
 
-    Where two edges are equally near, at their common vertex, the one that the point lies off more squarely
-    decides, which is right for bends to both sides. Without an edge the distance is a large negative number.
+    Where two edges are equally near, at their common vertex, the edge with the larger perpendicular distance
+    to the point decides, which is correct for bends in both directions. Without an edge the distance is a
+    large negative number. Reference: docs/reference/drive.md 3.6.
     """
     dx, dy = point[..., 0, None] - edges.x, point[..., 1, None] - edges.y
     along = dx * edges.cos + dy * edges.sin
@@ -125,7 +129,7 @@ def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Ar
 
 
 def touching(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
-    """Whether each of the bodies in `slots` `[A]` touches another solid one, bool `[A]`.
+    """Returns whether each of the bodies in `slots` `[A]` touches another solid body, bool `[A]`.
 
     Args:
       motion: of all bodies, leaves `[N]`.
@@ -150,7 +154,7 @@ def condition(
     signed: bool,
     bikes: bool,
 ) -> Condition:
-    """Where the first `agents` bodies are on the road, and whether they collide.
+    """Returns the contacts and lanes of the first `agents` bodies.
 
     Args:
       bank: the scenes.
@@ -159,7 +163,7 @@ def condition(
       solid: `[N]` bool; takes part in collisions.
       agents: A.
       signed: see `offroad`.
-      bikes: whether there are lanes for bicycles only.
+      bikes: whether some lanes are for bicycles only.
     """
     find = partial(_condition_of, signed=signed, bikes=bikes)
     return find(bank, scene, motion, solid, jnp.arange(agents))
@@ -176,9 +180,9 @@ def condition_of_some(
     signed: bool,
     bikes: bool,
 ) -> Condition:
-    """`condition` of the `active` ones `[A]` of the first bodies, `share` of a batch at a time.
+    """Returns `condition` of the `active` `[A]` among the first bodies, `share` of a batch at a time.
 
-    The others neither collide nor are off the road or on a lane.
+    The others count as neither colliding nor off-road, and as without a lane.
     """
     find = partial(_condition_of, signed=signed, bikes=bikes)
 

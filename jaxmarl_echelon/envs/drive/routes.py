@@ -1,6 +1,7 @@
-"""Bodies on rails: the intelligent driver model along routes, with leaders, stop signs, gates and lights.
+"""Driven bodies: the intelligent driver model along fixed routes, with leaders, gates and lights.
 
-Source: spec drive 1.7. R points per route, G gates per body, K pieces of a corridor.
+Axes: R points per route, G gates per body, K pieces of a corridor, F bodies of a group. Reference:
+docs/reference/drive.md 7.
 """
 
 from typing import NamedTuple
@@ -22,30 +23,30 @@ PIECES = 16
 DEFAULT_LIMIT = 10.0
 STOPPED = 0.5
 STOP_REACH = 3.0
-TOLERANCE = 0.05  # m by which a front may be over the line and still wait
-LEAST_SPEED = 1.5  # m/s at which those that stand count as coming
-CLEARANCE = 4.0  # s by which a way that has priority must be free
-SOON = 8.0  # s; who comes later is not waited for
+TOLERANCE = 0.05  # m by which a waiting body's front may have crossed the line
+LEAST_SPEED = 1.5  # m/s assumed for slower bodies when their arrival is estimated
+CLEARANCE = 4.0  # s; bodies with priority go first even if they arrive up to this much later
+SOON = 8.0  # s; bodies that arrive later are ignored
 MOST_STEP = 5.0  # m that an arc may move in a step
-CLEAR = 1e4  # m; farther than any leader, and s
+CLEAR = 1e4  # m, and s; stands for no leader and no gate
 
 
 class Group(NamedTuple):
-    """Consecutive bodies that are driven.
+    """Consecutive slots of driven bodies.
 
     Attributes:
-      first, count: of their slots; static.
+      first, count: first slot and number of slots; static.
     """
 
     first: int
     count: int
 
     def of(self, values):
-        """Their part of leaves `[N, ...]`."""
+        """Returns the group's part of leaves `[N, ...]`."""
         return jax.tree.map(lambda x: x[self.first : self.first + self.count], values)
 
     def put(self, values, part):
-        """Leaves `[N, ...]` with their part replaced."""
+        """Returns leaves `[N, ...]` with the group's part replaced."""
         end = self.first + self.count
         return jax.tree.map(
             lambda x, new: jnp.concatenate([x[: self.first], new.astype(x.dtype), x[end:]]), values, part
@@ -53,14 +54,14 @@ class Group(NamedTuple):
 
     @property
     def slots(self) -> jax.Array:
-        """Their slots."""
+        """The slots `[F]`."""
         return jnp.arange(self.first, self.first + self.count)
 
 
 def pose_at(
     bank: SceneBank, scene: jax.Array, slots: jax.Array, arc: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Points of routes at arcs `[F, ...]` of the bodies in `slots [F]`.
+    """Interpolates routes at arcs `[F, ...]` of the bodies in `slots [F]`.
 
     Returns:
       x, y, heading and speed limit, `[F, ...]`.
@@ -79,7 +80,7 @@ def pose_at(
 
 
 def nearest_arc(bank: SceneBank, scene: jax.Array, motion: Motion) -> jax.Array:
-    """Arcs of the route points `[N]` nearest to bodies, moved on by what is left along the route, m."""
+    """Arcs `[N]` of the bodies' projections onto their routes at the nearest route point, m."""
     route, spacing = bank.route[scene], bank.route_spacing[scene]
     squared = (route[..., 0] - motion.x[:, None]) ** 2 + (route[..., 1] - motion.y[:, None]) ** 2
     index = jnp.argmin(squared, axis=-1)
@@ -97,16 +98,16 @@ def follow(
     solid: jax.Array,
     traffic: Traffic,
 ) -> tuple[Motion, Traffic]:
-    """One step of a group along its routes, from the poses of all bodies before the step.
+    """Moves a group one step along its routes, from the poses of all bodies before the step.
 
     Args:
       bank: the scenes.
       scene: int32.
       sample: int32 sample of the recording, for lights.
-      group: who is driven; others in it than those with a route move anyhow.
+      group: the bodies to move; results for bodies without a route are meaningless.
       motion: of all bodies, leaves `[N]`.
-      solid: `[N]` bool; is seen by drivers.
-      traffic: of all bodies, leaves `[N]`.
+      solid: `[N]` bool; visible to drivers.
+      traffic: route progress of all bodies, leaves `[N]`.
 
     Returns:
       motion and traffic of the group, leaves `[F]`.
@@ -130,14 +131,17 @@ def follow(
 
 
 def track(bank: SceneBank, scene: jax.Array, group: Group, motion: Motion, arc: jax.Array) -> jax.Array:
-    """Arcs `[F]` of bodies that drive freely: the last ones, moved on by what is ahead along the route."""
+    """Route arcs `[F]` of bodies that do not follow their routes exactly, such as learners.
+
+    Moves the last arc by the body's displacement along the route's heading, at most `MOST_STEP` m.
+    """
     x, y, heading, _ = pose_at(bank, scene, group.slots, arc)
     along = (motion.x - x) * jnp.cos(heading) + (motion.y - y) * jnp.sin(heading)
     return jnp.maximum(arc + jnp.clip(along, -MOST_STEP, MOST_STEP), 0.0)
 
 
 def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
-    """Gap `[F]` from the bumper to the first body in the corridor ahead, and its speed in that direction."""
+    """Gap `[F]` from the bumper to the first body in the corridor ahead, and that body's speed along it."""
     reach = jnp.clip(LOOKAHEAD_TIME * speed, *LOOKAHEAD)
     piece = reach / PIECES
     middle = (jnp.arange(PIECES) + 0.5) * piece[:, None]
@@ -159,23 +163,23 @@ def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
     )
     advance = jnp.maximum(motion.speed * (cos * c + sin * s), 0.0).reshape(gap.shape)
     nearest = jnp.min(gap, axis=-1)
-    # Of bodies at the same distance the slowest.
+    # The slowest of equally near bodies.
     leader = jnp.min(jnp.where(gap <= nearest[:, None], advance, CLEAR), axis=-1)
     return nearest, leader
 
 
 class _Approach(NamedTuple):
-    """How bodies `[N]` approach their next gates, and which junctions they are in.
+    """Approach of bodies `[N]` to their next gates, and the junctions that they occupy.
 
     Attributes:
-      coming: bool; there is a gate ahead.
+      coming: bool; the body has a gate ahead.
       line: arc of the gate, m.
-      gap: from the front to it, m.
-      junction: behind it, -1 without.
-      light: at it, -1 without.
-      main: bool; the way through it has priority.
-      served: bool; the sign there has been obeyed.
-      must_stop: bool; a sign there has not been.
+      gap: from the body's front to the gate, m.
+      junction: behind the gate, -1 without.
+      light: at the gate, -1 without.
+      main: bool; the route through the gate has priority.
+      served: bool; the body has stopped for the gate's stop sign.
+      must_stop: bool; the gate has a stop sign that has not been served.
       time: until the gate is reached, s.
       inside: `[N, G]` bool; the body is in the junction behind a gate.
     """
@@ -224,10 +228,11 @@ def _approaches(bank, scene, motion: Motion, solid, traffic: Traffic) -> _Approa
 
 
 def _held(bank, scene, sample, gates: _Approach) -> jax.Array:
-    """Distance `[N]` to the gate at which a body waits; a large number if at none.
+    """Distance `[N]` to the gate at which a body waits; a large number if it need not wait.
 
-    It waits at signs and lights, for those in the junction whose ways conflict with its own, for those that
-    come with priority, and for those without less priority that are nearer.
+    A body waits at unserved stop signs and red lights, for bodies in the junction on conflicting routes, for
+    approaching bodies with priority, and for nearer approaching bodies of equal priority;
+    docs/reference/drive.md 7.4.
     """
     slots, junction = jnp.arange(gates.gap.shape[0]), gates.junction
     mine, other = gates.time[:, None], gates.time[None]

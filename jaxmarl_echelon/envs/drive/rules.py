@@ -1,4 +1,7 @@
-"""What goals and infractions do to learners: ends, respawns and new goals. Source: spec drive 0.6 to 0.8."""
+"""Consequences of goals and infractions: ends, respawns and new goals.
+
+Reference: docs/reference/drive.md 8.3 to 8.6.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +14,17 @@ from physics.bicycle import Motion
 
 
 def distance(motion: Motion, point: jax.Array) -> jax.Array:
-    """Metres from bodies, leaves `[A]`, to points `[A, 2]`."""
+    """Distances from bodies, leaves `[A]`, to points `[A, 2]`, m."""
     return jnp.hypot(point[:, 0] - motion.x, point[:, 1] - motion.y)
 
 
 def goal_radius(state: DriveState, params: DriveParams) -> jax.Array:
-    """Radii of goals, `[A]` or a scalar."""
+    """Goal radii, `[A]` if they are conditioned, else a scalar, m."""
     return state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
 
 
 def ended(state: DriveState, reached: jax.Array, params: DriveParams) -> tuple[DriveState, jax.Array]:
-    """Takes learners out whose story is over.
+    """Ends the trajectories of learners whose goal or infraction stops or removes them.
 
     Args:
       state: with the conditions of the new poses.
@@ -29,7 +32,7 @@ def ended(state: DriveState, reached: jax.Array, params: DriveParams) -> tuple[D
       params: of the episode.
 
     Returns:
-      the state, and `[A]` bool, whose story ended.
+      the state, and `[A]` bool, learners whose trajectory ended.
     """
     causes = (
         (reached, params.goal_behavior),
@@ -56,13 +59,13 @@ def sent_on(
     params: DriveParams,
     new_goals: bool,
 ) -> DriveState:
-    """Puts learners back to their start that reached their goal, or gives them a new one.
+    """Returns learners that reached a goal to their start, or gives them a new goal.
 
     Args:
       key: typed key.
-      simulation: the bodies.
+      simulation: moves bodies and holds the scene bank.
       state: after the step.
-      reached: `[A]` bool; a goal in this step, and the story goes on.
+      reached: `[A]` bool; reached a goal in this step without ending the trajectory.
       params: of the episode.
       new_goals: whether learners may get new goals; static.
     """

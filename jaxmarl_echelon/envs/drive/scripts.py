@@ -9,10 +9,10 @@ BASELINES = ("idle", "random", "replay", "idm")
 
 
 def scripts(actions: Actions, role: Role) -> dict[str, ScriptedPolicy]:
-    """The scripts.
+    """Returns the scripted policies by name.
 
-    `idle` neither accelerates nor steers, `random` draws uniform actions, `replay` lets the environment move
-    learners along their recording, `idm` along their routes by the intelligent driver model.
+    `idle` neither accelerates nor steers, `random` draws uniform actions, `replay` makes the environment move
+    learners along their recordings, and `idm` along their routes by the intelligent driver model.
     """
 
     def always(action: jax.Array) -> ScriptedPolicy:

@@ -1,4 +1,4 @@
-"""Settings of driving: those of a run, and those that may change between episodes."""
+"""Settings of driving: per run, and per episode (those that curricula may change)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,23 +38,23 @@ MOST_PARTNERS = 63
 
 
 def _others(name: str, value) -> str | None:
-    """Reads what drives other bodies; None for the default of the scenes."""
+    """Validates what drives the other bodies; None selects the default of the scenes."""
     return None if value is None else choice(name, value, others.KINDS)
 
 
 def _lights(name: str, value) -> str | None:
-    """Reads what lights are to learners; None for nothing."""
+    """Validates the traffic-light mode; None disables traffic lights for learners."""
     return None if value is None else choice(name, value, signals.KINDS)
 
 
 def _ratio(name: str, value) -> float | None:
-    """Reads a wheelbase in lengths of the body; None for that of the dynamics."""
+    """Validates the wheelbase as a fraction of the body's length; None selects that of the dynamics."""
     return None if value is None else number(name, value, 0.1, 2.0)
 
 
 @dataclass(frozen=True)
 class Driving(Settings):
-    """How bodies move; conf/env/drive.yaml explains each setting here."""
+    """Settings of the motion of bodies; conf/env/drive.yaml explains each."""
 
     dynamics: str = setting("classic", choice, motion.NAMES)
     actions: str = setting("discrete", choice, commands.KINDS)
@@ -67,7 +67,7 @@ class Driving(Settings):
 
 @dataclass(frozen=True)
 class Rules(Settings):
-    """Goals and endings; all of them may change between episodes, but for `new_goal`."""
+    """Settings of goals and endings; all may change between episodes, except to or from `new_goal`."""
 
     goal_behavior: str = "respawn"
     goal_radius: float = 2.0
@@ -80,7 +80,7 @@ class Rules(Settings):
 
 @dataclass(frozen=True)
 class Observing(Settings):
-    """What learners are shown."""
+    """Settings of the observations."""
 
     layout: str = setting("compact", choice, layout.LAYOUTS)
     partners: int = setting(12, whole, 0, MOST_PARTNERS)
@@ -91,7 +91,7 @@ class Observing(Settings):
     condition: Sequence[str] = setting((), choices, tuple(conditioning.BOUNDS))
 
     def view(self, driving: Driving, control: str, init_step: int) -> View:
-        """The layout of observations."""
+        """Returns the layout of the observations."""
         return View(
             layout=self.layout,
             partners=self.partners,
@@ -107,7 +107,7 @@ class Observing(Settings):
 
 
 class Limits(NamedTuple):
-    """What settings are checked against.
+    """Constraints on the values of settings.
 
     Attributes:
       new_goals: whether learners of this program may get new goals.
@@ -157,7 +157,7 @@ READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True)
 class DriveSettings:
-    """All settings of driving but those of the scenes."""
+    """All settings of driving except those of the scenes."""
 
     driving: Driving = field(default_factory=Driving)
     rules: Rules = field(default_factory=Rules)
@@ -169,9 +169,9 @@ def change(params: DriveParams, given: Mapping[str, Any], limits: Limits, reward
 
     Args:
       params: the environment's default parameters.
-      given: settings as in the environment's configuration: those of `READERS`, and `reward`
-        (`{component: {weight name: value}}`).
-      limits: what values are checked against.
+      given: settings as in the environment's configuration: keys of `READERS`, and `reward` (`{component:
+        {weight name: value}}`).
+      limits: constraints on the values.
       reward: the reward that `params.reward` belongs to.
 
     Raises:
@@ -186,14 +186,14 @@ def change(params: DriveParams, given: Mapping[str, Any], limits: Limits, reward
 
 
 def check_lights(lights: str | None, reward: Reward) -> None:
-    """Raises a one-line ValueError for lights that are enforced by a reward that does not charge for them."""
+    """Raises a one-line ValueError if lights are enforced but the reward has no red-light component."""
     if lights == signals.ENFORCE and RED_LIGHT not in reward.names:
         component = f"+reward.components.{RED_LIGHT}={{weight: -0.5}}"
         raise ValueError(f"env.lights={lights}: the reward has no component {RED_LIGHT}; add {component}")
 
 
 def check_condition(names: Sequence[str], reward: Reward) -> None:
-    """Raises a one-line ValueError for conditioned weights of components that the reward lacks."""
+    """Raises a one-line ValueError for conditioned weights whose components the reward lacks."""
     for name in names:
         component = conditioning.BOUNDS[name].component
         if component and component not in reward.names:

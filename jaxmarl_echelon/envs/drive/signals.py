@@ -1,7 +1,7 @@
-"""Traffic lights as learners meet them: the next one ahead, and who runs a red one. Source: spec drive 0.21.
+"""Traffic lights for learners: the next light ahead, and running a red light.
 
-A light concerns who drives towards the place where its lane's traffic waits, in about the direction of that
-lane. A learners, K lights.
+A light applies to bodies that approach the point at which its lane's traffic waits, in about the direction of
+that lane. Axes: A learners, K lights. Reference: docs/reference/drive.md 11.
 """
 
 from typing import NamedTuple
@@ -20,16 +20,16 @@ RED = tuple(LIGHTS.index(name) for name in ("stop", "arrow_stop", "flashing_stop
 REACH = 50.0  # m ahead
 ASIDE = 2.5  # m to either side of the line
 TURN = jnp.pi / 4  # between the headings of the body and the lane
-OVER = 0.5  # m by which who waits may stand over the line
+OVER = 0.5  # m by which a waiting body may have crossed the line
 
 
 class Signal(NamedTuple):
     """The next light ahead of learners, every leaf `[A]`.
 
     Attributes:
-      gap: from the front to the line, m; 0 without a light.
-      red: bool; it says stop.
-      found: bool; there is one.
+      gap: from the learner's front to the stop line, m; 0 without a light.
+      red: bool; the light is red.
+      found: bool; there is a light.
     """
 
     gap: jax.Array
@@ -38,13 +38,13 @@ class Signal(NamedTuple):
 
 
 def red(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> jax.Array:
-    """Which lights say stop at a sample of the recording, bool `[K]`."""
+    """Lights that are red at a sample of the recording, bool `[K]`."""
     states = bank.light[scene, jnp.clip(sample, 0, bank.light.shape[1] - 1)]
     return jnp.any(states[:, None] == jnp.array(RED, states.dtype), axis=-1)
 
 
 def ahead(bank: SceneBank, scene: jax.Array, sample: jax.Array, motion: Motion, length: jax.Array) -> Signal:
-    """The nearest light ahead of each learner.
+    """Returns the nearest light ahead of each learner.
 
     Args:
       bank: the scenes.
@@ -64,13 +64,13 @@ def ahead(bank: SceneBank, scene: jax.Array, sample: jax.Array, motion: Motion, 
 def ran(
     bank: SceneBank, scene: jax.Array, sample: jax.Array, before: Motion, after: Motion, length: jax.Array
 ) -> jax.Array:
-    """Which learners crossed the line of a red light in a step, bool `[A]`; arguments are as in `ahead`."""
+    """Learners whose front crossed the line of a red light in a step, bool `[A]`; arguments as in `ahead`."""
     (gap, meant), (left, _) = (_lines(bank, scene, motion, length) for motion in (before, after))
     return jnp.any(meant & (gap > 0) & (left <= 0) & red(bank, scene, sample), axis=-1)
 
 
 def _lines(bank: SceneBank, scene: jax.Array, motion: Motion, length: jax.Array):
-    """Metres `[A, K]` from fronts to the lines of lights, and whether these concern the learners."""
+    """Distances `[A, K]` from fronts to the stop lines, m, and whether each light applies to each learner."""
     point, lane = bank.light_point[scene], bank.light_lane[scene].astype(jnp.int32)
     ends = bank.segment[scene][jnp.maximum(bank.lane_first[scene][jnp.maximum(lane, 0)], 0)]
     part = between(ends[:, :2], ends[:, 2:])

@@ -1,4 +1,7 @@
-"""How the bodies of a scene move in one step, and what they touch then. Source: spec drive 0.7, 0.8."""
+"""Motion of all bodies of a scene in one step, and the resulting contacts.
+
+Reference: docs/reference/drive.md 8.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +22,20 @@ from physics.sparse_batch import cond_any
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Static choices of the simulation, and the scenes.
+    """Static configuration of the simulation, and the scenes.
 
     Attributes:
       bank: the scenes.
       dynamics: of learners.
-      actions: of learners.
-      others: what drives other bodies, one of `others.KINDS`.
-      agents: A, slots of learners.
+      actions: action space of learners.
+      others: motion of scripted bodies, one of `others.KINDS`.
+      agents: A, number of learners' slots.
       init_step: sample of the recording at which episodes begin.
-      wheelbase: in lengths of the body.
-      signed: whether corners beyond the nearest edge are off the road as well.
+      wheelbase: as a fraction of the body's length.
+      signed: whether corners on the wrong side of their nearest edge also count as off-road.
       bikes: whether some lanes are for bicycles only.
-      enforces: whether learners pay for running red lights.
-      share: of a batch's learners, how many are looked up on the road at a time, so that empty slots cost
+      enforces: whether learners are penalised for running red lights.
+      share: fraction of a batch's learners processed at a time in road look-ups, so that empty slots cost
         nothing; None for all slots at once.
     """
 
@@ -49,15 +52,15 @@ class Simulation:
     share: float | None = None
 
     def learners(self, values: Any) -> Any:
-        """The learners' part of leaves `[N, ...]`."""
+        """Returns the learners' part of leaves `[N, ...]`."""
         return Group(0, self.agents).of(values)
 
     def solid(self, present: jax.Array, ghost: jax.Array) -> jax.Array:
-        """Which bodies others collide with and see, bool `[N]`: those present that are no ghosts."""
+        """Bodies that others collide with and see, bool `[N]`: present and not a ghost."""
         return present & ~jnp.concatenate([ghost, jnp.zeros(present.shape[0] - self.agents, bool)])
 
     def start(self, scene: jax.Array) -> tuple[Motion, jax.Array, Traffic, Start]:
-        """The beginning of a scene: motion `[N]`, presence `[N]`, traffic `[N]`, and the learners' start."""
+        """Returns a scene's initial motion `[N]`, presence `[N]`, traffic `[N]`, and the learners' start."""
         bank = self.bank
         motion, present = others.recorded(bank, scene, jnp.int32(self.init_step))
         arc = routes.nearest_arc(bank, scene, motion)
@@ -70,14 +73,14 @@ class Simulation:
         return motion, present, traffic, begun
 
     def condition(self, scene: jax.Array, motion: Motion, solid: jax.Array, alive: jax.Array) -> Condition:
-        """Where learners are on the road, and whether they collide; with `share` only of those alive."""
+        """Returns the contacts and lanes of learners; with `share` only of those alive."""
         how = {"signed": self.signed, "bikes": self.bikes}
         if self.share is None:
             return roads.condition(self.bank, scene, motion, solid, self.agents, **how)
         return roads.condition_of_some(self.bank, scene, motion, solid, alive, self.share, **how)
 
     def move(self, state: DriveState, actions: jax.Array) -> tuple[Motion, jax.Array, Any, Traffic]:
-        """One step of all bodies, each from the poses before it.
+        """Moves all bodies by one step, each from the poses before the step.
 
         Args:
           state: before the step.
@@ -104,7 +107,7 @@ class Simulation:
         own, memory = self._drive(state, commands)
         own, traffic = self._handed_over(state, commands, sample, solid, own, traffic)
         if self.others == others.IDM:
-            # Scripted drivers give way to learners by how far these are along their own routes.
+            # Scripted drivers yield to learners according to the learners' progress along their routes.
             group = Group(0, self.agents)
             arc = routes.track(self.bank, state.scene, group, own, traffic.arc[: self.agents])
             traffic = traffic.replace(arc=traffic.arc.at[: self.agents].set(arc))
@@ -116,14 +119,14 @@ class Simulation:
         """Moves learners by their own commands."""
         own = self.learners(state.motion)
         length = self.learners(self.bank.size[state.scene])[:, 0]
-        # Slots that no body fills have no length, and must not divide by it.
+        # Empty slots have length 0, which must not become a divisor.
         wheelbase = self.wheelbase * jnp.where(state.alive, length, 1.0)
         return self.dynamics.step(own, state.memory, commands.first, commands.second, wheelbase)
 
     def _handed_over(self, state, commands: Commands, sample, solid, own: Motion, traffic: Traffic):
-        """Moves learners whose script leaves that to the recording or to the driver model.
+        """Moves learners whose script delegates to the recording or to the driver model.
 
-        Both count from the learner's last start, so that those put back drive their way again.
+        Both count from the learner's last start, so that a respawned learner repeats its trajectory.
         """
         bank, group = self.bank, Group(0, self.agents)
         replayed, there = others.recorded_of(bank, state.scene, self.init_step + state.age + 1, self.agents)
@@ -138,7 +141,7 @@ class Simulation:
             progress = _choose(driven, after, group.of(traffic))
             return _choose(driven, moved, own), group.put(traffic, progress)
 
-        # Only scripts need it: for policies the whole batch skips it.
+        # Only scripts need this; with policies the whole batch skips it.
         return cond_any(jnp.any(driven), drive, lambda own, traffic: (own, traffic), own, traffic)
 
 

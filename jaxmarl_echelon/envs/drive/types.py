@@ -1,6 +1,7 @@
 """State and parameters of driving.
 
-Axes: N bodies of a scene, of which the first A are learners' slots; the rest is scripted. Units: m, rad, s.
+Axes: N bodies of a scene, of which the first A are learners' slots; the others are scripted. Units: m, rad,
+s.
 """
 
 from typing import Any
@@ -16,18 +17,18 @@ VEHICLE_ROLE = "vehicle"
 
 RESPAWN, NEW_GOAL, STOP, REMOVE = range(4)
 GOAL_BEHAVIORS = ("respawn", "new_goal", "stop", "remove")
-# The same codes, so that one function serves goals and infractions; `ignore` takes the place of `respawn`.
+# Infractions share the codes of goals, so that one function handles both; `ignore` replaces `respawn`.
 INFRACTION_BEHAVIORS = {"ignore": RESPAWN, "stop": STOP, "remove": REMOVE}
 
 
 @struct.dataclass
 class Condition:
-    """Where learners are on the road, every leaf `[A]`.
+    """Contacts and lanes of learners, every leaf `[A]`.
 
     Attributes:
-      colliding: bool; touches another body.
-      offroad: bool; touches an edge of the road.
-      lane: the lane that they drive on.
+      colliding: bool; the learner touches another body.
+      offroad: bool; the learner touches a road edge.
+      lane: the matched lane.
     """
 
     colliding: jax.Array
@@ -37,12 +38,12 @@ class Condition:
 
 @struct.dataclass
 class Traffic:
-    """How far driven bodies are along their routes, every leaf `[N]`.
+    """Progress of driven bodies along their routes, every leaf `[N]`.
 
     Attributes:
-      arc: of the centre, m.
-      served: bool; has stopped at the next gate's stop sign.
-      seen: bool; has been there at any time.
+      arc: position of the body's centre along its route, m.
+      served: bool; the body has stopped at the stop sign of its next gate.
+      seen: bool; the body has been present at any sample so far.
     """
 
     arc: jax.Array
@@ -71,24 +72,25 @@ class Ride:
 
 @struct.dataclass
 class Record:
-    """What an episode reports of its learners so far, every leaf `[A]`.
+    """Running measures of learners over an episode, every leaf `[A]`; docs/reference/drive.md 13.
 
     Attributes:
-      first: bool; on the first attempt, which ends with the first goal, the learner's end or the last step.
-      reached: bool; a goal on the first attempt.
-      collided, left_road: bool; on the first attempt.
-      collided_ever, left_road_ever: bool; in the episode.
+      first: bool; still on the first attempt, which ends with the first goal, the learner's end or the last
+        step.
+      reached: bool; reached a goal on the first attempt.
+      collided, left_road: bool; at any step of the first attempt.
+      collided_ever, left_road_ever: bool; at any step of the episode.
       steps: int32 steps of the first attempt.
-      aligned, comfortable: int32 steps of the first attempt on which that was so.
-      displacement: sum over the first attempt's recorded steps of the distance to the recording, m.
-      recorded: int32 number of those.
-      time_to_goal: s, of the first goal; 0 without.
-      speed_at_goal: m/s, likewise.
-      collision_steps, offroad_steps, collision_events, offroad_events: int32, of the episode.
-      goals: int32 reached in the episode.
-      clean_goals: int32 of these, without an infraction since the one before.
+      aligned, comfortable: int32 steps of the first attempt within the bounds of lane alignment and comfort.
+      displacement: sum of the distances to the recording over the recorded steps of the first attempt, m.
+      recorded: int32 number of those steps.
+      time_to_goal: time of the first goal, s; 0 before it.
+      speed_at_goal: speed at the first goal, m/s; 0 before it.
+      collision_steps, offroad_steps, collision_events, offroad_events: int32 counts of the episode.
+      goals: int32 goals reached in the episode.
+      clean_goals: int32 goals without an infraction since the previous goal.
       clean: bool; no infraction since the last goal.
-      distance: m driven.
+      distance: driven, m.
     """
 
     first: jax.Array
@@ -116,12 +118,12 @@ class Record:
 
 @struct.dataclass
 class Start:
-    """Where learners begin and are put back, every leaf `[A]`.
+    """Initial condition of learners, to which respawns return them; every leaf `[A]`.
 
     Attributes:
       motion: at the first step.
-      condition: of the road there.
-      arc: along the route, m.
+      condition: at the first step.
+      arc: position along the route at the first step, m.
     """
 
     motion: Motion
@@ -137,22 +139,22 @@ class DriveState:
       scene: int32 index into the bank.
       step: int32 decisions taken.
       motion: of all bodies, leaves `[N]`.
-      present: `[N]` bool; the body is there.
-      memory: of the dynamics, leaves `[A, ...]`.
-      alive: `[A]` bool; acts and learns.
-      ghost: `[A]` bool; put back after its first goal.
-      age: `[A]` int32 steps since the learner was last put at its start.
-      goal: `[A, 2]`.
-      goal_step: `[A]` int32 step at which the goal was given.
-      goal_distance: `[A]` distance to it then, m.
-      condition: of the learners.
-      start: where they began.
-      traffic: of all bodies, leaves `[N]`.
-      ride: of the learners.
+      present: `[N]` bool; the body is in the scene.
+      memory: internal state of the dynamics, leaves `[A, ...]`.
+      alive: `[A]` bool; the learner acts and learns.
+      ghost: `[A]` bool; the learner respawned after its first goal.
+      age: `[A]` int32 steps since the start or the last respawn.
+      goal: `[A, 2]` m.
+      goal_step: `[A]` int32 step at which the goal was assigned.
+      goal_distance: `[A]` distance to the goal at that step, m.
+      condition: contacts and lanes of the learners.
+      start: initial condition of the learners.
+      traffic: route progress of all bodies, leaves `[N]`.
+      ride: backward differences of the learners' motion.
       paid: memory of the reward.
-      earned: per reward component `[A]`, in the last step.
-      drawn: per conditioned weight `[A]`.
-      record: of the learners.
+      earned: reward of the last step per component, `[A]` each.
+      drawn: conditioned weights and goal radii by name, `[A]` each.
+      record: running measures of the learners.
     """
 
     scene: jax.Array
@@ -178,16 +180,16 @@ class DriveState:
 
 @struct.dataclass
 class DriveParams:
-    """What may change between episodes.
+    """Parameters that may change between episodes.
 
     Attributes:
       reward: weights, `{component: {weight: scalar}}`.
-      first_scene, scenes: int32; an episode takes one of `scenes` scenes of the bank from `first_scene` on.
+      first_scene, scenes: int32; an episode draws one of `scenes` scenes of the bank, from `first_scene` on.
       goal_radius: m.
-      goal_speed: m/s, up to which a goal counts; a large number for any.
+      goal_speed: largest speed at which a goal counts, m/s; a large number for any speed.
       goal_behavior, collision_behavior, offroad_behavior: int32 codes.
-      goal_distance: `[2]` range of the way to a new goal, m.
-      early_end: bool; the episode ends once all learners have left their first attempt.
+      goal_distance: `[2]` range of the route distance to a new goal, m.
+      early_end: bool; the episode ends once every learner has finished its first attempt.
     """
 
     reward: dict[str, dict[str, jax.Array]]

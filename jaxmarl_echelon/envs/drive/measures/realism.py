@@ -1,6 +1,7 @@
-"""How alike simulated and recorded traffic are, in the manner of the Waymo sim agents challenge. On the host.
+"""Realism measures in the manner of the Waymo sim agents challenge (arXiv:2305.12032), on the host.
 
-Arrays are NumPy, with time last: `[..., T]`. What is undefined is nan. Source: spec drive 3.3.
+Arrays are NumPy with time as the last axis, `[..., T]`; undefined values are nan. Reference:
+docs/reference/drive.md 13.4.
 """
 
 from typing import NamedTuple
@@ -48,7 +49,7 @@ FEATURES = {
 
 
 def wrapped(angle: np.ndarray) -> np.ndarray:
-    """Angles in [-pi, pi)."""
+    """Wraps angles to [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
@@ -60,7 +61,7 @@ def central(values: np.ndarray) -> np.ndarray:
 
 
 def kinematics(x: np.ndarray, y: np.ndarray, heading: np.ndarray) -> dict[str, np.ndarray]:
-    """Speed, acceleration, yaw rate and yaw acceleration; nan where a neighbour is missing."""
+    """Speed, acceleration, yaw rate and yaw acceleration; nan where a neighbouring sample is missing."""
     speed = np.hypot(central(x), central(y)) / (2 * DT)
     yaw_rate = wrapped(central(heading)) / (2 * DT)
     return {
@@ -99,7 +100,7 @@ def corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def _separation(pose: np.ndarray, own: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The widest gap between two boxes along the axes of the first; negative: the depth."""
+    """Widest gap between two boxes along the axes of the first; negative values are penetration depths."""
     gaps = []
     for angle in (pose[..., 2], pose[..., 2] + np.pi / 2):
         axis = np.stack([np.cos(angle), np.sin(angle)], axis=-1)[..., None, :]
@@ -109,7 +110,7 @@ def _separation(pose: np.ndarray, own: np.ndarray, points: np.ndarray) -> np.nda
 
 
 def _to_sides(points: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """The least distance of points `[..., 4, 2]` to the sides of a box `[..., 4, 2]`."""
+    """Least distance of points `[..., 4, 2]` to the sides of a box `[..., 4, 2]`."""
     start, along = box[..., None, :, :], (np.roll(box, -1, axis=-2) - box)[..., None, :, :]
     offset = points[..., :, None, :] - start
     squared = np.maximum((along**2).sum(-1), 1e-12)
@@ -125,11 +126,11 @@ def time_to_collision(
     other_speed: np.ndarray,
     other_size: np.ndarray,
 ) -> np.ndarray:
-    """Time until a body reaches the nearest one that it follows, s, at most 5.
+    """Time until a body reaches the nearest body that it follows, s, at most 5.
 
     Args:
       pose, speed, size: of the body, `[..., 3]`, `[...]`, `[..., 2]`.
-      others, other_speed, other_size: with an axis of bodies before the last; nan: absent.
+      others, other_speed, other_size: with an axis of bodies before the last; nan for absent bodies.
     """
     cos, sin = np.cos(pose[..., None, 2]), np.sin(pose[..., None, 2])
     dx, dy = (others[..., i] - pose[..., None, i] for i in range(2))
@@ -151,10 +152,10 @@ def time_to_collision(
 
 
 def log_likelihood(simulated: np.ndarray, recorded: np.ndarray, feature: Feature) -> np.ndarray:
-    """Logarithms of the shares of simulated values that fall into the bins of the recorded ones.
+    """Log likelihoods of recorded values under the histogram of simulated values.
 
     Args:
-      simulated: values of one body, over rollouts and samples; nan is left out.
+      simulated: values of one body, over rollouts and samples; nan is ignored.
       recorded: `[...]`.
       feature: range, bins and kind.
     """
@@ -176,7 +177,7 @@ def _bin(values: np.ndarray, feature: Feature) -> np.ndarray:
 
 
 def meta_score(scores: dict[str, float], newest: bool = False) -> dict[str, float]:
-    """The weighted mean of features' scores, and that of each group; `newest`: weights of 2025."""
+    """Weighted mean of the features' scores, overall and per group; `newest` selects the weights of 2025."""
     weights = {name: FEATURES[name].weight_2025 if newest else FEATURES[name].weight for name in scores}
 
     def mean(names: list[str]) -> float:

@@ -1,7 +1,7 @@
-"""What episodes report of learners: the first attempt, and the whole episode. Source: spec drive 0.9, 3.1.
+"""Measures of learners over the first attempt and over the whole episode.
 
-The first attempt goes from the start to the first goal (inclusive), to the learner's end or to the last step.
-`score + dnf + infraction = 1` for every learner.
+The first attempt lasts from the start to the first goal (inclusive), to the learner's end or to the last
+step. `score + dnf + infraction = 1` for every learner. Reference: docs/reference/drive.md 13.1, 13.2.
 """
 
 from typing import NamedTuple
@@ -15,22 +15,22 @@ from jaxmarl_echelon.envs.results import Result
 from physics.bicycle import Motion
 
 SCORE = "score"
-ATTEMPT_SPEED = 5.0  # m/s; a goal given later than its distance needs at this speed was not attempted
+ATTEMPT_SPEED = 5.0  # m/s; a last goal counts as attempted if there was time to drive to it at this speed
 
 
 class Happening(NamedTuple):
-    """What a step brought learners.
+    """Outcome of one step for learners.
 
     Attributes:
-      acted: `[A]` bool; was alive before it.
-      reached: `[A]` bool; a goal.
+      acted: `[A]` bool; alive before the step.
+      reached: `[A]` bool; reached a goal.
       before: condition before the step.
-      condition: after it, at the poses that it led to.
-      motion: likewise, leaves `[A]`.
-      moved: `[A]` m.
-      comfortable: `[A]` bool.
+      condition: condition after the step, at the new poses.
+      motion: after the step, leaves `[A]`.
+      moved: `[A]` distance moved, m.
+      comfortable: `[A]` bool; within the bounds of comfort.
       error: `[A]` distance to the recording at this sample, m.
-      recorded: `[A]` bool; there is one.
+      recorded: `[A]` bool; the recording has this sample.
       step: int32 decisions taken, including this one.
     """
 
@@ -47,7 +47,7 @@ class Happening(NamedTuple):
 
 
 def begin(alive: jax.Array) -> Record:
-    """Before the first step; `alive [A]`."""
+    """Returns the record before the first step; `alive [A]`."""
     no, none = jnp.zeros_like(alive), jnp.zeros(alive.shape, jnp.int32)
     zero = jnp.zeros(alive.shape, jnp.float32)
     return Record(
@@ -76,7 +76,7 @@ def begin(alive: jax.Array) -> Record:
 
 
 def advance(record: Record, now: Happening) -> Record:
-    """The record after a step, before anybody's end or respawn in it."""
+    """Updates the record after a step, before ends and respawns of that step."""
     acted, first = now.acted, now.acted & record.first
     hit, out = acted & now.condition.colliding, acted & now.condition.offroad
     reached, first_goal = acted & now.reached, first & now.reached
@@ -111,10 +111,10 @@ def _of_learners(name: str, kind: str = "number", **further) -> Result:
 
 
 def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> tuple[Result, ...]:
-    """The results of an environment with these kinds of scenes and reward components.
+    """Declares the results of an environment with these kinds of scenes and reward components.
 
-    Rates and means are over learners. `distance_per_infraction` is the total distance over all collisions and
-    departures from the road, and without any the distance itself.
+    Rates and means are over learners. `distance_per_infraction` is the total distance divided by the number
+    of collisions and departures from the road, or the distance itself if there are none.
     """
     rates = (SCORE, "completion", "collision", "offroad", "dnf", "infraction", "collision_all", "offroad_all")
     numbers = ("collision_steps", "offroad_steps", "collision_events", "offroad_events", "goals", "distance")
@@ -142,11 +142,11 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
 
 
 def reported(record: Record, attempted: jax.Array | None = None) -> dict[str, jax.Array]:
-    """Entries of `TimeStep.info` for the results per learner, `[A]` each.
+    """Returns the entries of `TimeStep.info` for the results per learner, `[A]` each.
 
     Args:
       record: so far.
-      attempted: `[A]` bool; the running goal counts as attempted. None where learners get no new goals.
+      attempted: `[A]` bool; the current goal counts as attempted. None where learners get no new goals.
     """
     infraction = record.collided | record.left_road
     flags = {

@@ -1,4 +1,4 @@
-"""How smoothly bodies ride, by backward differences of speed and heading. Source: spec drive 3.1."""
+"""Ride dynamics by backward differences of speed and heading. Reference: docs/reference/drive.md 13.3."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.drive.types import DT, Ride
 from physics.bicycle import Motion, wrap
 
-# Bounds of nuPlan (Caesar et al. 2021).
+# Comfort bounds of nuPlan (Caesar et al. 2021, arXiv:2106.11810).
 LONGITUDINAL = (-4.05, 2.40)
 LATERAL = 4.89
 YAW_RATE = 0.95
@@ -18,7 +18,7 @@ JERK = 8.37
 
 
 class Jolt(NamedTuple):
-    """What passengers feel in a step, every leaf `[A]`; 0 where samples before the start were needed.
+    """Accelerations and jerks of a step, every leaf `[A]`; 0 where samples before the start were needed.
 
     Attributes:
       longitudinal, lateral: accelerations, m/s^2.
@@ -36,13 +36,13 @@ class Jolt(NamedTuple):
 
 
 def begin(motion: Motion) -> Ride:
-    """Before the first step from a pose."""
+    """Returns the differences before the first step from a pose."""
     zero = jnp.zeros_like(motion.speed)
     return Ride(motion.speed, motion.heading, zero, zero, zero, zero.astype(jnp.int32))
 
 
 def feel(ride: Ride, motion: Motion) -> tuple[Jolt, Ride]:
-    """One step: what it felt like, and what the next one needs."""
+    """Differentiates one step; returns its accelerations and jerks, and the memory for the next step."""
     longitudinal = (motion.speed - ride.speed) / DT
     yaw_rate = wrap(motion.heading - ride.heading) / DT
     lateral = motion.speed * yaw_rate
@@ -62,7 +62,7 @@ def feel(ride: Ride, motion: Motion) -> tuple[Jolt, Ride]:
 
 
 def comfortable(jolt: Jolt) -> jax.Array:
-    """Whether a step is within all bounds, bool `[A]`."""
+    """Returns whether a step is within all bounds of comfort, bool `[A]`."""
     low, high = LONGITUDINAL
     return (
         (jolt.longitudinal >= low)

@@ -1,6 +1,7 @@
-"""Rollouts of a scene compared with its recording. On the host. Source: spec drive 3.3.
+"""Comparison of a scene's rollouts with its recording, on the host. Reference: docs/reference/drive.md 13.4.
 
-Axes: R rollouts, T samples, N bodies, F of them evaluated. Positions are relative to the scene's middle.
+Axes: R rollouts, T samples, N bodies, F of them evaluated. Positions are relative to the scene's mean
+position.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ FARTHEST = 50.0  # m; distances beyond the range of their histogram need not be 
 
 
 class Poses(NamedTuple):
-    """Where bodies are.
+    """Poses of bodies.
 
     Attributes:
       pose: `[..., N, 3]` x, y, heading.
@@ -38,38 +39,39 @@ class Poses(NamedTuple):
 class Comparison(base.Comparison):
     """Compares rollouts of held-out scenes with their recordings, from sample 10 to the last.
 
-    Goals stop learners there, and infractions change nothing, so that everybody is there to the end.
+    In these rollouts goals stop learners and infractions have no effect, so that every learner is present to
+    the end.
     """
 
     rollouts = ROLLOUTS
 
     def __init__(self, bank: SceneBank, held_out: tuple[int, int]):
-        """Remembers the scenes, and which are held out: the first one, and their number."""
+        """Stores the scenes, and the index and number of the held-out ones."""
         self.bank, self.first, self.episodes = bank, *held_out
 
     @property
     def settings(self) -> dict[str, object]:
-        """What rollouts differ in from the run's environment."""
+        """Settings of rollouts that differ from the run's environment."""
         ignored = dict.fromkeys(("collision_behavior", "offroad_behavior"), "ignore")
         samples = self.bank.recording.shape[1]
         return {"init_step": FIRST, "steps": samples - 1 - FIRST, "goal_behavior": "stop"} | ignored
 
     @staticmethod
     def snapshot(state: DriveState, params, time) -> Poses:
-        """What is recorded of a step."""
+        """Returns the poses to record in a step."""
         motion = state.motion
         return Poses(jnp.stack([motion.x, motion.y, motion.heading], axis=-1), state.present)
 
     def scores(self, frames: Sequence[Poses]) -> dict[str, float]:
-        """Likelihoods of the recordings, means over scenes; see `of_scene`.
+        """Likelihoods of the recordings, as means over scenes; see `of_scene`.
 
         Args:
           frames: of each rollout, leaves `[T, episodes, ...]`.
 
         Returns:
-          the meta scores `meta` and `meta_2025`, that of each group, the score of each feature, `ade` and
-          `min_ade` in m, the number of `scenes` with bodies that are scored and of these `bodies`, and the
-          number of `bodies_not_driven`, which were to be predicted but replay their recording.
+          the meta scores `meta` and `meta_2025`, the score of each group and of each feature, `ade` and
+            `min_ade` in m, the number of `scenes` with scored bodies, the number of these `bodies`, and the
+            number of `bodies_not_driven`, which were to be predicted but replay their recording.
         """
         found = []
         for episode in range(self.episodes):
@@ -95,16 +97,17 @@ _COUNTS = "bodies", "bodies_not_driven"
 
 
 def _mean(values: list[float]) -> float:
-    """The mean of values that are defined; nan without any."""
+    """Mean of the finite values; nan without any."""
     defined = [value for value in values if np.isfinite(value)]
     return float(np.mean(defined)) if defined else np.nan
 
 
 def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
-    """How likely a recording is among rollouts: the score of each feature, displacements, numbers of bodies.
+    """Scores of a scene: likelihood of each feature, displacements, and numbers of bodies.
 
-    Bodies that the scene asks to be predicted are evaluated, or else its learners. Of the former only those
-    that learners drive: the others repeat their recording, which says nothing about a policy.
+    Evaluates the bodies that the scene asks to be predicted, or its learners if it names none. Of the bodies
+    to be predicted only those driven by learners are scored: the others repeat their recording, which says
+    nothing about a policy.
 
     Args:
       scene: the scene, NumPy arrays.
@@ -128,7 +131,7 @@ def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
 
 
 def _score(name: str, simulated: list[dict[str, np.ndarray]], logged: dict[str, np.ndarray]) -> float:
-    """The likelihood of what was recorded, of all evaluated bodies together; nan without a valid sample."""
+    """Likelihood of the recording over all evaluated bodies; nan without a valid sample."""
     logs = [
         realism.log_likelihood(
             np.stack([one[name][body] for one in simulated]).ravel(),
@@ -142,7 +145,7 @@ def _score(name: str, simulated: list[dict[str, np.ndarray]], logged: dict[str, 
 
 
 def features(scene: SceneBank, bodies: Poses, chosen: np.ndarray) -> dict[str, np.ndarray]:
-    """The features of evaluated bodies, `[F, T]`, flags `[F]`; nan where undefined.
+    """Features of evaluated bodies, `[F, T]`, flags `[F]`; nan where undefined.
 
     Args:
       scene: the scene, NumPy arrays.
@@ -183,7 +186,7 @@ def _nearest(own: np.ndarray, others: np.ndarray, size: np.ndarray, other_size: 
     """
     away = np.hypot(*np.moveaxis(others[..., :2] - own[:, :, None, :2], -1, 0))
     radius = np.hypot(*size.T)[:, None] / 2 + np.hypot(*other_size.T) / 2
-    # No box is nearer than this: of two axes at right angles one has at least this share of the distance.
+    # Lower bound of the distance: along one of two perpendicular axes lies at least this share of it.
     least = np.where(np.isfinite(away), away / np.sqrt(2) - radius, np.inf)
 
     def exact(pairs: np.ndarray) -> np.ndarray:
@@ -207,7 +210,7 @@ def _edge_distances(ends: jax.Array, there: jax.Array, points: jax.Array) -> jax
 
 
 def _beyond_edges(scene: SceneBank, pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """How far `[T, F]` the outermost corner is beyond its nearest road edge; nan where a body is absent."""
+    """Largest signed distance `[T, F]` of the corners to their nearest road edges; nan for absent bodies."""
     there = np.isfinite(pose[..., 0])
     corners = realism.corners(
         np.where(there[..., None], pose, 0.0), np.broadcast_to(size, (*pose.shape[:2], 2))

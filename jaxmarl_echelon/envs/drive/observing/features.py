@@ -1,4 +1,4 @@
-"""Features of observations from arrays: rows of one learner's own frame. Source: spec drive 0, 1.3."""
+"""Features of observations, as arrays in each learner's frame. Reference: docs/reference/drive.md 10."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ PUFFER_LANE, PUFFER_LINE, PUFFER_EDGE = 0.0, 1.0, 2.0
 
 
 def to_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
-    """Coordinates ahead of and to the left of a pose; everything broadcasts."""
+    """Coordinates ahead of and to the left of a pose; all arguments broadcast."""
     dx, dy = point_x - x, point_y - y
     return dx * cos + dy * sin, dy * cos - dx * sin
 
@@ -29,7 +29,7 @@ def to_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
 def ego_compact(
     motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
 ) -> list[jax.Array]:
-    """The first twelve numbers `[A]` that learners see of themselves."""
+    """The first twelve ego features of the `compact` layout, `[A]` each."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
     goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
     lane = condition.lane
@@ -52,7 +52,7 @@ def ego_compact(
 def ego_puffer(
     motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
 ) -> list[jax.Array]:
-    """The seven numbers `[A]` that PufferDrive's learners see of themselves."""
+    """The seven ego features of PufferDrive, `[A]` each."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
     goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
     return [
@@ -69,7 +69,7 @@ def ego_puffer(
 def partners_compact(
     motion: Motion, other: Motion, size: jax.Array, kind: jax.Array, there: jax.Array
 ) -> jax.Array:
-    """Rows `[A, P, 9]` of other bodies, leaves `[A, P]`; zeros where none is `there`."""
+    """Rows `[A, P, 9]` of other bodies, leaves `[A, P]`; zeros where `there` is False."""
     x, y, cos, sin = _seen_from(motion, other)
     row = [
         x / POSITION_SCALE,
@@ -91,7 +91,7 @@ def partners_puffer(motion: Motion, other: Motion, size: jax.Array, there: jax.A
 
 
 def puffer_bodies(motion: Motion, size: jax.Array) -> jax.Array:
-    """What `seen_puffer` needs of bodies `[...]` with sizes `[..., 2]`, `[..., 14]`."""
+    """Inputs of `seen_puffer` for bodies `[...]` with sizes `[..., 2]`: a `puffer_table` `[..., 14]`."""
     return puffer_table(
         jnp,
         (motion.x, motion.y),
@@ -101,7 +101,9 @@ def puffer_bodies(motion: Motion, size: jax.Array) -> jax.Array:
 
 
 def puffer_segments(xp, segments: Segments, kind) -> jax.Array:
-    """What `seen_puffer` needs of road segments `[...]`, `[..., 14]`; bike lanes are lanes.
+    """Inputs of `seen_puffer` for road segments `[...]`: a `puffer_table` `[..., 14]`.
+
+    Bike lanes count as lanes.
 
     Args:
       xp: the array library, `numpy` or `jax.numpy`.
@@ -116,10 +118,10 @@ def puffer_segments(xp, segments: Segments, kind) -> jax.Array:
 
 
 def puffer_table(xp, place, direction, rest) -> jax.Array:
-    """Rows `[..., 14]`: seven numbers, x and y in m, and the same with x and y, cosine and sine exchanged.
+    """Rows `[..., 14]`: seven features, x and y in m, and a copy with x and y, cosine and sine exchanged.
 
-    With both halves a row is turned into a learner's frame by two products, without a case for each column:
-    on a CPU that takes less than half the time of columns that are computed apart and joined.
+    With both halves, two products turn a row into a learner's frame without a case for each column: on a CPU
+    that takes less than half the time of separately computed and joined columns.
 
     Args:
       xp: the array library, `numpy` or `jax.numpy`.
@@ -134,7 +136,7 @@ def puffer_table(xp, place, direction, rest) -> jax.Array:
 
 
 def seen_puffer(motion: Motion, rows: jax.Array, there: jax.Array) -> jax.Array:
-    """Rows `[A, K, 7]` in the frames of learners `[A]` from rows `[A, K, 14]` of a `puffer_table`."""
+    """Rows `[A, K, 7]` in the frames of learners `[A]`, from rows `[A, K, 14]` of a `puffer_table`."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
     none, one, scale = jnp.zeros_like(cos), jnp.ones_like(cos), PUFFER_POSITION
 

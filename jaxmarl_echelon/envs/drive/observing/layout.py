@@ -1,4 +1,4 @@
-"""Layouts of observations: one definition for writers, networks and viewers. Source: spec drive 0, 1.3."""
+"""Layouts of observations, shared by writers, networks and viewers. Reference: docs/reference/drive.md 10."""
 
 from typing import NamedTuple
 
@@ -24,18 +24,18 @@ PUFFER_ROADS = 200
 
 
 class View(NamedTuple):
-    """What learners are shown.
+    """Configuration of the observations.
 
     Attributes:
       layout: one of `LAYOUTS`.
       partners, lanes, edges: rows of the sets of `compact`.
-      reach: distance at which other bodies are seen, m.
+      reach: distance up to which other bodies are visible, m.
       jerk: whether the dynamics have accelerations and a steering angle to show.
       types: whether learners may be cyclists or pedestrians.
-      time: whether the remaining share of the episode is shown.
+      time: whether the remaining fraction of the episode is shown.
       condition: names of the conditioned numbers.
-      lights: sample of the recording at which episodes begin, if learners see traffic lights; else None.
-      share: of a batch's learners, how many are shown at a time, so that empty slots cost nothing; None for
+      lights: sample of the recording at which episodes begin, if learners observe traffic lights; else None.
+      share: fraction of a batch's learners processed at a time, so that empty slots cost nothing; None for
         all slots at once.
     """
 
@@ -53,7 +53,7 @@ class View(NamedTuple):
 
     @property
     def ego(self) -> tuple[str, ...]:
-        """Names of what a learner sees of itself."""
+        """Names of the ego features."""
         fields = EGO_FIELDS if self.layout == COMPACT else PUFFER_EGO
         fields += JERK_FIELDS if self.jerk else ()
         fields += ("remaining",) if self.time else ()
@@ -63,7 +63,7 @@ class View(NamedTuple):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of an observation, one after the other."""
+        """Blocks of an observation, in order."""
         sets = (
             ("partners", self.partners, PARTNER_FIELDS),
             ("lanes", self.lanes, ROAD_FIELDS),

@@ -1,4 +1,4 @@
-"""What learners see: themselves, the bodies around them and the road. Source: spec drive 0, 1.3."""
+"""Observations of learners: own state, nearby bodies and roads. Reference: docs/reference/drive.md 10."""
 
 from functools import partial
 from typing import NamedTuple
@@ -21,10 +21,10 @@ ACCELERATION_SCALE, LATERAL_SCALE, STEERING_SCALE = 5.0, 4.0, 0.55
 
 
 def observe(view: View, bank: SceneBank, state: DriveState, steps: int) -> jax.Array:
-    """Observations `[A, view.size]` of a state; those of learners that are out are 0.
+    """Observations `[A, view.size]` of a state; zeros for learners that are not alive.
 
     Args:
-      view: what is shown.
+      view: configuration of the observations.
       bank: the scenes.
       state: of the episode.
       steps: decisions of an episode.
@@ -46,14 +46,14 @@ def observe(view: View, bank: SceneBank, state: DriveState, steps: int) -> jax.A
 
 
 class Sight(NamedTuple):
-    """Of one episode, what learners see of its bodies.
+    """Data on an episode's bodies from which observations are gathered.
 
     Attributes:
       scene: int32.
       x, y: `[N]` m.
-      shown: `[N]` bool; the body is there, and no ghost.
-      ghost: `[A]` bool; learners that see nobody.
-      rows: `[N, F]` what is gathered of bodies.
+      shown: `[N]` bool; the body is present and not a ghost.
+      ghost: `[A]` bool; learners that see no other body.
+      rows: `[N, F]` features of bodies before they are turned into a learner's frame.
     """
 
     scene: jax.Array
@@ -95,7 +95,7 @@ def _joined(ego: jax.Array, parts: list[jax.Array]) -> jax.Array:
 
 
 def _around(view: View, bank: SceneBank, sight: Sight, own: Motion, slots: jax.Array) -> list[jax.Array]:
-    """What learners `[A]` see of bodies and roads, `[A, rows, F]` each."""
+    """Features of nearby bodies and roads for learners `[A]`, `[A, rows, F]` each."""
     if view.layout == COMPACT:
         return [_partners(view, sight, own, slots), *_roads(view, bank, sight.scene, own)]
     return [_partners_in_order(view, sight, own, slots), _spiral(bank, sight.scene, own)]
@@ -127,9 +127,9 @@ def _ego(view: View, bank: SceneBank, state: DriveState, own: Motion, steps: int
 def nearest(
     sight: Sight, own: Motion, slots: jax.Array, rows: int, reach: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Slots `[A, rows]` of the nearest bodies that learners see, nearest first, and whether they are there.
+    """Slots `[A, rows]` of the visible bodies nearest to learners, nearest first, and whether they exist.
 
-    Equally near ones come in the order of their slots.
+    Equally near bodies are ordered by slot.
     """
     squared, seen = _seen(sight, own, slots, reach)
     found, index = jax.lax.top_k(jnp.where(seen, -squared, -jnp.inf), min(rows, squared.shape[-1]))
@@ -139,7 +139,7 @@ def nearest(
 def in_order(
     sight: Sight, own: Motion, slots: jax.Array, rows: int, reach: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Slots `[A, rows]` of the first bodies that learners see, and whether they are there."""
+    """Slots `[A, rows]` of the visible bodies with the lowest slots, and whether they exist."""
     seen = _seen(sight, own, slots, reach)[1]
     bodies = seen.shape[-1]
     index = jnp.sort(jnp.where(seen, jnp.arange(bodies), bodies), axis=-1)[:, :rows]
@@ -147,7 +147,7 @@ def in_order(
 
 
 def _seen(sight: Sight, own: Motion, slots: jax.Array, reach: float) -> tuple[jax.Array, jax.Array]:
-    """Squared distances `[A, N]` from learners in `slots` to bodies, and whether they see them."""
+    """Squared distances `[A, N]` from learners in `slots` to bodies, and whether the bodies are visible."""
     squared = (sight.x - own.x[:, None]) ** 2 + (sight.y - own.y[:, None]) ** 2
     apart = slots[:, None] != jnp.arange(sight.x.shape[0])
     return squared, sight.shown & ~sight.ghost[slots][:, None] & apart & (squared <= reach**2)
@@ -165,7 +165,7 @@ def _partners(view: View, sight: Sight, own: Motion, slots: jax.Array) -> jax.Ar
 
 
 def _partners_in_order(view: View, sight: Sight, own: Motion, slots: jax.Array) -> jax.Array:
-    """All other bodies in reach in the order of their slots, packed to the front."""
+    """Rows of all other bodies in reach in the order of their slots, packed to the front."""
     index, there = in_order(sight, own, slots, PUFFER_PARTNERS, view.reach)
     return features.seen_puffer(own, sight.rows.at[index].get(mode="promise_in_bounds"), there)
 
@@ -180,9 +180,9 @@ def _roads(view: View, bank: SceneBank, scene: jax.Array, own: Motion) -> list[j
 
 
 def _spiral(bank: SceneBank, scene: jax.Array, own: Motion) -> jax.Array:
-    """The segments that PufferDrive shows; none outside its grid.
+    """Rows of the segments that PufferDrive shows; none outside its grid.
 
-    The original rounds towards 0, so that the first cells reach one cell beyond the lower borders.
+    The original rounds towards 0, so the first cells extend one cell beyond the lower borders.
     """
     place = jnp.trunc((jnp.stack([own.x, own.y], axis=-1) - bank.origin[scene]) / CELL).astype(jnp.int32)
     last = bank.cells[scene] - 1

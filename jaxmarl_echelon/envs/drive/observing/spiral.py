@@ -1,7 +1,8 @@
-"""The road segments that PufferDrive shows, as a table per cell. On the host.
+"""Per-cell tables of the road segments that PufferDrive shows, built on the host.
 
 The order is that of `init_neighbor_offsets` in the original's `drive.h` (github.com/PufferAI/PufferLib):
-segments are filed in cells by their midpoints, and the cells around a body follow each other in a spiral.
+segments are filed in cells by their midpoints, and the cells around a body are visited in a spiral.
+Reference: docs/reference/drive.md 4.4.
 """
 
 import numpy as np
@@ -17,8 +18,8 @@ REACH = 10  # cells to each side
 def spiral_order() -> np.ndarray:
     """Ranks `[rows, columns]` of the cells of a square of `2 * REACH + 1` a side, its middle first.
 
-    Each ring begins beside the end of the one before: one cell along +x, then counter-clockwise, so up its
-    right side, and ends in its lower right corner.
+    Each ring begins next to the end of the previous ring, one cell along +x, and continues counter-clockwise:
+    up its right side first, and it ends in its lower right corner.
     """
     order = [(0, 0)]
     for ring in range(1, REACH + 1):
@@ -34,9 +35,10 @@ def spiral_order() -> np.ndarray:
 
 
 def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """What is gathered of segments, float32 `[S, W, 14]`; see `features.puffer_table`.
+    """Features of segments before they are turned into a learner's frame, float32 `[S, W, 14]`.
 
-    Segments without a length have no direction: cosine and sine are 0, as in the original.
+    See `features.puffer_table`. Segments of length 0 have no direction: cosine and sine are 0, as in the
+    original.
 
     Args:
       segment: `[S, W, 4]`.
@@ -53,13 +55,13 @@ def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
 def spiral_tables(
     segment: np.ndarray, kind: np.ndarray, origin: np.ndarray, cells: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """The first segments of the spiral around every cell, int16 `[S, *shape, 200]`; -1 for empty places.
+    """The first segments of the spiral around every cell, int16 `[S, *shape, 200]`; -1 for missing entries.
 
-    Every segment is filed in the cell of its midpoint. Those that lie on the grid's upper border are in no
-    cell, and are never shown.
+    Every segment is filed in the cell of its midpoint. Segments on the grid's upper border belong to no cell
+    and are never shown.
 
     Args:
-      segment: `[S, W, 4]` whole segments.
+      segment: `[S, W, 4]` uncut segments.
       kind: `[S, W]`, -1 for padding.
       origin: `[S, 2]`.
       cells: `[S, 2]` columns and rows.

@@ -1,4 +1,4 @@
-"""`python -m jaxmarl_echelon.envs.drive.scenes`: draws scenes and says what is in them."""
+"""`python -m jaxmarl_echelon.envs.drive.scenes`: draws scenes and prints a summary of each."""
 
 import argparse
 import sys
@@ -24,25 +24,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxmarl_echelon.envs.drive.scenes",
-        description="Draws scenes, one PNG each, and says what is in them.",
+        description="Draws scenes, one PNG each, and prints a summary of each.",
     )
     parser.add_argument(
         "scenes", nargs="?", default="generated", help="generated, a folder, sanity, or sanity:NAME"
     )
-    parser.add_argument("--out", help="folder for pictures; none are drawn without it")
+    parser.add_argument("--out", help="folder for pictures; draws none if not given")
     parser.add_argument("--export", help="folder for generated scenes as JSON files")
-    parser.add_argument("--maps", type=int, default=7, help="generated scenes")
-    parser.add_argument("--seed", type=int, default=0, help="of the generator")
-    parser.add_argument("--kind", action="append", help="of generated scenes; may be repeated")
-    parser.add_argument("--agents", type=int, default=16, help="most learners of a scene")
-    parser.add_argument("--bodies", type=int, help="most bodies of a scene")
-    parser.add_argument("--control", default="vehicles", help="who may learn")
-    parser.add_argument("--skip-bad", action="store_true", help="leave out faulty files")
+    parser.add_argument("--maps", type=int, default=7, help="number of generated scenes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the generator")
+    parser.add_argument("--kind", action="append", help="kind of generated scenes; may be repeated")
+    parser.add_argument("--agents", type=int, default=16, help="largest number of learners in a scene")
+    parser.add_argument("--bodies", type=int, help="largest number of bodies in a scene")
+    parser.add_argument("--control", default="vehicles", help="learners: vehicles, agents, sdc or all")
+    parser.add_argument("--skip-bad", action="store_true", help="skip faulty files")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Does what the command line says; raises a ValueError in one line for what is wrong."""
+    """Runs the command line; raises a one-line ValueError for invalid arguments or scenes."""
     given = parse(sys.argv[1:] if arguments is None else arguments)
     chosen = SceneSettings(
         scenes=given.scenes,
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def described(scene: SceneBank) -> str:
-    """One line on what is in a scene."""
+    """Returns a one-line summary of a scene."""
     kinds = Counter(scene.segment_kind.tolist())
     types = scene.type[scene.recorded.any(0)]
     low, high = extent(scene)
@@ -101,7 +101,7 @@ def export_generated(chosen: SceneSettings, found: Scenes, folder: Path) -> None
       ValueError: the scenes are not generated.
     """
     if chosen.scenes != "generated":
-        raise ValueError(f"--export: only generated scenes are exported, not {chosen.scenes}")
+        raise ValueError(f"--export: scenes={chosen.scenes} cannot be exported; allowed: generated")
     folder.mkdir(parents=True, exist_ok=True)
     kinds = interleaved(chosen.kinds, chosen.maps)
     for index, name in enumerate(found.names):
@@ -110,7 +110,7 @@ def export_generated(chosen: SceneSettings, found: Scenes, folder: Path) -> None
 
 
 def script() -> None:
-    """The command line: what is wrong gets one line, and exit status 2."""
+    """Runs the command line; prints errors as one line and exits with status 2."""
     try:
         main()
     except ValueError as error:

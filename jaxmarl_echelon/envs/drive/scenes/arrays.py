@@ -1,4 +1,7 @@
-"""One scene as the arrays of a bank, not yet padded, and banks of such scenes."""
+"""Arrays of one scene, not yet padded, and their stacking into banks.
+
+Reference: docs/reference/drive.md 4.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +17,13 @@ from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
 from physics.polylines import arcs, distance, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 
-VERSION = 3  # of how arrays are made; part of the names under which banks are kept
+VERSION = 3  # of the construction of arrays; part of the cache key of banks
 Arrays = dict[str, np.ndarray]
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
 
 def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> tuple[Arrays, Cast]:
-    """Arrays of `bank.SceneBank` for one scene, with its own numbers of segments, lanes, gates and lights.
+    """Builds the unpadded arrays of `bank.SceneBank` for one scene, and its assignment of bodies to slots.
 
     Raises:
       ValueError: one line, for more segments than allowed.
@@ -69,7 +72,7 @@ def _bodies(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray, 
 
 
 def _standing(recording: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Recordings `[n, T, 4]` of bodies that stay where they are first seen."""
+    """Recordings `[n, T, 4]` of bodies that stand where they are first recorded."""
     first = valid.argmax(1)
     pose = np.take_along_axis(recording, first[:, None, None], axis=1)
     return np.broadcast_to(pose * [1, 1, 1, 0], recording.shape)
@@ -116,9 +119,9 @@ def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
 
 
 def recorded_way(scene: HostScene, body: int) -> Route:
-    """The recorded path of a body as a route, with the stop signs on it.
+    """Returns the recorded path of a body as a route, with the stop signs on it.
 
-    Steps that are too short to have a direction are left out.
+    Points less than 0.5 m from the previous kept point are dropped, as their direction is uncertain.
     """
     points = scene.position[body, scene.valid[body]]
     kept = [0]
@@ -134,10 +137,10 @@ def recorded_way(scene: HostScene, body: int) -> Route:
 
 
 def wanted_speed(scene: HostScene, body: int, points: np.ndarray) -> np.ndarray:
-    """`[P]` speeds that a driver wants at points of a recorded way, m/s.
+    """Desired speeds `[P]` of a driver at points of a recorded path, m/s.
 
-    The speed limit of the lane there, if the file gives one; else the highest speed of the body's recording,
-    at least `NO_LIMIT`, as it may have waited all the time.
+    The speed limit of the lane at the point if the file gives one; else the highest speed of the body's
+    recording, at least `NO_LIMIT`, because the body may have waited throughout.
     """
     own = max(NO_LIMIT, float(np.abs(scene.speed[body])[scene.valid[body]].max()))
     lanes = [road for road in scene.roads if road.kind == "lane" and road.limit is not None]
@@ -152,7 +155,7 @@ def wanted_speed(scene: HostScene, body: int, points: np.ndarray) -> np.ndarray:
 
 
 def _evenly(way: Route, middle: np.ndarray) -> tuple[np.ndarray, float]:
-    """A route at `codes.ROUTE_POINTS` equal distances, `[R, 4]`, and the distance."""
+    """Resamples a route at `codes.ROUTE_POINTS` equal distances: `[R, 4]`, and the distance."""
     points = distinct(way.points)
     along = arcs(points)
     at = np.linspace(0.0, along[-1], codes.ROUTE_POINTS)
@@ -189,7 +192,7 @@ def _roads(roads: Segments) -> Arrays:
 
 
 def _tables(roads: Segments, reach: float) -> Arrays:
-    # In float32, in which the simulation compares; a millimetre covers what its arithmetic loses.
+    # In float32, as in the simulation; a margin of 1 mm covers its rounding.
     segment = roads.segment.astype(np.float32).astype(float)
     bounding = np.isin(roads.kind, (codes.LANE, codes.BIKE_LANE, codes.EDGE, codes.LINE))
     grid = grid_over(segment[bounding], codes.CELL)
@@ -234,7 +237,7 @@ _AT_LEAST_ONE = ("junction", "light_lane", "light_point", "sign")
 
 
 def stack(scenes: Sequence[Arrays]) -> Arrays:
-    """Arrays of scenes, padded to the largest of each axis and stacked."""
+    """Pads the arrays of scenes to the largest size of each axis and stacks them."""
     return {name: _stacked(name, [scene[name] for scene in scenes]) for name in ARRAYS}
 
 

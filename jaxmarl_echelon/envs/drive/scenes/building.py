@@ -1,4 +1,4 @@
-"""Jobs of `envs.workers`: one scene at a time, from a seed or a file to the arrays of a bank."""
+"""Jobs of `envs.workers`: builds one scene at a time, from a seed or a file to the arrays of a bank."""
 
 import hashlib
 from pathlib import Path
@@ -13,7 +13,7 @@ Built = tuple[Arrays, dict]
 
 
 def build(scene: HostScene, casting: Casting, max_segments: int) -> Built:
-    """Arrays of a scene, and what people want to know of it.
+    """Builds the arrays of a scene and a summary of it.
 
     Raises:
       ValueError: one line, for more segments than allowed.
@@ -40,7 +40,7 @@ def build_generated(
 
 
 def build_file(path: str, casting: Casting, max_segments: int) -> Built | ValueError:
-    """Reads a file and builds it; a fault comes back as a value, so that others may be looked at first."""
+    """Reads a file and builds its scene. Returns a fault as a value, so that other files are still read."""
     try:
         scene = reading.read(Path(path))
         try:

@@ -1,4 +1,4 @@
-"""Keeps arrays of scenes in files that are named by what went into them."""
+"""File cache of scene arrays, keyed by a hash of their inputs."""
 
 import hashlib
 import json
@@ -17,18 +17,18 @@ _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.err
 
 
 def cache_folder() -> Path:
-    """Where banks are kept: `$XDG_CACHE_HOME/jaxmarl_echelon/drive`, or in `~/.cache` without it."""
+    """Folder of cached banks: `$XDG_CACHE_HOME/jaxmarl_echelon/drive`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "jaxmarl_echelon" / "drive"
 
 
 def kept(cache: str | Path | None, content: object, make: Callable[[], Kept]) -> Kept:
-    """What `make()` gives, or gave when it was called with the same content before.
+    """Calls `make()`, or returns its cached result for the same content hash.
 
     Args:
-      cache: folder, "auto" for `cache_folder()`, None to keep nothing.
-      content: everything the result depends on, as JSON values.
-      make: gives arrays and facts, JSON values.
+      cache: folder, "auto" for `cache_folder()`, None to disable the cache.
+      content: all inputs of the result, as JSON values.
+      make: returns arrays and facts (JSON values).
     """
     if cache is None:
         return make()
@@ -41,7 +41,7 @@ def kept(cache: str | Path | None, content: object, make: Callable[[], Kept]) ->
     try:
         _save(path, arrays, facts)
     except OSError as error:
-        warnings.warn(f"scenes are not kept in {folder}: {error}", stacklevel=2)
+        warnings.warn(f"cannot write the scene cache in {folder}: {error}", stacklevel=2)
     return arrays, facts
 
 
@@ -52,7 +52,7 @@ def _load(path: Path) -> Kept:
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray], facts: dict) -> None:
-    """Writes a file that is either whole or not there."""
+    """Writes a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     try:

@@ -1,17 +1,17 @@
-"""Which traffic lights and stop signs stand on a body's way."""
+"""Traffic lights and stop signs on a body's route. Reference: docs/reference/drive.md 7.5."""
 
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.scenes.host import Gate, HostScene, Route
 from physics.polylines import arcs, distance, interpolate, signed_distance
 
-_BESIDE = 2.0  # m from the way at which a light's lane still is the way's own
-_FOLLOWED = 15.0  # m of the lane behind the light that the way must follow
-_ROADSIDE = 5.0  # m to the right of the way at which a sign still is the way's own
+_BESIDE = 2.0  # m, largest distance of a light's lane from a route that follows it
+_FOLLOWED = 15.0  # m of the lane after the light that the route must follow
+_ROADSIDE = 5.0  # m to the right of the route within which a sign applies to it
 
 
 def light_gates(scene: HostScene, way: Route) -> list[Gate]:
-    """A gate for every light on a lane that a way follows, with an index among the scene's lights."""
+    """Returns a gate for every light whose lane a route follows, with the light's index in the scene."""
     lanes = {road.id: road.points for road in scene.roads if road.kind == "lane"}
     found = []
     for nth, light in enumerate(scene.lights):
@@ -24,17 +24,17 @@ def light_gates(scene: HostScene, way: Route) -> list[Gate]:
         if distance(behind[:, None], segments).min(1).max() > _BESIDE:
             continue
         first, last = (_arc_of(way.points, point) for point in (behind[0], behind[-1]))
-        # Oncoming traffic meets the lane's points in the opposite order.
+        # Oncoming routes pass the lane's points in the opposite order.
         if last > first:
             found.append(Gate(first, first, -1, stop=False, main=True, light=nth))
     return found
 
 
 def sign_gates(scene: HostScene, way: Route) -> list[Gate]:
-    """A gate for every stop sign at the right side of a way, within the way.
+    """Returns a gate for every stop sign at the right side of a route, within the route's length.
 
-    Files give the sign's position alone: signs for crossing and oncoming traffic stand to the left, or
-    farther away.
+    Files give the sign's position alone: signs for crossing and oncoming traffic stand on the left or farther
+    away.
     """
     segments = np.concatenate([way.points[:-1], way.points[1:]], axis=1)
     found = []

@@ -1,4 +1,4 @@
-"""One scene on the host, of any size: what files hold and generators make, in the file's own coordinates."""
+"""One scene on the host, from a file or a generator, of any size and in its own coordinates."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ import numpy as np
 
 SAMPLES = 91
 STEP = 0.1
-NO_LIMIT = 10.0  # m/s that drivers want at least where a lane's speed limit is not known
+NO_LIMIT = 10.0  # m/s, least desired speed of drivers where a lane's speed limit is unknown
 
 ROADS = ("lane", "road_line", "road_edge", "stop_sign", "crosswalk", "speed_bump", "driveway")
 ELEMENT_OF = dict(zip(ROADS, (2, 6, 15, 17, 18, 19, 20), strict=True))
@@ -20,9 +20,9 @@ class Road:
     Attributes:
       kind: one of `ROADS`.
       element: its `map_element_id`, -1 if unknown.
-      id: as the file names it.
+      id: as in the file.
       points: `[P, 2]` m; a polyline, the corners of a polygon, or a sign's position.
-      limit: speed limit of a lane in m/s; None if not known.
+      limit: speed limit of a lane in m/s; None if unknown.
     """
 
     kind: str
@@ -34,9 +34,9 @@ class Road:
 
 @dataclass(frozen=True)
 class Light:
-    """States of a traffic light, `[T]` indices of `bank.LIGHTS`, of the lane with the id `lane`.
+    """States of a traffic light, `[T]` indices of `codes.LIGHTS`, for the lane with the id `lane`.
 
-    `point` `[2]` is where the lane's traffic waits.
+    `point` `[2]` is the position at which the lane's traffic waits.
     """
 
     lane: int
@@ -46,7 +46,7 @@ class Light:
 
 @dataclass(frozen=True)
 class Gate:
-    """A line on a body's way behind which it may have to wait; see `bank.SceneBank.gate_arc`.
+    """A line on a body's route at which the body may have to wait; see `bank.SceneBank.gate_arc`.
 
     `light` is an index among the scene's lights, -1 without one.
     """
@@ -61,12 +61,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Route:
-    """A body's way along lanes.
+    """A body's route along lanes.
 
     Attributes:
       points: `[P, 2]` m, from where the body is first recorded.
       limit: `[P]` speed limit in m/s.
-      gates: in the order in which they are met.
+      gates: in the order in which the body reaches them.
     """
 
     points: np.ndarray
@@ -86,20 +86,20 @@ class HostScene:
       velocity: `[n, T, 2]` m/s.
       valid: `[n, T]` bool.
       size: `[n, 3]` length, width and height in m.
-      type: `[n]` index of `bank.TYPES`.
+      type: `[n]` index of `codes.TYPES`.
       goal: `[n, 2]` m.
-      recorded_goal: `[n]` bool, goals that are where the recording ends, and move with the last sample of
-        episodes; None for none.
-      expert: `[n]` bool, never to be controlled.
+      recorded_goal: `[n]` bool, goals at the end of the recording, which move with the last sample of
+        episodes; None if there are no such goals.
+      expert: `[n]` bool, bodies that must not become learners.
       ids: `[n]` int.
       sdc: index of the recording car, -1 if none.
       predict: indices of bodies to be predicted.
       roads: map elements.
       lights: traffic lights.
-      routes: one per body, None where not known; empty if none is.
+      routes: one per body, None where unknown; empty if all are unknown.
       junctions: `[J, 3]` centre x, y and radius in m.
       conflict: `[n, n]` bool, whether two routes meet or cross within a junction.
-      notes: what a loader skipped, name -> count.
+      notes: elements that a loader skipped or fixed, name -> count.
     """
 
     name: str
@@ -125,12 +125,12 @@ class HostScene:
 
     @property
     def speed(self) -> np.ndarray:
-        """`[n, T]` velocity along the heading, m/s."""
+        """Velocity along the heading `[n, T]`, m/s."""
         along = self.velocity * np.stack([np.cos(self.heading), np.sin(self.heading)], axis=-1)
         return along.sum(-1)
 
     @property
     def middle(self) -> np.ndarray:
-        """`[2]` mean of all valid positions and all points of map elements."""
+        """Mean `[2]` of all valid positions and all points of map elements."""
         points = [self.position[self.valid], *(road.points for road in self.roads)]
         return np.concatenate(points).mean(0)

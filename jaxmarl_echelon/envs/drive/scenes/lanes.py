@@ -1,4 +1,7 @@
-"""Lanes, edges and lines of a scene as segments, and which lane leads to which."""
+"""Segments of a scene's lanes, edges and lines, and its lane graph.
+
+Reference: docs/reference/drive.md 3.1 to 3.3.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +13,7 @@ from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, Road
 from physics.polylines import cut, distinct, thin
 
 LONGEST = 10.0  # m, of a segment
-JOINT = 0.1  # m and rad within which the end of a lane meets the start of its successor
+JOINT = 0.1  # m and rad, largest gaps between the end of a lane and the start of its successor
 
 
 class Segments(NamedTuple):
@@ -32,9 +35,9 @@ class Segments(NamedTuple):
 
 
 def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
-    """Thins and cuts map elements, lanes first, then edges, lines and crosswalks.
+    """Thins and cuts map elements into segments: lanes first, then edges, lines and crosswalks.
 
-    Polylines that have no length are left out.
+    Polylines of length 0 are dropped.
 
     Args:
       roads: of the scene.
@@ -78,7 +81,7 @@ _KINDS = {"lane": LANE, "road_line": LINE, "road_edge": EDGE, "crosswalk": CROSS
 
 
 def kind_of(road: Road) -> int | None:
-    """The kind of its segments, None for elements that make none."""
+    """Returns the kind of an element's segments; None for elements without segments."""
     return BIKE_LANE if road.kind == "lane" and road.element == BIKE_ELEMENT else _KINDS.get(road.kind)
 
 
@@ -90,9 +93,9 @@ def _pieces(road: Road, kind: int, middle: np.ndarray) -> np.ndarray:
 
 
 def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Segments `[W, 4]` of thinned lanes, lines and edges in the scene's order, not cut, and kinds `[W]`.
+    """Uncut segments `[W, 4]` of thinned lanes, lines and edges in the scene's order, and their kinds `[W]`.
 
-    Those without a length are among them.
+    Includes segments of length 0.
 
     Args:
       roads: of the scene.
@@ -109,7 +112,7 @@ def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndar
 
 
 def successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
-    """Lanes to which each lane leads, ascending; `lanes` are their points before they are thinned."""
+    """Returns each lane's successors, ascending; `lanes` are the points of lanes before thinning."""
     if not lanes:
         return ()
     ends = [distinct(points) for points in lanes]

@@ -1,4 +1,7 @@
-"""Which bodies of a scene learn, which are scripted, and in which order they fill the slots."""
+"""Assignment of a scene's bodies to the slots of learners and scripted bodies.
+
+Reference: docs/reference/drive.md 5.
+"""
 
 from dataclasses import dataclass
 
@@ -9,21 +12,21 @@ from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, HostScene
 from physics.boxes import overlap
 
 CONTROLS = ("vehicles", "agents", "sdc", "all")
-MOVES = 1.0  # m; who is never farther from where it starts counts as standing
+MOVES = 1.0  # m; bodies that never get farther from their start count as standing
 
 
 @dataclass(frozen=True)
 class Casting:
-    """How bodies get their parts.
+    """Settings of the assignment of bodies to slots.
 
     Attributes:
       agents: slots of learners A.
-      bodies: slots of bodies N, the learners' among them.
-      control: one of `CONTROLS`, who may learn.
+      bodies: slots of bodies N, those of learners included.
+      control: bodies that may learn, one of `CONTROLS`.
       init_step: sample at which episodes start.
-      min_goal_distance: m; who is nearer to its goal at that sample stands still.
+      min_goal_distance: m; bodies nearer to their goals at that sample stand still.
       body_scale: factor on lengths and widths in the bank.
-      last: last sample of episodes; goals that are the end of a recording lie there at the latest.
+      last: last sample of episodes; goals at the end of a recording are moved to this sample at the latest.
     """
 
     agents: int = 16
@@ -37,13 +40,13 @@ class Casting:
 
 @dataclass(frozen=True)
 class Cast:
-    """Bodies of a scene by their parts.
+    """Bodies of a scene by their role.
 
     Attributes:
       learners: indices.
       scripted: indices.
-      stands: `[n]` bool, who stands still.
-      dropped: names of kinds of bodies that found no slot, and their numbers.
+      stands: `[n]` bool, bodies that stand still.
+      dropped: numbers of bodies without a slot, by kind.
     """
 
     learners: np.ndarray
@@ -53,17 +56,17 @@ class Cast:
 
     @property
     def left_out(self) -> int:
-        """Number of bodies that found no slot."""
+        """Number of bodies without a slot."""
         return sum(self.dropped.values())
 
 
 def cast(scene: HostScene, casting: Casting) -> Cast:
     """Chooses learners and scripted bodies.
 
-    Of those that may learn, the recording car comes first, then bodies to be predicted, then those that move.
-    The other slots go to the others in this order, too, and among equals to those that come nearest to a
-    learner. The scene's order decides what is left, and in which slots scripted bodies are. Bodies beyond
-    the capacity are left out, those that are not recorded within the episode too.
+    Candidates for learners are ordered by: the recording car, bodies to be predicted, moving bodies. The
+    remaining slots are filled in the same order, and among equals by the distance to the nearest learner. The
+    scene's order breaks ties and determines the slots of scripted bodies. Bodies beyond the capacity are
+    dropped, as are those not recorded within the episode.
     """
     start = casting.init_step
     away = np.hypot(*(goals(scene, casting) - _pose_at(scene, start)).T)
@@ -90,7 +93,7 @@ def cast(scene: HostScene, casting: Casting) -> Cast:
 
 
 def goals(scene: HostScene, casting: Casting) -> np.ndarray:
-    """`[n, 2]` goals; those that are the end of a recording, at the last valid sample of the episode."""
+    """Goals `[n, 2]`; those at the end of a recording move to the last valid sample of the episode."""
     if scene.recorded_goal is None:
         return scene.goal
     within = scene.valid[:, : casting.last + 1]
@@ -101,7 +104,7 @@ def goals(scene: HostScene, casting: Casting) -> np.ndarray:
 
 
 def moving(scene: HostScene, casting: Casting) -> np.ndarray:
-    """`[n]` bool: who is more than `MOVES` from where it starts at some sample of the episode."""
+    """Bodies `[n]` that are more than `MOVES` from their start at some sample of the episode, bool."""
     first = _pose_at(scene, casting.init_step)
     inside = slice(casting.init_step, casting.last + 1)
     away = np.hypot(*np.moveaxis(scene.position[:, inside] - first[:, None], -1, 0))
@@ -109,7 +112,7 @@ def moving(scene: HostScene, casting: Casting) -> np.ndarray:
 
 
 def nearness(scene: HostScene, casting: Casting, learners: np.ndarray) -> np.ndarray:
-    """`[n]` least distance to a learner in the episode, m; inf for who is never there with one."""
+    """Least distance `[n]` to a learner in the episode, m; inf for bodies never present with a learner."""
     inside = slice(casting.init_step, casting.last + 1)
     position, valid = scene.position[:, inside], scene.valid[:, inside]
     least = np.full(len(valid), np.inf)
@@ -126,7 +129,7 @@ def _controlled(scene: HostScene, control: str) -> np.ndarray:
 
 
 def _pose_at(scene: HostScene, start: int) -> np.ndarray:
-    """`[n, 2]` positions at a sample, of absent bodies where they next appear, or first."""
+    """Positions `[n, 2]` at a sample; for absent bodies where they next appear, else first appear."""
     samples = np.arange(scene.valid.shape[1])
     order = np.where(samples >= start, samples - start, samples + len(samples))
     first = np.where(scene.valid, order, np.iinfo(int).max).argmin(1)
@@ -134,7 +137,7 @@ def _pose_at(scene: HostScene, start: int) -> np.ndarray:
 
 
 def overlapping(scene: HostScene, sample: int, margin: float = 0.0) -> np.ndarray:
-    """`[n]` bool: whose box, widened by `margin` in all, meets another's at a sample."""
+    """Bodies `[n]` whose box, enlarged by `margin` in total, meets another box at a sample, bool."""
     met = boxes_meet(
         scene.position[:, None, sample],
         scene.heading[:, None, sample],
@@ -156,7 +159,10 @@ def boxes_meet(
     heading_there: np.ndarray,
     size_there: np.ndarray,
 ) -> np.ndarray:
-    """Whether boxes share a point; positions, sizes `[..., 2]` and headings `[...]` broadcast, in float64."""
+    """Returns whether boxes share a point, in float64.
+
+    Positions and sizes `[..., 2]` and headings `[...]` broadcast.
+    """
     pose, pose_there = (
         (*np.moveaxis(at, -1, 0), angle) for at, angle in ((here, heading), (there, heading_there))
     )
@@ -164,5 +170,5 @@ def boxes_meet(
 
 
 def is_driven(scene: HostScene, who: Cast) -> np.ndarray:
-    """`[n]` bool: bodies that a driver model may drive, those that neither stand nor walk."""
+    """Bodies `[n]` that a driver model may drive: neither standing nor pedestrians; bool."""
     return ~who.stands & (scene.type != PEDESTRIAN)

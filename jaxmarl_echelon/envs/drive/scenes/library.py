@@ -1,4 +1,7 @@
-"""Scenes for a run: made or read, put into one bank, training scenes first, and what is in them."""
+"""Scenes of a run: generates or reads them and builds one bank, training scenes first.
+
+Reference: docs/reference/drive.md 2.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ from jaxmarl_echelon.envs.drive.scenes.generated import generate, sanity
 from jaxmarl_echelon.envs.drive.scenes.settings import ALL_SANITY, GENERATED, SANITY, SceneSettings
 from jaxmarl_echelon.envs.workers import run
 
-HELD_OUT = 1_000_000  # first index of generated scenes that are held out
+HELD_OUT = 1_000_000  # first index of held-out generated scenes
 EVERY = 8  # every eighth file is held out
 _PER_WORKER = 8
 
@@ -23,14 +26,14 @@ class Scenes:
     """Scenes of a run.
 
     Attributes:
-      bank: all of them, NumPy arrays; the first `train` ones are for training, those from there on are held
-        out. If none is held out, evaluation takes the training scenes.
+      bank: all scenes, NumPy arrays; the first `train` are for training, the others are held out. If none is
+        held out, evaluation uses the training scenes.
       names: of the scenes.
       kinds: names of kinds, by the bank's index.
-      offsets: `[S, 2]` float64, what was subtracted from the coordinates.
+      offsets: `[S, 2]` float64, subtracted from the coordinates.
       train: number of training scenes.
-      held_out: first scene of evaluations, and their number.
-      lines: what there is, then what was left out, for people.
+      held_out: index of the first evaluation scene, and the number of evaluation scenes.
+      lines: a summary for users, then lines about skipped files and bodies.
     """
 
     bank: SceneBank
@@ -43,7 +46,7 @@ class Scenes:
 
 
 def scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool = True) -> Scenes:
-    """Makes or reads the scenes of a run.
+    """Generates or reads the scenes of a run.
 
     Raises:
       ValueError: one line, which names the file and the fault, or the setting.
@@ -103,7 +106,7 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
         arrays, facts = _together([one for one in usable if one is not None])
         empty = sum(isinstance(one, tuple) and not one[1]["learners"] for one in found)
         lines = [str(fault) for _, fault in sorted(faults.items())]
-        lines += [f"scenes: left out: {empty} without a learner"] if empty else []
+        lines += [f"scenes: skipped {empty} without a learner"] if empty else []
         return arrays, {**facts, "train": train, "lines": lines}
 
     content = [VERSION, [[building.digest(job[0]), Path(job[0]).name, vars(job[1]), job[2]] for job in jobs]]
@@ -113,7 +116,7 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
 
 
 def files(chosen: SceneSettings) -> dict[str, tuple[Path, ...]]:
-    """The files of each folder that the settings name; empty where scenes are made."""
+    """Returns the files of each folder that the settings name; empty for generated scenes."""
     if not chosen.is_folder:
         return {}
     named = {"scenes": chosen.scenes, "eval_scenes": chosen.eval_scenes}
@@ -127,12 +130,12 @@ def _files(key: str, folder: str) -> list[Path]:
         )
     paths = sorted(Path(folder).glob("*.json"), key=lambda path: path.name)
     if not paths:
-        raise ValueError(f"env.{key}={folder}: holds no .json file")
+        raise ValueError(f"env.{key}={folder}: contains no .json file")
     return paths
 
 
 def interleaved(weights: dict[str, float], count: int) -> list[str]:
-    """Kinds in proportion to their weights, in an order that does not depend on how many there are."""
+    """Returns `count` kinds in proportion to their weights; a larger count only appends kinds."""
     total = sum(weights.values())
     given = dict.fromkeys(weights, 0)
     order = []
@@ -175,7 +178,7 @@ def _summary(about: list[dict], train: int, arrays: Arrays) -> str:
     segments = max(one["segments"] for one in about)
     size = sum(array.nbytes for array in arrays.values()) / 1e6
     return (
-        f"scenes: {train} to train on, {len(about) - train} held out; learners per scene {learners[0]} to "
+        f"scenes: {train} for training, {len(about) - train} held out; learners per scene {learners[0]} to "
         f"{learners[-1]}, median {learners[len(learners) // 2]}; at most {segments} segments; {size:.1f} MB"
     )
 
@@ -185,4 +188,4 @@ def _left_out(about: list[dict]) -> tuple[str, ...]:
     for one in about:
         for what, count in one["notes"].items():
             counts[what] = counts.get(what, 0) + count
-    return tuple(f"scenes: left out or mended: {count} {what}" for what, count in counts.items())
+    return tuple(f"scenes: skipped or fixed: {count} {what}" for what, count in counts.items())

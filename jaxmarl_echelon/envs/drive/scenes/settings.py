@@ -1,4 +1,4 @@
-"""Settings of scenes: where they come from, who is in them, how many."""
+"""Settings of scenes: their source, their bodies and their number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def _bodies(name: str, value) -> int | None:
 
 
 def _weights(name: str, value) -> dict[str, float]:
-    """Weights of kinds; those that are not named are 0, all are equal if none is."""
+    """Validates weights of kinds; missing kinds have weight 0, and all are equal if none is given."""
     if isinstance(value, str):
         value = {value: 1.0}
     given = mapping(name, value)
@@ -51,26 +51,26 @@ def _samples(name: str, value) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SceneSettings(Settings):
-    """Flat keys of `conf/env/drive.yaml` that say which scenes there are.
+    """Flat keys of `conf/env/drive.yaml` that select the scenes.
 
     Attributes:
       scenes: `generated`, a folder of JSON scenes, `sanity:NAME`, or `sanity` for all of these.
-      maps: generated scenes to train on.
-      map_seed: of the generator.
+      maps: number of generated training scenes.
+      map_seed: seed of the generator.
       kinds: weights of the kinds of generated scenes; null for equal ones.
       goal_sample: samples of the recording at which generated bodies are at their goals.
-      eval_maps: generated scenes that are held out for evaluation.
+      eval_maps: number of generated scenes held out for evaluation.
       eval_scenes: folder of held-out scenes; null holds out every eighth file of `scenes`.
-      skip_bad: whether to leave out faulty files instead of stopping.
-      max_segments: most segments of a scene.
+      skip_bad: whether to skip faulty files instead of stopping.
+      max_segments: largest number of segments of a scene.
       agents: slots of learners.
-      bodies: slots of bodies; null takes 32 for generated and 64 for loaded scenes.
-      control: who may learn.
+      bodies: slots of bodies; null for 32 in generated and 64 in loaded scenes.
+      control: bodies that may learn.
       init_step: sample of the recording at which episodes begin.
-      steps: decisions of an episode; recorded goals of files lie within it.
-      min_goal_distance: m; who is nearer to its goal stands still.
+      steps: decisions of an episode; recorded goals of files lie within them.
+      min_goal_distance: m; bodies nearer to their goals stand still.
       body_scale: factor on lengths and widths.
-      cache: folder that keeps banks, "auto" for the usual one, null for none.
+      cache: cache folder of banks, "auto" for the default folder, null for no cache.
     """
 
     scenes: str = setting(GENERATED, _text)
@@ -98,7 +98,7 @@ class SceneSettings(Settings):
 
     @property
     def slots(self) -> int:
-        """Slots of bodies N."""
+        """Number of slots of bodies N."""
         if self.bodies is not None:
             return self.bodies
         return max(self.agents, 64 if self.is_folder else 32)
@@ -110,8 +110,8 @@ class SceneSettings(Settings):
 
     @property
     def casting(self) -> Casting:
-        """How bodies get their parts."""
-        # Generated goals are at samples of their own, so that banks need not be made for every length.
+        """Settings of the assignment of bodies to slots."""
+        # Generated goals have their own samples, so that banks do not depend on the length of episodes.
         last = min(self.init_step + self.steps, SAMPLES - 1) if self.is_folder else SAMPLES - 1
         return Casting(
             self.agents,

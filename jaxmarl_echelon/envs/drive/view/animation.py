@@ -1,4 +1,4 @@
-"""One episode from above, as a GIF."""
+"""Animates one episode from above, as a GIF."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from jaxmarl_echelon.envs.drive.view.scene import extent
 SIDE = 640
 HEADER = 24
 MOST_BYTES = 5_000_000
-_LAST = 2000  # ms that the last frame stays
+_LAST = 2000  # ms, duration of the last frame
 
 
 class Canvas:
-    """A scene from above that is drawn on: world coordinates in m, y upwards."""
+    """Image of a scene from above for drawing: world coordinates in m, y upwards."""
 
     def __init__(self, scene):
         low, high = extent(scene)
@@ -39,13 +39,13 @@ class Canvas:
                 self.draw.line(ends, fill=colour, width=ROAD_WIDTHS[kind])
 
     def pixel(self, point) -> tuple[float, float]:
-        """The pixel of a point."""
+        """Returns the pixel of a point."""
         x, y = (np.asarray(point) - self.low) * self.scale
         return float(x), HEADER + self.height - float(y)
 
 
 def save_gif(path: str | Path, episode: Episode) -> None:
-    """Animates an episode at 10 frames/s, below 5 MB; where it would be larger, frames are left out."""
+    """Animates an episode at 10 frames/s; drops frames until the file is below 5 MB."""
     background = Canvas(episode.scene)
     palette = _palette()
     stride = 1
@@ -89,7 +89,7 @@ def _drawn(background: Canvas, episode: Episode, moment: int) -> Image.Image:
 
 
 def _box(canvas: Canvas, draw, pose: np.ndarray, size: np.ndarray, colour: str, outline: bool) -> None:
-    """A body with a mark at its front; ghosts as outlines."""
+    """Draws a body with a mark at its front; ghosts as outlines."""
     along = np.array([np.cos(pose[2]), np.sin(pose[2])])
     across = np.array([-along[1], along[0]])
     ahead, aside = along * size[0] / 2, across * size[1] / 2

@@ -1,4 +1,4 @@
-"""What is recorded of a decision, and one recorded episode on the host."""
+"""Recorded states of an evaluation: one decision, and one episode on the host."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +18,13 @@ OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)
 
 @struct.dataclass
 class Frame:
-    """A moment of an episode: all of its state, from which pages compute observations again."""
+    """State of an episode at one decision; pages recompute observations from it."""
 
     state: DriveState
 
 
 def snapshot(state: DriveState, params, time) -> Frame:
-    """Records a moment."""
+    """Records the state of one decision."""
     del params, time
     return Frame(state)
 
@@ -35,7 +35,7 @@ class Episode:
 
     Attributes:
       bank: the scenes.
-      view: what learners are shown.
+      view: configuration of the observations.
       steps: decisions of an episode.
       states: leaves `[T, ...]`.
       kind: name of the scene's kind.
@@ -59,23 +59,23 @@ class Episode:
 
     @property
     def agents(self) -> int:
-        """Slots of learners."""
+        """Number of learners' slots."""
         return self.states.alive.shape[1]
 
     @property
     def learners(self) -> np.ndarray:
-        """Slots that learners fill."""
+        """Slots filled by learners."""
         return np.flatnonzero(self.scene.learner)
 
     @property
     def pose(self) -> np.ndarray:
-        """`[T, N, 3]`."""
+        """Poses `[T, N, 3]`."""
         motion = self.states.motion
         return np.stack([motion.x, motion.y, motion.heading], axis=-1)
 
     @cached_property
     def outcome(self) -> list[str]:
-        """How the first attempt of each slot went, one of `OUTCOMES`."""
+        """Outcome of the first attempt of each slot, one of `OUTCOMES`."""
         record = jax.tree.map(lambda x: x[-1], self.states.record)
         columns = zip(record.collided, record.left_road, record.reached, strict=True)
         return [
@@ -85,13 +85,13 @@ class Episode:
 
     @cached_property
     def observations(self) -> np.ndarray:
-        """`[T, A, F]`, computed again from the states."""
+        """Observations `[T, A, F]`, recomputed from the states."""
         see = jax.jit(jax.vmap(lambda bank, state: observe(self.view, bank, state, self.steps), (None, 0)))
         return np.asarray(see(self.bank, self.states))
 
     @property
     def events(self) -> list[tuple[float, int, str]]:
-        """Seconds, slot and what happened: goals, contacts, departures from the road."""
+        """Events as time in s, slot and name: goals, collisions, departures from the road."""
         found = []
         conditions = (
             ("goal", np.diff(self.states.record.goals, axis=0, prepend=0) > 0),

@@ -1,4 +1,4 @@
-"""Colours of pictures of driving."""
+"""Colours of the pictures of driving."""
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED, UNFINISHED

@@ -1,4 +1,4 @@
-"""Several episodes from above, as one PNG."""
+"""Draws several episodes from above, as one PNG."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
 
 
 def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
-    """Draws the ways of all learners, one panel per episode.
+    """Draws the trajectories of all learners, one panel per episode.
 
-    A box is a start, a line a way on the first attempt, a circle a goal; colours tell how it went.
+    A box marks a start, a line the path of the first attempt, and a circle a goal; colours show the outcome.
 
     Args:
       path: file to write.
@@ -39,7 +39,7 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
 
 
 def caption(episode: Episode) -> str:
-    """How many learners there were, and how their first attempts went."""
+    """Returns the number of learners and the outcomes of their first attempts."""
     outcomes = [episode.outcome[slot] for slot in episode.learners]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in OUTCOMES if name in outcomes)
     return f"{len(outcomes)} learners: {counts}"

@@ -1,4 +1,4 @@
-"""One episode as a page to scrub: one file, no network, any browser. Source: spec drive 6."""
+"""Writes one episode as an interactive page: one file, without network access, for any browser."""
 
 from pathlib import Path
 
@@ -25,9 +25,9 @@ SCRIPTS = ("recording", "scene", "panel", "main")
 
 
 def save_replay(path: str | Path, episode: Episode) -> None:
-    """Writes an episode as a page in which it can be played, and learners followed.
+    """Writes an episode as a page with playback, in which single learners can be followed.
 
-    What a learner sees is drawn back into the world from its observation.
+    The page draws a learner's observation back into the world.
     """
     scene, states = episode.scene, episode.states
     there = scene.segment_kind >= 0
@@ -72,7 +72,7 @@ def save_replay(path: str | Path, episode: Episode) -> None:
 
 
 def _view(episode: Episode) -> dict:
-    """Where in an observation the page finds what a learner sees, and by which factors it is scaled."""
+    """Positions and scales of the observed features, from which the page draws observations."""
     compact = episode.view.layout == COMPACT
     blocks = {
         block.name: {"start": block.start, "shape": block.shape, "fields": block.fields}

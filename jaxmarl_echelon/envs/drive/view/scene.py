@@ -1,4 +1,4 @@
-"""A scene from above, as it was recorded: roads, bodies, and where learners go."""
+"""Draws a recorded scene from above: roads, bodies, paths and goals."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.view.palette import INK, PAPER, ROAD_COLOURS, ROAD_WIDTHS, SCRIPTED
 
-# Matplotlib is imported where something is drawn: training need not wait for it.
+# Matplotlib is imported only where something is drawn, so that training starts without it.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -18,7 +18,7 @@ LEARNERS = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#0b7285", "#c2255c", "#
 
 
 def boxes(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Corners `[n, 5, 2]` of boxes whose pointed side is the front.
+    """Corners `[n, 5, 2]` of boxes with a pointed front.
 
     Args:
       pose: `[n, 3]` x, y, heading.
@@ -56,7 +56,7 @@ def draw_roads(axes: "Axes", scene: SceneBank) -> None:
 
 
 def colours_of(scene: SceneBank) -> list[str]:
-    """A colour for each slot: learners differ, others are grey, pedestrians brown."""
+    """Returns a colour for each slot: distinct for learners, brown for pedestrians, grey for other bodies."""
     others = np.where(scene.type == codes.PEDESTRIAN, WALKER, SCRIPTED).tolist()
     for slot in np.flatnonzero(scene.learner):
         others[slot] = LEARNERS[slot % len(LEARNERS)]

@@ -28,11 +28,11 @@ class Viewer(base.Viewer):
     snapshot = staticmethod(snapshot)
 
     def __init__(self, bank: SceneBank, view: View, steps: int, kinds: tuple[str, ...]):
-        """Remembers what recordings leave out.
+        """Stores the data that recordings do not contain.
 
         Args:
           bank: the scenes.
-          view: what learners are shown.
+          view: configuration of the observations.
           steps: decisions of an episode.
           kinds: names of the kinds of scenes.
         """
@@ -50,7 +50,7 @@ class Viewer(base.Viewer):
         save_gif(path, self._episode(evaluation, episode))
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
-        """Writes one episode of an evaluation as a page to scrub, for any browser."""
+        """Writes one episode of an evaluation as an interactive page for any browser."""
         save_replay(path, self._episode(evaluation, episode))
 
     def _episode(self, evaluation, index: int) -> Episode:

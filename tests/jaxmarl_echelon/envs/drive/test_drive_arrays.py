@@ -1,4 +1,7 @@
-"""Scenes as arrays: who gets which slot, tables against brute force, padding."""
+"""Scenes as arrays: assignment of slots, tables against brute force, padding.
+
+docs/reference/drive.md 4, 5.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +18,7 @@ from physics.polylines import distance
 FOUR = Casting(agents=4, bodies=8)
 
 
-def test_vehicles_with_a_way_to_go_learn_in_the_order_of_the_file():
+def test_vehicles_far_from_their_goals_learn_in_file_order():
     who = cast(scene(MIXED), FOUR)
     assert who.learners.tolist() == [0, 1, 2, 3]
     assert who.scripted.tolist() == [4, 5, 6, 7] and who.left_out == 0
@@ -35,7 +38,7 @@ def test_bodies_to_be_predicted_learn_after_the_recording_car_and_before_others(
     assert who.learners.tolist() == [4, 3, 0, 1]
 
 
-def test_full_scenes_keep_those_to_be_predicted_then_those_that_move_then_the_nearest():
+def test_full_scenes_keep_predicted_then_moving_then_nearest_bodies():
     # Ten cars are parked beside the road, before a pedestrian and moving cars in the order of the file.
     parked = [(5.0 + 6 * nth, -9.0, 0.0, 0.0, (4.5, 2.0, 1.5), codes.VEHICLE) for nth in range(10)]
     given = replace(scene((*parked, *MIXED)), predict=(7, 16))
@@ -48,7 +51,7 @@ def test_full_scenes_keep_those_to_be_predicted_then_those_that_move_then_the_ne
     assert cast(given, Casting(agents=1, bodies=2)).dropped["bodies to be predicted"] == 1
 
 
-def test_bodies_that_are_gone_when_the_episode_begins_take_no_slot():
+def test_bodies_absent_from_the_episode_take_no_slot():
     given = scene(MIXED)
     valid = given.valid.copy()
     valid[5, 20:] = False
@@ -60,7 +63,7 @@ def test_bodies_that_are_gone_when_the_episode_begins_take_no_slot():
     "control, learners",
     [("vehicles", [0, 1, 2, 3, 4]), ("agents", [0, 1, 2, 3, 4, 5, 6]), ("all", list(range(8)))],
 )
-def test_who_may_learn(control, learners):
+def test_control_selects_the_types_that_learn(control, learners):
     assert cast(scene(MIXED), Casting(8, 8, control)).learners.tolist() == learners
 
 
@@ -76,7 +79,7 @@ def test_experts_absent_and_overlapping_bodies_do_not_learn():
     assert cast(given, replace(FOUR, init_step=5)).learners.tolist() == [1, 2, 3, 4]
 
 
-def test_the_distance_to_the_goal_is_measured_where_the_episode_begins():
+def test_goal_distance_is_measured_at_the_start_of_the_episode():
     given = scene(MIXED)
     goal = given.goal.copy()
     goal[0] = given.position[0, 40]
@@ -85,7 +88,7 @@ def test_the_distance_to_the_goal_is_measured_where_the_episode_begins():
     assert 0 not in cast(given, replace(FOUR, init_step=39)).learners
 
 
-def test_slots_hold_learners_first_and_ids_of_nobody_are_empty():
+def test_slots_hold_learners_first_and_empty_slots_are_zero():
     given = scene(MIXED[:2] + MIXED[5:])
     arrays, who = arrays_of(given, FOUR)
     assert arrays["learner"].tolist() == [True, True, False, False]
@@ -95,7 +98,7 @@ def test_slots_hold_learners_first_and_ids_of_nobody_are_empty():
     assert (arrays["recording"][:, 2:4] == 0).all() and (arrays["size"][2:4] == 0).all()
 
 
-def test_bodies_that_stand_have_one_pose():
+def test_standing_bodies_have_one_pose():
     given = scene(MIXED)
     wobbling = given.position.copy()
     wobbling[7] += 0.01 * np.sin(np.arange(wobbling.shape[1]))[:, None]
@@ -108,7 +111,7 @@ def test_sizes_may_be_scaled():
     np.testing.assert_allclose(arrays["size"][0], [0.7 * 4.5, 0.7 * 2.0])
 
 
-def test_coordinates_are_relative_to_the_mean_and_precise_far_away():
+def test_coordinates_are_relative_to_the_mean_and_precise_far_from_the_origin():
     given = scenes("curve")[0]
     far = np.array([81234.25, -64321.75])
     roads = tuple(replace(road, points=road.points + far) for road in given.roads)
@@ -128,7 +131,7 @@ def test_coordinates_are_relative_to_the_mean_and_precise_far_away():
         np.testing.assert_allclose(there[name], here[name], atol=2e-5, err_msg=name)
 
 
-def test_routes_lead_along_the_recording_and_end_beyond_it():
+def test_routes_follow_the_recording_and_extend_beyond_it():
     for given in all_scenes():
         arrays, who = arrays_of(given, Casting())
         for slot in np.flatnonzero(arrays["driven"]):
@@ -145,7 +148,7 @@ def test_routes_lead_along_the_recording_and_end_beyond_it():
 
 
 @pytest.mark.parametrize("kind", ["crossing", "merge", "parking"])
-def test_tables_miss_no_segment(kind):
+def test_tables_list_every_segment_in_reach(kind):
     arrays = {name: array[0] for name, array in stack([arrays_of(scenes(kind)[0], Casting())[0]]).items()}
     rng = np.random.default_rng(0)
     ends = arrays["segment"][arrays["segment_kind"] >= 0].reshape(-1, 2)
@@ -163,7 +166,7 @@ def test_tables_miss_no_segment(kind):
             assert set(close) <= set(listed[nth].tolist())
 
 
-def test_views_hold_the_nearest_segments_in_order():
+def test_view_tables_hold_the_nearest_segments_in_order():
     arrays = {name: array[0] for name, array in stack([arrays_of(scenes("tee")[0], Casting())[0]]).items()}
     rows, columns = arrays["view_lanes"].shape[:2]
     assert (columns, rows) == tuple(-(-arrays["cells"] // 2))
@@ -177,7 +180,7 @@ def test_views_hold_the_nearest_segments_in_order():
         assert listed[listed >= 0].tolist() == order.tolist()
 
 
-def test_a_larger_neighbour_changes_nothing_but_padding():
+def test_stacking_with_a_larger_scene_changes_only_padding():
     made = [arrays_of(given, Casting())[0] for given in (scenes("straight")[0], scenes("crossing")[0])]
     alone, beside = stack(made[:1]), stack(made)
     for name, (kind, filler) in ARRAYS.items():

@@ -1,4 +1,7 @@
-"""Baselines on generated scenes of every kind, scripted actions on those made by hand: spec 2.2, 2.4."""
+"""Baselines on generated scenes of every kind, scripted actions on hand-made scenes.
+
+docs/reference/drive.md 12.
+"""
 
 import functools
 
@@ -24,7 +27,7 @@ FASTER, BACKWARDS = 90 // 13 * 13 + 6, 2 * 13 + 6  # 4 m/s^2 and -1.333 m/s^2, s
 
 @pytest.fixture(scope="module")
 def play():
-    """Results of a script or an action: means over the learners of each scene, and their numbers."""
+    """Results of a script or an action: means over the learners of each scene, and their number."""
     count, chosen = len(NAMES), SceneSettings()
     how = chosen.casting, chosen.max_segments
     built = [
@@ -72,19 +75,19 @@ def mean(found, name: str) -> float:
     return float(np.average(values[name][GENERATED], weights=learners[GENERATED]))
 
 
-def test_the_recording_is_a_clean_drive_to_every_goal_in_every_kind(play):
+def test_the_replay_baseline_scores_one_in_every_kind(play):
     found, _ = play("replay")
     for name in ("score", "infraction", "ade"):
         expected = {"score": 1.0}.get(name, 0.0)
         np.testing.assert_allclose(found[name][GENERATED], expected, atol=1e-5, err_msg=name)
 
 
-def test_the_driver_model_drives_everybody_without_infractions(play):
+def test_the_idm_baseline_causes_no_infractions(play):
     found = play("idm")
     assert mean(found, "infraction") == 0.0 and mean(found, "score") > 0.9
 
 
-def test_rolling_on_is_not_enough(play):
+def test_the_idle_baseline_does_not_solve_scenes(play):
     found = play("idle")
     assert 0.2 < mean(found, "score") < 0.8
     assert mean(found, "collision") > 0.05 and mean(found, "offroad") > 0.05
@@ -98,7 +101,7 @@ def test_rolling_on_is_not_enough(play):
         (BACKWARDS, {"reverse"}),
     ],
 )
-def test_scenes_by_hand_are_solved_by_what_they_ask_for(play, script, solved):
+def test_hand_made_scenes_are_solved_by_their_scripts(play, script, solved):
     found, _ = play(script)
     scores = dict(zip(NAMES, found["score"], strict=True))
     assert {name for name in sanity.SCENES if scores[name] == 1.0} == solved

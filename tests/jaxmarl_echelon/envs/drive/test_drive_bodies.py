@@ -1,4 +1,4 @@
-"""How bodies move and what they touch: spec drive 0.2, 0.4, 0.16, 0.20."""
+"""Motion and contacts of bodies. docs/reference/drive.md 3.4 to 3.6, 5.3, 7."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_followers_keep_their_distance_and_stay_on_their_way(shared):
     assert not np.asarray(times[-1].info["collision"]).any()
 
 
-def test_walkers_are_replayed_and_scripted_drivers_brake_for_bodies_in_their_way(shared):
+def test_pedestrians_replay_and_scripted_drivers_brake_for_bodies_ahead(shared):
     def actions(step, state):
         return np.full(4, 0 * 13 + 6, np.int32)  # learners brake, and then back
 
@@ -64,7 +64,7 @@ MIDDLE = scene().middle
 offroad = jax.jit(roads.offroad, static_argnames="signed")
 
 
-def test_tables_answer_like_a_search_of_all_segments():
+def test_tables_equal_a_search_of_all_segments():
     bank, motion = small_bank(), everywhere(2000, 0)
     size = jnp.broadcast_to(jnp.array([7.0, 2.4]), (2000, 2))
     segments = between(bank.segment[0][:, :2], bank.segment[0][:, 2:])
@@ -87,7 +87,7 @@ def test_tables_answer_like_a_search_of_all_segments():
         )
 
 
-def test_corners_beyond_an_edge_count_where_asked_for():
+def test_signed_offroad_test_counts_corners_beyond_an_edge():
     bank = small_bank()
     x, y = np.array([100.0, 100.0, 100.0]) - MIDDLE[0], np.array([-1.75, -9.0, 9.0]) - MIDDLE[1]
     motion = Motion(jnp.array(x, jnp.float32), jnp.array(y, jnp.float32), jnp.zeros(3), jnp.zeros(3))
@@ -111,7 +111,7 @@ def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
 
 
 def shown(state, time) -> dict[str, np.ndarray]:
-    """What an episode says of each learner: place, observation, reward and everything that is reported."""
+    """Returns position, observation, reward and all results of each learner in an episode."""
     reported = {name: np.asarray(x) for name, x in time.info.items() if x.ndim == 1}
     place = {"x": np.asarray(state.motion.x)[:4], "y": np.asarray(state.motion.y)[:4]}
     return (
@@ -162,7 +162,7 @@ LINE = 40.0
 
 @pytest.fixture(scope="module")
 def controlled():
-    """The way of a car at 8 m/s on a free road, towards a light that is red at first, and a stop sign."""
+    """The route of a car at 8 m/s on a free road, towards a light that is red at first, and a stop sign."""
     alone = scene(((10.0, -1.75, 0.0, 8.0, (4.5, 2.0, 1.5), 0),))
     place = np.array([LINE + 10.0, -1.75])
     red = np.where(np.arange(91) < RED_UNTIL, LIGHTS.index("stop"), LIGHTS.index("go"))

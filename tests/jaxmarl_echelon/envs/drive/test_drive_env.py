@@ -1,4 +1,4 @@
-"""The contract, settings and observations of the environment of driving."""
+"""Contract, settings and observations of the driving environment."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ ALL = {
 
 @pytest.fixture(scope="module")
 def rich():
-    """The program with everything that the default leaves out."""
+    """The program with all features that are off by default."""
     env = drive(
         lights="enforce",
         reward=make_reward(ALL | {"red_light": {}, "lane_center": {"weight": 0.004}, "ade": {"weight": 0.1}}),
@@ -38,7 +38,7 @@ def test_the_environment_keeps_the_contract():
 
 
 @pytest.mark.parametrize("others", ["idm", "replay", "static"])
-def test_scenes_may_hold_nobody_but_learners(others):
+def test_scenes_may_consist_of_learners_only(others):
     env = drive(bank_of(scene(), agents=8, bodies=8), others=others)
     key, params = jax.random.key(0), env.default_params()
     state, time = jax.eval_shape(env.reset, key, params)
@@ -48,7 +48,7 @@ def test_scenes_may_hold_nobody_but_learners(others):
     assert later.obs["vehicle"].shape == (8, env.spec.role("vehicle").observation.shape[0])
 
 
-def test_new_goals_conditioning_and_the_layout_of_the_original(rich):
+def test_new_goals_conditioning_and_the_puffer_layout(rich):
     idle = scripted(rich.env, "idle")
     states, times = rich.play(idle, 2)
     shown = times[0].obs["vehicle"]
@@ -84,7 +84,7 @@ def test_partners_are_the_nearest_bodies_and_ghosts_are_not_among_them():
     assert np.asarray(states[40].ghost).any()
 
 
-def test_segments_seen_lie_on_the_road():
+def test_observed_segments_lie_on_the_road():
     shared = programs()
     state, time = shared.reset(0)
     bank, view = small_bank(), shared.env.view
@@ -114,7 +114,7 @@ def test_segments_seen_lie_on_the_road():
         ({"lights": "enforce"}, "env.lights=enforce: the reward has no component red_light; add .reward"),
     ],
 )
-def test_wrong_settings_are_refused_in_one_line(given, message):
+def test_invalid_drive_settings_raise_a_one_line_error(given, message):
     with pytest.raises(ValueError, match="^" + message.replace("'", ".")) as error:
         drive(**given)
     assert "\n" not in str(error.value)
@@ -130,7 +130,7 @@ def test_curricula_change_rules_but_not_the_program():
         env.task_params({"partners": 3})
 
 
-def test_evaluations_take_held_out_scenes_one_after_the_other():
+def test_evaluations_cycle_through_held_out_scenes():
     env = drive()
     env._held_out = (1, 2)
     scenes = [int(env.evaluation_params(env.default_params(), jnp.int32(i)).first_scene) for i in range(4)]

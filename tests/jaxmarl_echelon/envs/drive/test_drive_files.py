@@ -1,4 +1,7 @@
-"""JSON scenes: what is written reads back the same, and what is wrong gets one line."""
+"""JSON scenes: written scenes read back the same, and faults raise one line.
+
+docs/reference/drive.md 2.2, 2.3.
+"""
 
 import copy
 import json
@@ -109,14 +112,14 @@ def test_roads_without_enough_points_are_skipped_and_counted(kind, points):
 PADDED = {"x": -10000.0, "y": -10000.0, "z": 0.0}
 
 
-def test_a_goal_of_padding_is_none():
+def test_a_goal_at_the_padding_value_counts_as_missing():
     scene = parse(_file(_object(goalPosition=PADDED), _object(goalPosition={"x": 9.0, "y": 1.0})), "a")
     np.testing.assert_array_equal(scene.goal, [[45.0, 1.0], [9.0, 1.0]])
     assert scene.recorded_goal.tolist() == [True, False]
     assert dict(scene.notes) == {"goals at the file's padding": 1}
 
 
-def test_samples_of_padding_are_not_valid_whatever_the_file_says():
+def test_samples_at_the_padding_value_are_invalid():
     one = _object()
     one["position"][-1] = one["velocity"][-1] = PADDED
     scene = parse(_file(one), "a")
@@ -135,13 +138,13 @@ def test_goals_lie_within_the_episode():
     np.testing.assert_array_equal(goals(scene, Casting()), scene.goal)
 
 
-def test_a_place_of_its_own_stays_the_goal_of_a_shorter_episode():
+def test_explicit_goals_do_not_move_in_shorter_episodes():
     scene = parse(_file(_object(goalPosition={"x": 30.0, "y": 4.0})), "a")
     np.testing.assert_array_equal(goals(scene, Casting(last=40)), [[30.0, 4.0]])
 
 
 @pytest.mark.parametrize("fastest, wanted", [(5.0, 10.0), (22.0, 22.0)])
-def test_drivers_of_files_want_the_speed_of_their_recording_where_no_limit_is_known(fastest, wanted):
+def test_loaded_drivers_use_their_recorded_speed_without_a_limit(fastest, wanted):
     one = _object()
     one["velocity"][40] = {"x": fastest, "y": 0.0}
     arrays, _ = arrays_of(parse(_file(one), "a"), Casting())
@@ -149,7 +152,7 @@ def test_drivers_of_files_want_the_speed_of_their_recording_where_no_limit_is_kn
     assert arrays["lane_limit"].tolist() == [0.0], "nobody is charged for speeds above a limit not known"
 
 
-def test_drivers_of_files_want_the_limit_of_the_lane_that_they_are_on():
+def test_loaded_drivers_use_the_limit_of_their_lane():
     def lane(first, last, y, limit):
         return _road(geometry=[{"x": first, "y": y}, {"x": last, "y": y}], speed_limit=limit)
 
@@ -158,7 +161,7 @@ def test_drivers_of_files_want_the_limit_of_the_lane_that_they_are_on():
     assert limit[:50].tolist() == [7.0] * 50 and limit[60:].tolist() == [12.0] * 68
 
 
-def test_a_light_waits_where_it_is_seen_not_at_its_padding():
+def test_the_position_of_a_light_ignores_padding():
     light = {"state": ["stop"] * 91, "x": [-10000.0] + [7.0] * 90, "y": [-10000.0] + [1.0] * 90}
     scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
     np.testing.assert_array_equal(scene.lights[0].point, [7.0, 1.0])
@@ -170,7 +173,7 @@ def test_tracks_count_among_all_objects_of_the_file():
     assert scene.sdc == 1 and scene.predict == (0,)
 
 
-def test_lights_are_kept_with_the_place_where_they_stop():
+def test_lights_keep_their_stop_position():
     light = {"state": ["unknown", "stop"] + ["go"] * 89, "x": [0.0] + [7.0] * 90, "y": [0.0] + [1.0] * 90}
     scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
     arrays, _ = arrays_of(scene, Casting())
@@ -181,7 +184,7 @@ def test_lights_are_kept_with_the_place_where_they_stop():
 
 
 @pytest.mark.parametrize("lane", [[(0, 4.5), (50, 4.5)], [(50, 1), (0, 1)], [(0, 1), (7, 1), (20, 14)]])
-def test_lights_of_other_lanes_are_no_gates(lane):
+def test_lights_of_other_lanes_make_no_gates(lane):
     light = {"state": ["stop"] * 91, "x": [7.0] * 91, "y": [1.0] * 91}
     points = [{"x": x, "y": y} for x, y in lane]
     scene = parse(_file(_object(), roads=[_road(id=31, geometry=points)], tl_states={"31": light}), "a")
@@ -192,7 +195,7 @@ def test_lights_of_other_lanes_are_no_gates(lane):
     "x, y, gates",
     [(20.0, -2.0, [20.0]), (20.0, -5.0, []), (20.0, 3.0, []), (-1.0, -2.0, []), (46.0, -2.0, [])],
 )
-def test_stop_signs_at_the_right_side_of_a_recorded_way_hold_drivers(x, y, gates):
+def test_stop_signs_right_of_a_recorded_route_make_gates(x, y, gates):
     sign = _road("stop_sign", geometry=[{"x": x, "y": y}])
     arrays, _ = arrays_of(parse(_file(_object(), roads=[_road(), sign]), "a"), Casting())
     found = arrays["gate_arc"][0][arrays["gate_stop"][0]]
@@ -264,7 +267,7 @@ def test_a_fault_names_its_field(line):
         ),
     ],
 )
-def test_what_is_no_scene_at_all_says_so(text, line, tmp_path):
+def test_files_that_are_not_scenes_raise_a_one_line_error(text, line, tmp_path):
     (tmp_path / "a.json").write_bytes(text)
     with pytest.raises(ValueError) as caught:
         read(tmp_path / "a.json")
@@ -283,7 +286,7 @@ WRONG = (None, True, -1, 0, 3.5, 1e30, float("nan"), float("inf"), "", "x", [], 
 
 
 def _mutated(rng: random.Random, whole: dict, places: list[tuple]) -> bytes:
-    """The file with one thing broken: a value removed, replaced or repeated, or its text cut off."""
+    """The file with one fault: a value removed, replaced or repeated, or its text truncated."""
     if rng.random() < 0.1:
         text = json.dumps(whole).encode()
         return text[: rng.randrange(len(text))]

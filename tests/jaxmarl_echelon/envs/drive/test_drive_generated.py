@@ -1,4 +1,4 @@
-"""Generated scenes: what every one of them must be, whatever its seed."""
+"""Properties of all generated scenes, for any seed. docs/reference/drive.md 12."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_different_seeds_and_indices_differ():
     assert made[0] != made[1] and made[0] != made[2]
 
 
-def test_lanes_that_lead_to_others_join_smoothly(some):
+def test_successive_lanes_join_smoothly(some):
     for scene in some:
         lanes = _lanes(scene)
         graph = segments_of(scene.roads, np.zeros(2)).next
@@ -65,7 +65,7 @@ def test_lanes_that_lead_to_others_join_smoothly(some):
 
 
 @pytest.mark.parametrize("kind", ["crossing", "tee", "roundabout", "parking", "merge"])
-def test_junctions_connect_every_way_in_to_some_way_out(kind):
+def test_junctions_connect_every_incoming_lane(kind):
     for scene in scenes(kind):
         graph = segments_of(scene.roads, np.zeros(2)).next
         leads = {lane for lane, after in enumerate(graph) if after}
@@ -118,7 +118,7 @@ def test_at_least_four_learners_whose_recording_stays_on_the_road(some):
             assert not meets_segments(pose[scene.valid[body]], scene.size[body, :2], edges).any()
 
 
-def test_goals_are_where_the_recording_is_late_and_on_a_lane(some):
+def test_goals_lie_late_on_the_recording_and_on_a_lane(some):
     for scene in some:
         lanes = np.concatenate([np.concatenate([lane[:-1], lane[1:]], axis=1) for lane in _lanes(scene)])
         for body in cast(scene, Casting()).learners:
@@ -160,7 +160,7 @@ def test_bodies_stop_at_stop_signs():
     assert passed > 0
 
 
-def test_sizes_are_those_of_their_types(some):
+def test_sizes_match_body_types(some):
     bounds = {
         "vehicle": ([4.2, 1.7], [9.0, 2.6]),
         "pedestrian": ([0.5] * 2, [0.8] * 2),
@@ -173,7 +173,7 @@ def test_sizes_are_those_of_their_types(some):
         assert (scene.type == VEHICLE).sum() >= 4
 
 
-def test_a_kind_that_cannot_be_made_is_an_error_with_its_seed(monkeypatch):
+def test_a_failing_generator_raises_an_error_with_its_seed(monkeypatch):
     monkeypatch.setattr(generator, "fault", lambda scene: "no good")
     monkeypatch.setattr(generator, "_SUB_SEEDS", 2)
     with pytest.raises(ValueError, match=r"env.map_seed=5: no straight scene 2 in 2 attempts: no good"):

@@ -1,4 +1,4 @@
-"""Scenes of runs: generated, loaded, made by hand; cached, summed up, drawn."""
+"""Scenes of runs: generated, loaded, hand-made; cached, summarised, drawn. docs/reference/drive.md 2."""
 
 import json
 import subprocess
@@ -35,14 +35,14 @@ def small(tmp_path_factory):
     return scenes(SceneSettings(**SMALL, cache=str(folder))), folder
 
 
-def test_kinds_are_in_proportion_and_do_not_depend_on_their_number():
+def test_kinds_follow_their_weights_in_an_order_independent_of_the_count():
     weights = {"a": 2.0, "b": 1.0, "c": 0.0}
     order = interleaved(weights, 30)
     assert order.count("a") == 20 and order.count("b") == 10
     assert interleaved(weights, 7) == order[:7]
 
 
-def test_held_out_scenes_come_after_those_to_train_on(small):
+def test_held_out_scenes_follow_training_scenes(small):
     found, _ = small
     assert found.train == 2 and found.held_out == (2, 1)
     assert found.names == ("straight-0-0", "curve-0-1", "straight-0-1000000")
@@ -50,13 +50,13 @@ def test_held_out_scenes_come_after_those_to_train_on(small):
     assert found.bank.recording.shape[0] == 3 and found.bank.segment.shape[1] % 64 == 0
 
 
-def test_more_maps_leave_those_that_were_there(small):
+def test_more_maps_keep_existing_scenes(small):
     found, _ = small
     more = scenes(SceneSettings(**{**SMALL, "maps": 3}, cache=None))
     assert more.names == (*found.names[:2], "straight-0-2", found.names[2])
 
 
-def test_banks_are_kept_by_what_went_into_them(small, monkeypatch):
+def test_banks_are_cached_by_their_inputs(small, monkeypatch):
     found, folder = small
     monkeypatch.setattr(building, "build_generated", None)
     assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
@@ -106,10 +106,10 @@ def test_every_eighth_file_is_held_out(folder):
     found = scenes(SceneSettings(scenes=str(folder), cache=None))
     assert found.train == 8 and found.held_out == (8, 1)
     assert found.bank.recording.shape[2] == 64
-    assert found.lines[0].startswith("scenes: 8 to train on, 1 held out; learners per scene")
+    assert found.lines[0].startswith("scenes: 8 for training, 1 held out; learners per scene")
 
 
-def test_a_folder_of_its_own_for_evaluation(folder, tmp_path):
+def test_evaluation_scenes_can_have_their_own_folder(folder, tmp_path):
     write(generated("tee")[0], tmp_path / "held.json")
     found = scenes(SceneSettings(scenes=str(folder), eval_scenes=str(tmp_path), cache=None))
     assert found.train == 9 and found.held_out == (9, 1) and found.kinds == ("curve", "tee")
@@ -134,7 +134,7 @@ def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
     assert found.train == 1 and sum("json" in line for line in found.lines) == 2
 
 
-def test_what_was_left_out_is_apart_from_what_there_is(folder, tmp_path):
+def test_skipped_files_are_reported_apart_from_the_summary(folder, tmp_path):
     (tmp_path / "b.json").write_text((folder / "0.json").read_text())
     (tmp_path / "a.json").write_text("{")
     found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
@@ -143,14 +143,14 @@ def test_what_was_left_out_is_apart_from_what_there_is(folder, tmp_path):
     assert env.left_out()[-1].startswith("env.scenes: a.json: not JSON")
 
 
-def test_goals_that_cannot_be_reached_in_time_are_said(by_hand):
+def test_unreachable_goals_are_reported(by_hand):
     bank = by_hand.bank
     assert out_of_reach(bank, 0, 200) == ()
     (line,) = out_of_reach(bank, 0, 90)
     assert line.startswith("scenes: goals of 1 of 14 learners are out of reach in 90 steps: up to 150 m away")
 
 
-def test_the_length_of_episodes_reaches_files_alone(folder):
+def test_episode_length_affects_only_loaded_scenes(folder):
     casting = SceneSettings(scenes=str(folder), init_step=10, steps=40).casting
     assert casting.last == 50 and SceneSettings(steps=40).casting.last == 90
 
@@ -174,14 +174,14 @@ def test_the_length_of_episodes_reaches_files_alone(folder):
         ({"max_segments": 10, "maps": 1, "eval_maps": 0}, " segments, env.max_segments=10"),
     ],
 )
-def test_wrong_settings_get_one_line(given, line):
+def test_invalid_scene_settings_raise_a_one_line_error(given, line):
     with pytest.raises(ValueError) as caught:
         scenes(SceneSettings(**{"cache": None, **given}))
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_folder_without_scenes_or_learners_says_so(folder, tmp_path):
-    with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: holds no .json file$"):
+def test_a_folder_without_scenes_or_learners_is_an_error(folder, tmp_path):
+    with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: contains no .json file$"):
         scenes(SceneSettings(scenes=str(tmp_path), cache=None))
     whole = json.loads((folder / "0.json").read_text())
     for one in whole["objects"]:
@@ -191,11 +191,11 @@ def test_a_folder_without_scenes_or_learners_says_so(folder, tmp_path):
         scenes(SceneSettings(scenes=str(tmp_path), cache=None))
 
 
-def test_the_command_draws_a_folder_and_says_what_is_in_it(tmp_path, capsys):
+def test_the_command_draws_and_summarises_a_folder(tmp_path, capsys):
     write(generated("tee")[0], tmp_path / "one.json")
     command.main([str(tmp_path), "--out", str(tmp_path / "pictures")])
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("scenes: 1 to train on") and "learners" in said[1]
+    assert said[0].startswith("scenes: 1 for training") and "learners" in said[1]
     (picture,) = (tmp_path / "pictures").iterdir()
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
 

@@ -1,4 +1,7 @@
-"""Golden numbers of commands, features, rewards and measures: spec drive 5.4, 5.7, 5.11 to 5.19."""
+"""Reference values of commands, features, rewards and measures.
+
+docs/reference/drive.md 6.1, 8.6, 9 to 11, 13.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +30,7 @@ def close(found, expected, **tolerance):
 
 
 @pytest.mark.parametrize("kind", ["discrete", "factored", "continuous"])
-def test_actions_and_those_that_leave_moving_to_the_environment(kind):
+def test_actions_and_delegating_actions(kind):
     actions = Actions(kind, jerk=False)
     given = {
         "discrete": [0, 12, 13, 45, 52, 71, 90],
@@ -63,7 +66,7 @@ def no_lane(**changes) -> Lane:
     return Lane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero)._replace(**changes)
 
 
-def test_observations_of_the_reference():
+def test_observations_match_reference_values():
     ego, size = one(10, 5, 0.5, 8), jnp.array([[4.5, 2.0]])
     condition = Condition(jnp.zeros(1, bool), jnp.zeros(1, bool), no_lane())
     goal, no = jnp.array([[60.0, 20.0]]), jnp.zeros(1, bool)
@@ -112,7 +115,7 @@ def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
         (0.5, 2.5, -2, -0.002006556),
     ],
 )
-def test_pay_for_driving_along_the_lane(velocity, angle, speed, expected):
+def test_lane_alignment_reward(velocity, angle, speed, expected):
     found = pay("lane_align", angle=angle, speed=speed, weight=0.025, velocity=velocity)
     close(found, expected, atol=1e-9)
 
@@ -126,12 +129,12 @@ def test_pay_for_driving_along_the_lane(velocity, angle, speed, expected):
         (1.2, 0.4, 0.2, 1.152408e-5),
     ],
 )
-def test_pay_for_the_middle_of_the_lane(offset, cos, bias, expected):
+def test_lane_centre_reward(offset, cos, bias, expected):
     found = pay("lane_center", angle=float(np.arccos(cos)), offset=offset, weight=0.0038, bias=bias)
     close(found, expected, atol=1e-9)
 
 
-def test_conditioned_weights_as_they_are_seen_and_applied():
+def test_conditioned_weights_are_scaled_and_applied():
     close(conditioning.scaled("collision", jnp.float32(0.5)), -0.666667)
     close(conditioning.scaled("reverse", jnp.float32(0.001)), -0.793103)
     assert float(conditioning.scaled("collision", jnp.float32(4.0))) == 1.0
@@ -140,7 +143,7 @@ def test_conditioned_weights_as_they_are_seen_and_applied():
     close(conditioning.applied(weights, drawn)["collision"]["weight"], -drawn["collision"])
 
 
-def test_lights_concern_who_drives_towards_their_line():
+def test_lights_apply_to_learners_approaching_their_line():
     until = 50
     states = np.where(np.arange(91) < until, LIGHTS.index("arrow_stop"), LIGHTS.index("go"))
     # The lane with this number begins at x = 60 m on the right half of the road.
@@ -173,7 +176,7 @@ def test_comfort():
 
 
 def averaged(kept, name: str) -> float:
-    """One of the declared results, over the learners of a record."""
+    """A declared result, averaged over the learners of a record."""
     declared = record.declared(("straight",), (), new_goals=False)
     reported, one = record.reported(kept), results.find(declared, name)
     values = {other.name: reported[other.entry] for other in declared if other.role}
@@ -221,12 +224,12 @@ def test_measures_of_six_timelines():
     assert averaged(kept, "time_to_goal") == pytest.approx(9.5 / 3)
 
 
-def test_without_an_infraction_the_distance_itself_is_the_bound():
+def test_distance_per_infraction_without_infractions_is_the_distance():
     kept = record.begin(jnp.ones(3, bool)).replace(distance=jnp.array([10.0, 20.0, 30.0]))
     assert averaged(kept, "distance_per_infraction") == 60.0
 
 
-def test_a_new_goal_lies_down_the_road():
+def test_a_new_goal_lies_ahead_on_the_road():
     bank = small_bank()
     # Lanes 0 and 1 of the straight road follow each other: 60 m and 140 m; lane 2 turns off at 60 m.
     arc, lane = jnp.array([20.0, 50.0]), jnp.array([0, 1])

@@ -1,4 +1,4 @@
-"""The original's observation: roads beside a plain loop that does what its engine does, and bodies."""
+"""The `puffer` layout against a plain loop like the original engine. docs/reference/drive.md 4.4, 10.3."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def town(roads: int) -> tuple[Road, ...]:
 
 
 def original(roads, x: float, y: float, heading: float) -> np.ndarray:
-    """The rows `[200, 7]` that the original's engine writes for a body, segment by segment, cell by cell."""
+    """Rows `[200, 7]` that the original engine writes for a body, segment by segment, cell by cell."""
     pieces = []
     for road in roads:
         points = road.points[thin(road.points)].astype(np.float32)
@@ -84,7 +84,7 @@ def original(roads, x: float, y: float, heading: float) -> np.ndarray:
     return rows
 
 
-def test_roads_are_those_that_the_original_shows():
+def test_puffer_roads_equal_a_loop_like_the_original():
     given = replace(scene(), roads=town(100))
     arrays = stack([arrays_of(given, Casting(4, 8))[0]])
     segment, kind, low = arrays["whole"], arrays["whole_kind"], arrays["origin"][0]
@@ -139,7 +139,7 @@ def seen_by(count: int, agents: int, seed: int = 0) -> tuple[Sight, Motion]:
 
 
 @pytest.mark.parametrize("count, rows", [(8, 12), (40, 12), (70, 63)])
-def test_the_nearest_and_the_first_bodies_are_those_of_a_loop(count, rows):
+def test_selected_bodies_equal_those_of_a_loop(count, rows):
     sight, own = seen_by(count, 6)
     places = np.stack([sight.x, sight.y], axis=1)
     for choose, far in ((nearest, True), (in_order, False)):
@@ -160,7 +160,7 @@ def beginnings() -> DriveState:
 
 
 @pytest.mark.parametrize("layout", ["compact", "puffer"])
-def test_what_is_shown_does_not_depend_on_how_many_are_shown_at_a_time(layout):
+def test_observations_do_not_depend_on_chunks(layout):
     bank = drive(layout=layout).bank
 
     def show(share):
@@ -172,7 +172,7 @@ def test_what_is_shown_does_not_depend_on_how_many_are_shown_at_a_time(layout):
     assert (np.abs(shown[0]).sum(-1) > 0).sum() == 10
 
 
-def test_where_learners_are_does_not_depend_on_how_many_are_looked_up_at_a_time():
+def test_road_conditions_do_not_depend_on_chunks():
     states, simulation = beginnings(), programs().env.simulation
 
     def found(share):

@@ -1,4 +1,4 @@
-"""How alike rollouts and recordings are: scores by hand for cars that drive straight on. Spec drive 3.3."""
+"""Realism scores, computed by hand for cars that drive straight on. docs/reference/drive.md 13.4."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def one(following):
 
 
 def recording(one, rollouts: int) -> Poses:
-    """The recording, as if it had been driven several times."""
+    """The recording, repeated as if it had been driven several times."""
     pose = np.broadcast_to(one.recording[FIRST:, :, :3], (rollouts, SAMPLES, *one.recording.shape[1:2], 3))
     present = np.broadcast_to(one.recorded[FIRST:], (rollouts, SAMPLES, one.recorded.shape[1]))
     return Poses(pose.copy(), present.copy())
@@ -61,7 +61,7 @@ def test_the_recording_is_likely_among_rollouts_that_repeat_it(one):
     assert (found["ade"], found["min_ade"], found["bodies"]) == (0.0, 0.0, 2)
 
 
-def test_rollouts_that_differ_cost_likelihood_and_distance(one):
+def test_different_rollouts_lower_likelihood_and_increase_ade(one):
     played = recording(one, 4)
     played.pose[0, :, 1, 1] -= 3.0  # one follower drives over the edge, 3 m to the right
     played.pose[1, :, 1, 0] += 19.0  # and one in its leader
@@ -73,7 +73,7 @@ def test_rollouts_that_differ_cost_likelihood_and_distance(one):
     assert found["speed"] == pytest.approx(share(4 * (SAMPLES - 2), 10))
 
 
-def test_bodies_that_are_away_are_left_out(one):
+def test_absent_bodies_are_ignored(one):
     played = recording(one, 2)
     played.present[:, 40:, 1] = False
     found = of_scene(one, played)
@@ -99,7 +99,7 @@ def test_bodies_that_replay_their_recording_are_not_scored_but_counted(following
     assert alone == found | {"bodies_not_driven": 0}
 
 
-def test_scenes_in_which_nobody_to_be_predicted_is_driven_are_not_scored(following):
+def test_scenes_without_driven_predicted_bodies_are_not_scored(following):
     bank = bank_of(scene(FOLLOWING), scene(FOLLOWING), agents=1, bodies=3)
     predict = np.zeros((2, 3), bool)
     predict[0, 1] = predict[1, 0] = True

@@ -1,4 +1,4 @@
-"""Endings, flags, ghosts, goals and the record of learners: spec drive 0.5 to 0.9."""
+"""Ends, flags, ghosts, goals and the record of learners. docs/reference/drive.md 8, 13.1."""
 
 import jax
 import numpy as np
@@ -38,7 +38,7 @@ def info(time, name):
     return np.asarray(time.info[name])
 
 
-def test_ninety_decisions_end_in_one_truncation_of_everybody(shared, idle):
+def test_ninety_decisions_end_with_one_truncation_per_learner(shared, idle):
     states, times = shared.play(idle, MIXED)
     terminated, truncated = flags(times)
     assert len(times) == 91 and not terminated.any()
@@ -47,7 +47,7 @@ def test_ninety_decisions_end_in_one_truncation_of_everybody(shared, idle):
     assert not np.asarray(states[-1].alive).any()
 
 
-def test_a_learner_is_put_back_as_a_ghost_and_paid_again(shared, idle):
+def test_a_learner_respawns_as_a_ghost_and_is_rewarded_again(shared, idle):
     states, times = shared.play(idle, NEAR_GOALS)
     ghosts = np.stack([np.asarray(state.ghost) for state in states])
     first = int(ghosts[:, 0].argmax())
@@ -61,7 +61,7 @@ def test_a_learner_is_put_back_as_a_ghost_and_paid_again(shared, idle):
 
 
 @pytest.mark.parametrize("behavior, present", [("stop", True), ("remove", False)])
-def test_goals_can_end_a_story(shared, idle, behavior, present):
+def test_goals_can_end_a_trajectory(shared, idle, behavior, present):
     states, times = shared.play(idle, NEAR_GOALS, goal_behavior=behavior)
     terminated, truncated = flags(times)
     assert (terminated.sum(0) + truncated.sum(0) == 1).all()
@@ -72,7 +72,7 @@ def test_goals_can_end_a_story(shared, idle, behavior, present):
     assert not np.asarray(times[end + 1].obs["vehicle"])[0].any()
 
 
-def test_who_is_on_the_first_attempt_cannot_tell_respawn_from_removal(shared):
+def test_first_attempts_cannot_tell_respawn_from_removal(shared):
     rng = np.random.default_rng(0)
     actions = rng.integers(0, 91, (90, 4)).astype(np.int32)
     actions[:, :2] = 45
@@ -91,7 +91,7 @@ def test_who_is_on_the_first_attempt_cannot_tell_respawn_from_removal(shared):
 
 
 @pytest.mark.parametrize("behavior", ["ignore", "stop", "remove"])
-def test_collisions_are_paid_on_every_step_or_end_the_story_of_both(shared, idle, behavior):
+def test_collisions_are_penalised_every_step_or_end_both_trajectories(shared, idle, behavior):
     def actions(step, state):
         # The second car of the lane drives into the first, which stands.
         return np.array([0, 90, 45, 45], np.int32) // 13 * 13 + 6
@@ -110,7 +110,7 @@ def test_collisions_are_paid_on_every_step_or_end_the_story_of_both(shared, idle
         assert len(times) == begin + 2, "with nobody alive the episode is over"
 
 
-def test_leaving_the_road_is_charged_and_counted(shared):
+def test_leaving_the_road_is_penalised_and_counted(shared):
     def actions(step, state):
         return np.full(4, 3 * 13 + 12, np.int32)
 
@@ -131,14 +131,14 @@ def test_score_unfinished_and_infraction_add_up_to_one(shared):
             np.testing.assert_array_equal(total, 1.0)
 
 
-def test_the_episode_can_end_with_the_last_first_attempt(shared, idle):
+def test_early_end_stops_after_all_first_attempts(shared, idle):
     _, times = shared.play(idle, NEAR_GOALS, early_end=True)
     terminated, truncated = flags(times)
     # The slowest drives 25 m at 8 m/s.
     assert len(times) == 30 and not terminated.any() and truncated[-1].all()
 
 
-def test_goals_may_ask_for_a_low_speed(shared, idle):
+def test_goals_can_require_a_low_speed(shared, idle):
     _, times = shared.play(idle, NEAR_GOALS, goal_speed=9.5)
     np.testing.assert_array_equal(info(times[-1], "completion"), [1, 0, 0, 1])
     assert info(times[-1], "speed_at_goal")[0] == pytest.approx(8.0)

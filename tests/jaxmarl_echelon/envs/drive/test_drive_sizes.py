@@ -1,4 +1,4 @@
-"""The original's sizes, for one GPU: batch, memory and network. Nothing is compiled."""
+"""The original's sizes on one GPU: batch, memory and network. Nothing is compiled."""
 
 import math
 
@@ -28,7 +28,7 @@ def run(request):
     return config_lib.read(composed)
 
 
-def test_the_originals_batch_fits_one_gpu_and_its_program_can_be_traced(run):
+def test_the_original_batch_fits_one_gpu_and_its_program_traces(run):
     algo, learners = run.algos["vehicle"], run.env.spec.role("vehicle").size
     assert run.num_envs * learners == 16384 and run.num_envs * learners * algo.horizon == 524288
     assert algo.minibatch_size == 32768 and algo.minibatch_size // algo.horizon == 1024

@@ -70,7 +70,7 @@ def viewer():
     return programs().env.viewer
 
 
-def test_a_picture_tells_outcomes_by_colour(recorded, viewer, tmp_path):
+def test_a_picture_colours_outcomes(recorded, viewer, tmp_path):
     viewer.picture(tmp_path / "picture.png", recorded)
     with Image.open(tmp_path / "picture.png") as image:
         assert min(image.size) > 400
@@ -96,7 +96,7 @@ def page_of(path):
     return page, json.loads(text)
 
 
-def test_a_page_shows_what_a_learner_sees_where_it_is(recorded, viewer, tmp_path):
+def test_a_page_draws_observations_at_their_positions(recorded, viewer, tmp_path):
     viewer.replay(tmp_path / "replay.html", recorded, 0)
     page, recording = page_of(tmp_path / "replay.html")
     assert "{{" not in page and not re.search(r"https?://", page)

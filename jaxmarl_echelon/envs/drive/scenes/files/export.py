@@ -19,7 +19,7 @@ def write(scene: HostScene, path: Path) -> None:
 
 
 def content(scene: HostScene) -> dict[str, Any]:
-    """A scene as JSON values."""
+    """Converts a scene to JSON values."""
     return {
         "name": scene.name,
         "scenario_id": scene.name,

@@ -1,4 +1,7 @@
-"""What generated scenes have beyond the format, under one key of their files that other readers ignore."""
+"""Additions of generated scenes to the file format, under one key that other readers ignore.
+
+Reference: docs/reference/drive.md 2.5.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +18,7 @@ _GATE = "arc", "end", "junction", "stop", "main"
 
 
 def written(scene: HostScene) -> dict[str, Any]:
-    """Kind, junctions, routes and conflicts of a scene as JSON values."""
+    """Converts kind, junctions, routes and conflicts of a scene to JSON values."""
     return {
         "kind": scene.kind,
         "junctions": scene.junctions.tolist(),
@@ -33,12 +36,12 @@ def _route_written(route: Route) -> dict[str, Any]:
 
 
 def extended(content: dict, place: np.ndarray, scene: HostScene) -> HostScene:
-    """The scene with what the file says beyond the format.
+    """Adds the extension of a file, if present, to its scene.
 
     Args:
       content: the file.
-      place: `[objects]` index of each object among the scene's bodies, -1 for those that take no part.
-      scene: so far.
+      place: `[objects]` index of each object among the scene's bodies, -1 for skipped objects.
+      scene: without the extension.
 
     Raises:
       ValueError: one line that begins with the field.

@@ -1,4 +1,4 @@
-"""Reads single fields of parsed JSON; what is wrong raises a ValueError that begins with the field's path."""
+"""Reads single fields of parsed JSON; faults raise a ValueError that begins with the field's path."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ FARTHEST = 1e7  # m from the file's origin
 
 
 def member(holder: Any, key: str, path: str) -> Any:
-    """`holder[key]`; the holder must be an object that has it."""
+    """Returns `holder[key]`; the holder must be an object that has the key."""
     if not isinstance(holder, dict):
         raise ValueError(f"{path or 'the file'}: must be an object")
     if key not in holder:
@@ -18,7 +18,7 @@ def member(holder: Any, key: str, path: str) -> Any:
 
 
 def optional(holder: Any, key: str, path: str, default: Any) -> Any:
-    """`holder[key]`, or the default where it is missing or null."""
+    """Returns `holder[key]`, or the default where it is missing or null."""
     if not isinstance(holder, dict):
         raise ValueError(f"{path or 'the file'}: must be an object")
     value = holder.get(key)
@@ -26,19 +26,19 @@ def optional(holder: Any, key: str, path: str, default: Any) -> Any:
 
 
 def joined(path: str, key: str) -> str:
-    """The path of a member."""
+    """Returns the path of a member."""
     return f"{path}.{key}" if path else key
 
 
 def sequence(value: Any, path: str) -> list:
-    """A list."""
+    """Checks that a value is a list."""
     if not isinstance(value, list):
         raise ValueError(f"{path}: must be a list")
     return value
 
 
 def number(value: Any, path: str, low: float = -np.inf, high: float = np.inf) -> float:
-    """A finite number within bounds."""
+    """Checks that a value is a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{path}: must be a number")
     if value != value:
@@ -54,7 +54,7 @@ def _short(value: float) -> str:
 
 
 def whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:
-    """A whole number within bounds."""
+    """Checks that a value is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{path}: must be a whole number")
     if number(value, path, low, high) != int(value):
@@ -63,14 +63,14 @@ def whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:
 
 
 def flag(value: Any, path: str) -> bool:
-    """A boolean, or 0 or 1."""
+    """Reads a boolean, or 0 or 1."""
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return bool(value)
     raise ValueError(f"{path}: must be true or false")
 
 
 def text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
-    """A string, one of the allowed ones if there are any."""
+    """Checks that a value is a string, and one of `allowed` if that is not empty."""
     if not isinstance(value, str):
         raise ValueError(f"{path}: must be a string")
     if allowed and value not in allowed:
@@ -79,14 +79,14 @@ def text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
 
 
 def point(value: Any, path: str) -> tuple[float, float]:
-    """x and y of an object."""
+    """Reads x and y of an object."""
     if not isinstance(value, dict) or not all(_is_number(value.get(axis)) for axis in "xy"):
         raise ValueError(f"{path}: must have numbers x and y")
     return tuple(number(value[axis], f"{path}.{axis}", -FARTHEST, FARTHEST) for axis in "xy")
 
 
 def points(value: Any, path: str, least: int) -> np.ndarray:
-    """`[P, 2]` at least `least` points."""
+    """Reads a list of at least `least` points, `[P, 2]`."""
     found = [point(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))]
     if len(found) < least:
         raise ValueError(f"{path} has {len(found)} points, at least {least} are needed")
@@ -98,12 +98,12 @@ def _is_number(value: Any) -> bool:
 
 
 def flags(value: Any, path: str) -> np.ndarray:
-    """`[T]` bool."""
+    """Reads a list of booleans, `[T]` bool."""
     return np.array([flag(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))], bool)
 
 
 def where_valid(value: Any, path: str, valid: np.ndarray, axes: str) -> np.ndarray:
-    """`[T, len(axes)]`, numbers with `axes=""`; only valid samples are read, the others are 0.
+    """Reads the valid samples of a list, `[T, len(axes)]`, of plain numbers with `axes=""`; others are 0.
 
     Args:
       value: list of one entry per sample.

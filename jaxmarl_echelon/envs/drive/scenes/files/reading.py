@@ -1,4 +1,7 @@
-"""Reads JSON files in the format of GPUDrive's converter of Waymo motion data (spec/drive.md 2.1)."""
+"""Reads JSON files in the format of GPUDrive's converter of Waymo motion data.
+
+Reference: docs/reference/drive.md 2.2, 2.3.
+"""
 
 import json
 from collections import Counter
@@ -26,7 +29,7 @@ def read(path: Path) -> HostScene:
     """Reads one file.
 
     Raises:
-      ValueError: one line with the file's name and what is wrong with which field.
+      ValueError: one line with the file's name, the field and its fault.
     """
     try:
         return parse(decode(path), path.stem)
@@ -35,7 +38,7 @@ def read(path: Path) -> HostScene:
 
 
 def decode(path: Path) -> Any:
-    """The JSON value of a file; raises a ValueError in one line."""
+    """Parses the JSON of a file; raises a one-line ValueError."""
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"larger than {LARGEST // 1_000_000} MB")
@@ -68,11 +71,11 @@ class _Object(NamedTuple):
 
 
 def parse(content: Any, name: str) -> HostScene:
-    """A scene from a parsed file.
+    """Converts a parsed file to a scene.
 
     Args:
       content: the JSON value.
-      name: of the scene, if the file does not say.
+      name: of the scene, if the file has none.
 
     Raises:
       ValueError: one line that begins with the field.
@@ -120,7 +123,7 @@ def _stacked(rows: list, empty: tuple[int, ...]) -> np.ndarray:
 
 
 def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
-    """An object; None if it is of a type that takes no part, or never valid."""
+    """Reads an object; None if its type is skipped or it is never valid."""
     path = f"objects[{nth}]"
     kind = fields.text(member(one, "type", path), joined(path, "type"), (*TYPES, *SKIPPED_TYPES))
     if kind in SKIPPED_TYPES:
@@ -156,7 +159,7 @@ def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
 
 
 def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: tuple) -> _Object | None:
-    """The rest of an object, with its recording at `SAMPLES` samples."""
+    """Reads the other fields of an object, and fits its recording to `SAMPLES` samples."""
     size = (
         *(fields.number(member(one, key, path), joined(path, key), 0.01, _LARGEST_BODY) for key in _SIDES),
         fields.number(optional(one, "height", path, 0.0), joined(path, "height"), 0.0, _LARGEST_BODY),
@@ -183,7 +186,7 @@ def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: t
 
 
 def _goal_given(one: dict, path: str, notes: Counter) -> np.ndarray | None:
-    """The goal `[2]` of an object; None without one, also where the file holds its padding."""
+    """Goal `[2]` of an object; None if it is missing or is the file's padding value."""
     given = optional(one, "goalPosition", path, None)
     if given is None:
         return None
@@ -195,7 +198,7 @@ def _goal_given(one: dict, path: str, notes: Counter) -> np.ndarray | None:
 
 
 def _is_last(goal: np.ndarray, position: np.ndarray, valid: np.ndarray) -> bool:
-    """Whether a goal is where a recording ends."""
+    """Returns whether a goal is at the end of the recording."""
     return bool(valid.any()) and bool(np.hypot(*(position[valid][-1] - goal)) <= SAME)
 
 
@@ -213,7 +216,7 @@ def _wrapped(angle: np.ndarray) -> np.ndarray:
 
 
 def differences(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Velocities `[T, 2]` by differences over the valid neighbours of each valid sample, 0 without any."""
+    """Velocities `[T, 2]` by differences over the valid neighbours of each valid sample; 0 without any."""
     before, after = np.arange(-1, len(valid) - 1), np.arange(1, len(valid) + 1)
     here = np.arange(len(valid))
     before = np.where((before >= 0) & valid[before], before, here)
@@ -255,7 +258,7 @@ def _check_width(roads: list[Road]) -> None:
 
 
 def _metadata(given: Any, place: np.ndarray) -> tuple[int, tuple[int, ...]]:
-    """The recording car, and bodies to be predicted, as places among the bodies that take part."""
+    """Indices of the recording car and of the bodies to be predicted, among the scene's bodies."""
     last = len(place) - 1
     at = "metadata.sdc_track_index"
     sdc = fields.whole(optional(given, "sdc_track_index", "metadata", -1), at, -1, last)

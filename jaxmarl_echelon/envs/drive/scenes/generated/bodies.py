@@ -1,4 +1,4 @@
-"""Who is in a generated scene, where it starts, and where it is going."""
+"""Draws the bodies of a generated scene: sizes, starts and ways. Reference: docs/reference/drive.md 12.4."""
 
 from dataclasses import dataclass, field
 
@@ -16,23 +16,23 @@ from physics.polylines import distance, headings, interpolate
 DURATION = (SAMPLES - 1) * STEP
 HEIGHTS = {VEHICLE: 1.6, PEDESTRIAN: 1.75, CYCLIST: 1.7}
 _CAR, _TRUCK, _CYCLIST = range(3)
-_SHARES = np.array([0.80, 0.11, 0.09])  # of those that drive; pedestrians come on top
+_SHARES = np.array([0.80, 0.11, 0.09])  # among driving bodies; pedestrians are extra
 _TRIES = 12
-_BRAKES = 2.5  # m/s^2 that a start leaves to drivers
+_BRAKES = 2.5  # m/s^2, braking that a start must permit
 
 
 @dataclass(frozen=True)
 class Body:
-    """A body before anything moves.
+    """A body at the start of a recording.
 
     Attributes:
       type: index of `codes.TYPES`.
       size: `[2]` m.
       pose: `[3]` at the start.
-      speed: m/s at the start.
-      way: where it drives; None for those that walk or stand.
-      velocity: `[2]` m/s of those that walk.
-      delay: s that they wait before they do.
+      speed: at the start, m/s.
+      way: driven way; None for pedestrians and standing bodies.
+      velocity: `[2]` m/s of pedestrians.
+      delay: time before a pedestrian starts to walk, s.
     """
 
     type: int
@@ -44,18 +44,18 @@ class Body:
     delay: float = 0.0
 
     def walked(self) -> np.ndarray:
-        """`[T, 3]` poses of a body without a way."""
+        """Poses `[T, 3]` of a body without a way."""
         time = np.maximum(STEP * np.arange(SAMPLES) - self.delay, 0.0)
         return self.pose + np.append(self.velocity, 0.0) * time[:, None]
 
 
 def populate(rng: np.random.Generator, network: Network, room: int, segments: np.ndarray) -> list[Body]:
-    """Draws bodies: those that drive first, then parked cars and pedestrians, `room` at most.
+    """Draws at most `room` bodies: driving ones first, then parked cars and pedestrians.
 
     Args:
       rng: of the scene.
       network: roads.
-      room: bodies at most.
+      room: largest number of bodies.
       segments: `[M, 4]` road edges.
     """
     parked = _parked(rng, network)
@@ -77,7 +77,7 @@ def populate(rng: np.random.Generator, network: Network, room: int, segments: np
 
 
 def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray]) -> Body | None:
-    """A vehicle or cyclist somewhere on a lane; None if that place does not suit it."""
+    """Draws a vehicle or cyclist at a random place on a lane; None if the place is unsuitable."""
     kind = int(rng.choice(3, p=_SHARES))
     if kind == _CYCLIST and network.element == FREEWAY:
         kind = _CAR
@@ -114,18 +114,18 @@ def _size(rng: np.random.Generator, kind: int) -> np.ndarray:
         _TRUCK: ([5.5, 2.1], [9.0, 2.6]),
         _CYCLIST: ([1.6, 0.6], [1.9, 0.8]),
     }[kind]
-    # Longer ones are wider.
+    # Longer bodies are wider.
     return np.array(low) + (np.array(high) - low) * np.clip(rng.random() + rng.uniform(-0.1, 0.1, 2), 0, 1)
 
 
 def fits(way: Way, size: np.ndarray, segments: np.ndarray) -> bool:
-    """Whether a box meets no road edge anywhere on its way."""
+    """Returns whether a box meets no road edge along its way."""
     pose = np.concatenate([way.points, way.heading[:, None]], axis=1)[:: 2 if len(way.points) > 60 else 1]
     return not meets_segments(pose, size + 0.1, segments).any()
 
 
 def meets_segments(pose: np.ndarray, size: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    """`[P]` bool: whether solid boxes at poses `[P, 3]` meet any of the segments `[M, 4]`."""
+    """Returns whether solid boxes at poses `[P, 3]` meet any of the segments `[M, 4]`, bool `[P]`."""
     reach = np.hypot(*size) / 2
     close = distance(pose[:, None, :2], segments) <= reach
     nth, which = np.nonzero(close)
@@ -139,7 +139,7 @@ def meets_segments(pose: np.ndarray, size: np.ndarray, segments: np.ndarray) -> 
 
 
 def _slab(local: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Whether segments `[Q, 2, 2]` meet the box |x| <= half[0], |y| <= half[1]."""
+    """Returns whether segments `[Q, 2, 2]` meet the box |x| <= half[0], |y| <= half[1]."""
     start, step = local[:, 0], local[:, 1] - local[:, 0]
     flat = np.abs(step) < 1e-12
     safe = np.where(flat, 1.0, step)
@@ -151,7 +151,7 @@ def _slab(local: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def _apart(body: Body, other: Body) -> bool:
-    """Whether two bodies start with 2 m, half a second of headway and a braking distance between them."""
+    """Returns whether two starts are separated by 2 m, 0.5 s of headway and a braking distance."""
     gap = 2.0 + 0.5 * max(body.speed, other.speed)
     if np.cos(body.pose[2] - other.pose[2]) > 0:
         gap += abs(body.speed**2 - other.speed**2) / (2 * _BRAKES)
@@ -162,7 +162,7 @@ def _apart(body: Body, other: Body) -> bool:
 
 
 def _outermost(network: Network, lane: int) -> bool:
-    """Whether there is no lane on a lane's right."""
+    """Returns whether a lane has no other lane on its right."""
     here = network.lanes[lane]
     middle = interpolate(np.array([here.length / 2]), here.points)[0]
     heading = headings(here.points)[len(here.points) // 2]
@@ -170,7 +170,7 @@ def _outermost(network: Network, lane: int) -> bool:
 
 
 def _room_at(network: Network, point: np.ndarray) -> float:
-    """Distance from a point to the nearest lane's side, negative on a lane."""
+    """Distance from a point to the border of the nearest lane, m; negative on a lane."""
 
     def to(lane: Lane) -> float:
         segments = np.concatenate([lane.points[:-1], lane.points[1:]], axis=1)
@@ -191,7 +191,7 @@ def _parked(rng: np.random.Generator, network: Network) -> list[Body]:
 
 
 def _walkers(rng: np.random.Generator, network: Network) -> list[Body]:
-    """Pedestrians on crosswalks and beside roads."""
+    """Draws pedestrians on crosswalks and along roads."""
     bodies = []
     for corners in network.crosswalks:
         right, left = corners[:2].mean(0), corners[2:].mean(0)
@@ -231,7 +231,7 @@ def _walker(rng: np.random.Generator, start: np.ndarray, heading: float, delay: 
 
 
 def _in_the_way(body: Body, driven: list[Body]) -> bool:
-    """Whether a body stands too close to where another starts."""
+    """Returns whether a body stands too close to the start of another."""
     return any(
         boxes_meet(
             body.pose[:2], body.pose[2], body.size + 0.5, other.pose[:2], other.pose[2], other.size + 0.5

@@ -1,4 +1,7 @@
-"""Scenes from seeds: a network, bodies, their recording, and the checks that a scene must pass."""
+"""Generates scenes from seeds: network, bodies, recording, and the checks of a scene.
+
+Reference: docs/reference/drive.md 12.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +20,7 @@ from jaxmarl_echelon.envs.drive.scenes.lanes import LONGEST
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from physics.polylines import cut
 
-VERSION = 1  # of what is generated; part of the names under which banks are kept
+VERSION = 1  # of the generator; part of the cache key of banks
 
 KINDS = {
     "straight": roads.straight,
@@ -29,7 +32,7 @@ KINDS = {
     "parking": junctions.parking,
 }
 GOAL_SAMPLE = 60, 90
-MARGIN = 0.2  # m between all boxes at all samples
+MARGIN = 0.2  # m, least gap between boxes at all samples
 LEARNERS = 4
 FARTHEST = 10.0  # m, the least distance to a goal
 _SUB_SEEDS = 20
@@ -38,12 +41,12 @@ _SUB_SEEDS = 20
 def generate(
     seed: int, index: int, kind: str, bodies: int = 32, goal_sample: tuple[int, int] = GOAL_SAMPLE
 ) -> HostScene:
-    """The scene of a seed, an index and a kind; always the same one.
+    """Returns the scene of a seed, an index and a kind; equal inputs give equal scenes.
 
     Args:
       seed, index: not negative.
       kind: one of `KINDS`.
-      bodies: at most.
+      bodies: largest number of bodies.
       goal_sample: first and last sample at which the recording may be at the goal.
 
     Raises:
@@ -80,13 +83,13 @@ def record(
     bodies: list[Body],
     goal_sample: tuple[int, int],
 ) -> HostScene:
-    """The scene of a network and bodies, all of which stay in it; those that drive come first."""
+    """Records a network and bodies as a scene; all bodies are kept, and driving ones must come first."""
     scene = _scene(rng, name, kind, bodies, *drive(_traffic(bodies)), goal_sample)
     return _with_roads(scene, network, edges(network))
 
 
 def _recorded(bodies: list[Body]) -> tuple[list[Body], np.ndarray, np.ndarray]:
-    """Drives all bodies; those that come too close to others are taken out, once with a new drive."""
+    """Drives all bodies, and once more without those that come too close to others."""
     for again in (True, False):
         log, there = drive(_traffic(bodies))
         kept = _without_contacts(bodies, log, there)
@@ -106,7 +109,10 @@ def _traffic(bodies: list[Body]) -> Traffic:
 
 
 def _without_contacts(bodies: list[Body], log: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """`[n]` bool: bodies that stay when of each touching pair one goes, rather who is in more of them."""
+    """Bodies `[n]` that stay when one of each touching pair is removed, bool.
+
+    Bodies in more contacts are removed first.
+    """
     met = contacts(log[..., :2], log[..., 2], np.array([body.size for body in bodies]), there, MARGIN)
     kept = np.ones(len(bodies), bool)
     walks = np.array([body.way is None for body in bodies])
@@ -120,7 +126,10 @@ def _without_contacts(bodies: list[Body], log: np.ndarray, there: np.ndarray) ->
 def contacts(
     position: np.ndarray, heading: np.ndarray, size: np.ndarray, valid: np.ndarray, margin: float
 ) -> np.ndarray:
-    """`[n, n]` bool: whose boxes, widened by `margin`, meet at any sample; arrays are `[n, T, ...]`."""
+    """Pairs `[n, n]` whose boxes, enlarged by `margin`, meet at any sample, bool.
+
+    Arrays are `[n, T, ...]`.
+    """
     far = np.hypot(*(size + margin).T) / 2
     first, second = np.triu_indices(len(size), 1)
     gap = position[first] - position[second]
@@ -192,7 +201,7 @@ def _with_roads(scene: HostScene, network: Network, outline: list[np.ndarray]) -
 
 
 def fault(scene: HostScene) -> str | None:
-    """Why a scene is no good, None if it is."""
+    """Returns the reason why a scene fails the checks; None if it passes."""
     learns = (scene.type == VEHICLE) & ~scene.expert & scene.valid[:, 0]
     learns &= np.hypot(*(scene.goal - scene.position[:, 0]).T) >= FARTHEST
     if learns.sum() < LEARNERS:

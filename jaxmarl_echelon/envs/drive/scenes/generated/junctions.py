@@ -1,4 +1,4 @@
-"""Kinds of roads that meet: crossing, tee, roundabout, parking."""
+"""Networks with junctions: crossing, tee, roundabout, parking. Reference: docs/reference/drive.md 12.2."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ CONTROLS = ("all_way", "two_way", "none")
 
 
 def crossing(rng: np.random.Generator) -> Network:
-    """Four arms of 60 to 90 m with 1 or 2 lanes per direction, all-way, two-way or no stop."""
+    """Four arms of 60 to 90 m with 1 or 2 lanes per direction, with all-way, two-way or no stop."""
     angles = np.arange(4) * np.pi / 2 + np.deg2rad(rng.uniform(-15, 15, 4))
     lanes = rng.integers(1, 3, 2)[[0, 1, 0, 1]]
     return meeting(rng, angles, lanes, minor=(1, 3))
@@ -38,7 +38,7 @@ def tee(rng: np.random.Generator) -> Network:
 def meeting(
     rng: np.random.Generator, angles: np.ndarray, lanes: np.ndarray, minor: tuple[int, ...]
 ) -> Network:
-    """Arms at angles from the middle, with lanes per direction; the minor ones stop at a two-way stop."""
+    """Joins arms at given angles with given lanes per direction; `minor` arms stop at a two-way stop."""
     network = Network()
     width, limit = rng.uniform(*WIDTHS), rng.uniform(10, 17)
     control = str(rng.choice(CONTROLS))
@@ -67,14 +67,14 @@ def meeting(
 
 
 def _room(angles: np.ndarray, half: np.ndarray) -> float:
-    """How far from the middle arms must start so that neighbours do not overlap."""
+    """Distance from the centre at which arms must start so that neighbours do not overlap, m."""
     apart = wrap(np.roll(angles, -1) - angles) % (2 * np.pi)
     both = np.maximum(half, np.roll(half, -1))
     return float(np.max(both / np.tan(np.minimum(apart, np.pi / 2) / 2)))
 
 
 def roundabout(rng: np.random.Generator) -> Network:
-    """An island of 8 to 14 m radius with 3 or 4 arms; who is on the ring has priority."""
+    """An island of 8 to 14 m radius with 3 or 4 arms; vehicles on the ring have priority."""
     network = Network()
     width, limit = rng.uniform(3.6, 4.0), rng.uniform(10, 14)
     radius = rng.uniform(8, 14) + width / 2 + 0.3
@@ -114,7 +114,10 @@ AISLE = 3.0  # m, width of each of an aisle's two lanes
 
 
 def parking(rng: np.random.Generator) -> Network:
-    """Two aisles of 6 m with bays of 2.5 x 5 m on both sides, joined at their ends, with a way in and out."""
+    """A parking area with an entrance and an exit.
+
+    Two aisles of 6 m with bays of 2.5 x 5 m on both sides are joined at their ends.
+    """
     network = Network(parked=int(rng.integers(6, 13)))
     bays = int(rng.integers(13, 18))
     corner, limit = 8.0, rng.uniform(4.5, 7.0)
@@ -151,7 +154,7 @@ def parking(rng: np.random.Generator) -> Network:
 
 
 def _row(network: Network, corner: np.ndarray, way: int, count: int) -> None:
-    """A row of bays from `corner` along x; `way` tells on which side of their aisle they are."""
+    """Adds a row of bays from `corner` along x; `way` is the side of their aisle."""
     middle = corner + [count * BAY[1] / 2, 0.0]
     network.patches.append(np.array([*middle, 0.0, count * BAY[1], BAY[0] + 0.6]))
     for nth in range(count):
@@ -163,7 +166,7 @@ def _row(network: Network, corner: np.ndarray, way: int, count: int) -> None:
 
 
 def turned(network: Network, heading: float) -> Network:
-    """The same network, turned about the origin."""
+    """Returns the network rotated about the origin."""
     c, s = np.cos(heading), np.sin(heading)
     spin = np.array([[c, s], [-s, c]])
 

@@ -1,4 +1,4 @@
-"""Lanes and what belongs to them, before there is traffic."""
+"""Lanes and road elements of a generated scene. Reference: docs/reference/drive.md 12.2."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,14 +15,14 @@ FREEWAY, STREET = 1, 2
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane.
+    """One lane of a generated network.
 
     Attributes:
       points: `[P, 2]` centreline.
       width: m.
       limit: m/s.
-      control: who drives on it has priority at the next junction (`MAIN`), has not (`YIELD`), or must `STOP`.
-      inside: it lies within a junction, where nobody starts.
+      control: of its traffic at the next junction: priority (`MAIN`), no priority (`YIELD`) or `STOP`.
+      inside: the lane lies within a junction; no body starts on it.
     """
 
     points: np.ndarray
@@ -33,7 +33,7 @@ class Lane:
 
     @cached_property
     def length(self) -> float:
-        """In metres."""
+        """Length in m."""
         return float(arcs(self.points)[-1])
 
 
@@ -42,13 +42,13 @@ class Network:
     """Roads of a scene.
 
     Attributes:
-      lanes: in any order; who leads to whom follows from where they end.
+      lanes: in any order; successors follow from their end points.
       lines: polylines between lanes, and their `map_element_id`.
-      patches: drivable rectangles beside lanes: centre x, y, heading, length, width.
-      bays: poses `[x, y, heading]` where cars may park.
-      parked: how many cars park.
+      patches: drivable rectangles adjacent to lanes: centre x, y, heading, length, width.
+      bays: poses `[x, y, heading]` of parking places.
+      parked: number of parked cars.
       crosswalks: `[4, 2]` corners; pedestrians cross between the middles of sides 0-1 and 2-3.
-      signs: stop signs.
+      signs: positions of stop signs.
       junctions: centre x, y and radius.
       element: `map_element_id` of the lanes.
     """
@@ -66,7 +66,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Section:
-    """Lanes side by side along a reference curve; the first lane of each direction is next to the middle.
+    """Parallel lanes along a reference curve; the first lane of each direction is next to the middle.
 
     Attributes:
       forward, backward: lanes along and against the reference.
@@ -89,14 +89,14 @@ def section(
     backward_control: str = MAIN,
     lines: bool = True,
 ) -> Section:
-    """Adds lanes of both directions on both sides of a reference curve, and the lines between them.
+    """Adds lanes of both directions along a reference curve, and the lines between them.
 
     Args:
       network: to which they are added.
       reference: middle of a two-way road; left side of a one-way road.
       width, limit, control: of the lanes.
-      forward, backward: lanes along the reference, on its right, and against it, on its left.
-      gap: between the directions.
+      forward, backward: number of lanes along the reference, on its right, and against it, on its left.
+      gap: between the directions, m.
       backward_control: control of the backward lanes.
       lines: whether to add lines.
     """
@@ -117,7 +117,7 @@ def section(
 
 @dataclass(frozen=True)
 class Arm:
-    """A road as a junction sees it: lanes that come in and go out, each from the middle to the right."""
+    """A road at a junction: its incoming and outgoing lanes, each from the middle to the right."""
 
     incoming: list[Lane]
     outgoing: list[Lane]
@@ -129,8 +129,8 @@ STRAIGHT = np.deg2rad(40)
 def connect(network: Network, arms: list[Arm], limit: float) -> None:
     """Adds a lane inside a junction for every legal turn between its arms.
 
-    Left turns go from the inner lane to the inner lane, right turns from the outer to the outer, and straight
-    on every lane goes to that of the same number, or to the outermost.
+    Left turns connect the inner lanes, right turns the outer lanes; straight on, every lane connects to the
+    lane of the same number, or to the outermost.
     """
     for here in arms:
         for there in arms:

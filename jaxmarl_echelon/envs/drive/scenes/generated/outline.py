@@ -1,4 +1,7 @@
-"""Road edges: the outline of all lanes and patches, as polylines with the drivable side on their left."""
+"""Road edges: outlines of lanes and patches with the drivable side on their left.
+
+Reference: docs/reference/drive.md 12.3.
+"""
 
 import numpy as np
 from contourpy import LineType, contour_generator
@@ -6,16 +9,16 @@ from contourpy import LineType, contour_generator
 from jaxmarl_echelon.envs.drive.scenes.generated.network import Lane, Network
 from physics.polylines import cut, distance, headings
 
-WIDER = 0.3  # m by which edges are outside lanes
-_PIECE = 5.0  # m of a lane that are measured at once
-_BAND = 2.0  # m around lanes in which the field is measured
+WIDER = 0.3  # m, distance of edges from the lanes' borders
+_PIECE = 5.0  # m, length of the strips into which lanes are cut
+_BAND = 2.0  # m, band around lanes in which the distance field is exact
 _CELL = 0.5
 _TOLERANCE = 0.02  # m
-_SPECK = 4.0  # m; smaller outlines are what sharp gores leave behind
+_SPECK = 4.0  # m; smaller outlines are artefacts of sharp gores
 
 
 def edges(network: Network) -> list[np.ndarray]:
-    """Outline of the union of lanes, widened by `WIDER`, and patches, without the caps of open ends."""
+    """Outlines of the union of lanes, widened by `WIDER`, and patches, without the caps of open ends."""
     field, x, y = _field(network)
     lines = contour_generator(x, y, field, line_type=LineType.Separate).lines(0.0)
     ends = _open_ends(network.lanes)
@@ -29,7 +32,7 @@ def edges(network: Network) -> list[np.ndarray]:
 
 
 def _field(network: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distance outside of the union, `[Y, X]`, exact near lanes, and the grid's coordinates."""
+    """Distance outside the union, `[Y, X]`, exact near lanes, and the grid's coordinates."""
     rows = [_strips(lane) for lane in network.lanes]
     strips = np.concatenate([strips for strips, _ in rows])
     half = np.concatenate([half for _, half in rows])
@@ -72,7 +75,7 @@ def _lower_by_patch(field: np.ndarray, x: np.ndarray, y: np.ndarray, patch: np.n
 
 
 def _oriented(outline: np.ndarray, field: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The outline in the direction that has lower values on its left."""
+    """Returns the outline in the direction that has lower values on its left."""
     middle = len(outline) // 2
     a, b = outline[middle - 1], outline[middle]
     aside = np.array([a[1] - b[1], b[0] - a[0]])
@@ -83,7 +86,7 @@ def _oriented(outline: np.ndarray, field: np.ndarray, x: np.ndarray, y: np.ndarr
 
 
 def _open_ends(lanes: list[Lane]) -> np.ndarray:
-    """`[K, 5]` x, y, outward direction and half width where lanes leave the scene."""
+    """Ends of lanes that leave the scene, `[K, 5]`: x, y, outward direction and half width."""
     starts = np.array([lane.points[0] for lane in lanes])
     stops = np.array([lane.points[-1] for lane in lanes])
     joined = np.hypot(*(starts[:, None] - stops[None]).transpose(2, 0, 1)) < 0.1
@@ -98,7 +101,10 @@ def _open_ends(lanes: list[Lane]) -> np.ndarray:
 
 
 def _without_caps(outline: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
-    """Parts of an outline that are not beyond open ends of lanes; a closed one without caps stays closed."""
+    """Splits an outline into the parts not beyond open ends of lanes.
+
+    A closed outline without caps stays closed.
+    """
     to = outline[:, None] - ends[:, :2]
     ahead = to[..., 0] * ends[:, 2] + to[..., 1] * ends[:, 3]
     aside = np.abs(to[..., 1] * ends[:, 2] - to[..., 0] * ends[:, 3])
@@ -106,7 +112,7 @@ def _without_caps(outline: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     if not beyond.any():
         return [outline]
     if (outline[0] == outline[-1]).all():
-        # Starts a closed outline within a cap, so that no part goes over its seam.
+        # Starts a closed outline within a cap, so that no part crosses its seam.
         seam = int(beyond.argmax())
         outline = np.concatenate([outline[seam:-1], outline[: seam + 1]])
         beyond = np.concatenate([beyond[seam:-1], beyond[: seam + 1]])
@@ -116,7 +122,10 @@ def _without_caps(outline: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
 
 
 def simplified(points: np.ndarray, tolerance: float) -> np.ndarray:
-    """Fewer points of a polyline, none of the others farther than `tolerance` from it (Ramer)."""
+    """Reduces a polyline to fewer points, with a deviation of at most `tolerance` m.
+
+    Recursive subdivision of Ramer (1972).
+    """
     keep = np.zeros(len(points), bool)
     keep[[0, -1]] = True
     spans = [(0, len(points) - 1)]

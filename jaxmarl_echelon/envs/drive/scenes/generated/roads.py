@@ -1,4 +1,4 @@
-"""Kinds of roads without junctions: straight, curve, merge."""
+"""Networks without junctions: straight, curve, merge. Reference: docs/reference/drive.md 12.2."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ WIDTHS = 3.2, 3.9
 
 
 def directions(rng: np.random.Generator, lanes: int) -> dict:
-    """How many of the lanes go forward and backward, and what is between them."""
+    """Draws the numbers of forward and backward lanes and the gap between the directions."""
     if rng.random() < 0.35:
         return {"forward": lanes, "backward": 0, "gap": 0.0}
     backward = lanes // 2

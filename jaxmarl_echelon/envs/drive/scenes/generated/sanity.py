@@ -1,4 +1,4 @@
-"""Ten scenes made by hand, each of which asks for one skill (spec/drive.md 2.4)."""
+"""Ten hand-made scenes, each of which tests one skill. Reference: docs/reference/drive.md 12.7."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ Plan = tuple[Network, list[Body], dict[int, np.ndarray]]
 
 
 def scene(name: str) -> HostScene:
-    """A scene by its name.
+    """Returns a scene by its name.
 
     Raises:
       ValueError: an unknown name.
@@ -33,13 +33,13 @@ def scene(name: str) -> HostScene:
     goal = made.goal.copy()
     for body, at in goals.items():
         goal[body] = at
-    # A slow leader is no learner; nobody else here is too near to its goal to be one.
+    # The slow leader must not learn; all others are far enough from their goals.
     expert = np.array([body.speed < 2.5 and body.way is not None for body in bodies])
     return replace(made, goal=goal, expert=expert)
 
 
 def _driver(network: Network, lane: int, start: float, speed: float, fastest: float = np.inf) -> Body:
-    """A car on a lane that takes the first way at every fork."""
+    """A car on a lane that takes the first successor at every fork."""
     first = _First()
     after = ways_lib.following(network.lanes)
     lanes, points, until = ways_lib.walk(first, network, after, lane, start, 250.0)
@@ -48,7 +48,7 @@ def _driver(network: Network, lane: int, start: float, speed: float, fastest: fl
 
 
 class _First:
-    """Chooses the first of several."""
+    """Random generator replacement that always chooses the first option."""
 
     def choice(self, options: np.ndarray) -> int:
         return options[0]
@@ -60,7 +60,7 @@ def _standing(network: Network, lane: int, start: float) -> Body:
 
 
 def _road(reference: np.ndarray, limit: float = 12.0, width: float = _WIDTH) -> Network:
-    """One lane for each direction; the first goes along the reference."""
+    """A road with one lane for each direction; the first lane follows the reference."""
     network = Network()
     section(network, reference, width=width, limit=limit, forward=1, backward=1)
     return network
@@ -129,7 +129,7 @@ def _crossing() -> Plan:
     network.junctions.append((0.0, 0.0, 9.5))
     into = [nth for nth, lane in enumerate(network.lanes) if lane.control == YIELD]
     bodies = [_driver(network, lane, 26.0 + 7.0 * nth, 5.0) for nth, lane in enumerate(into)]
-    # The recording waits for others; goals are beyond the crossing for everybody.
+    # Recorded bodies wait for each other; all goals lie beyond the crossing.
     return network, bodies, {nth: body.way.points[60] for nth, body in enumerate(bodies)}
 
 

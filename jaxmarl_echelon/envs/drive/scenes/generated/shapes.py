@@ -1,13 +1,13 @@
-"""Curves that roads are made of: points `[P, 2]` in metres, at most `SPACING` apart where they bend."""
+"""Curves of roads: points `[P, 2]` in m, at most `SPACING` apart in bends."""
 
 import numpy as np
 
 SPACING = 2.0
-_TURN = 0.08  # rad, at most between neighbouring points, so that joints are smooth
+_TURN = 0.08  # rad, largest turn between neighbouring points, so that joints are smooth
 
 
 def unit(heading: float) -> np.ndarray:
-    """The direction `[2]` of a heading."""
+    """Unit vector `[2]` of a heading."""
     return np.array([np.cos(heading), np.sin(heading)])
 
 
@@ -26,14 +26,14 @@ def arc(start: np.ndarray, heading: float, radius: float, turn: float) -> np.nda
 
 
 def join(*parts: np.ndarray) -> np.ndarray:
-    """Curves one after another, the points where they meet once."""
+    """Concatenates curves; points at which they meet occur once."""
     points = np.concatenate(parts)
     kept = np.concatenate([[True], np.hypot(*np.diff(points, axis=0).T) > 1e-6])
     return points[kept]
 
 
 def turn_between(start: np.ndarray, heading: float, end: np.ndarray, heading_end: float) -> np.ndarray:
-    """From one pose to another: line, arc and line where they allow it, else a cubic curve."""
+    """Connects two poses by line, arc and line if these fit, else by a cubic curve."""
     turn = wrap(heading_end - heading)
     across = _cross(unit(heading), unit(heading_end))
     if abs(turn) > 0.2:
@@ -51,7 +51,7 @@ def turn_between(start: np.ndarray, heading: float, end: np.ndarray, heading_end
 def cubic(
     start: np.ndarray, heading: float, end: np.ndarray, heading_end: float, pull: float = 0.4
 ) -> np.ndarray:
-    """A Bezier curve between poses whose handles are `pull` of their distance."""
+    """A Bezier curve between poses; the length of its handles is `pull` times their distance."""
     far = np.hypot(*(end - start))
     handles = np.stack([start, start + pull * far * unit(heading), end - pull * far * unit(heading_end), end])
     share = np.linspace(0.0, 1.0, max(12, int(np.ceil(2.0 * far)) + 1))[:, None]
@@ -65,5 +65,5 @@ def _cross(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def wrap(angle: float | np.ndarray) -> float | np.ndarray:
-    """Angles in [-pi, pi)."""
+    """Wraps angles to [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi

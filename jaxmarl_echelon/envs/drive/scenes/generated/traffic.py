@@ -1,7 +1,8 @@
 """Reference trajectories: bodies follow their ways by the driver model, in float64 on the host.
 
-The yield gates of spec/drive.md 1.7 hold a body while its stop sign is not served, while a body whose way
-conflicts is within the junction, and while one comes that has priority, or that has no less and is nearer.
+A gate holds a body until its stop sign is served, while a body on a conflicting way is within the junction,
+and while a body with priority, or a nearer one of equal priority, approaches. Reference:
+docs/reference/drive.md 7.4, 12.5.
 """
 
 from dataclasses import dataclass
@@ -13,16 +14,16 @@ from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, STEP
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from physics.car_following import acceleration
 
-WIDER = 0.1  # m by which a leader's box is widened
+WIDER = 0.1  # m, total increase of a leader's length and width
 _LOOK = 40  # m
 _SERVED_SPEED, _SERVED_WITHIN = 0.5, 3.0
-_CLEARANCE = 4.0  # s by which a way that has priority must be free
-_SOON = 8.0  # s; who comes later is not waited for
+_CLEARANCE = 4.0  # s; bodies with priority go first even if they arrive up to this much later
+_SOON = 8.0  # s; bodies that arrive later are ignored
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bodies before they move: those with a way first, n of them, then others, N in all.
+    """Bodies before they move: n bodies with a way first, then others, N in total.
 
     Attributes:
       ways: `n` of them.
@@ -41,7 +42,7 @@ class Traffic:
 
 @dataclass
 class _Table:
-    """Ways and gates as arrays, padded."""
+    """Ways and gates as padded arrays."""
 
     points: np.ndarray
     heading: np.ndarray
@@ -92,7 +93,7 @@ def _table(ways: list[Way]) -> _Table:
     gates = max([1, *(len(way.gates) for way in ways)])
 
     def padded(rows: list, size: int, filler) -> np.ndarray:
-        # The last point repeats, so that nothing is read beyond it.
+        # Repeats the last point, so that reads beyond it are valid.
         filled = [list(row) + [row[-1] if filler is None else filler] * (size - len(row)) for row in rows]
         return np.array(filled)
 
@@ -113,7 +114,7 @@ def _table(ways: list[Way]) -> _Table:
 
 
 def _lookup(column: np.ndarray, arc: np.ndarray) -> np.ndarray:
-    """Values of `[n, P, ...]` at arcs `[n, ...]`, linear between points."""
+    """Interpolates values of `[n, P, ...]` linearly at arcs `[n, ...]`."""
     nth = np.clip(arc / SPACING, 0, column.shape[1] - 1.001)
     low = nth.astype(int)
     share = nth - low
@@ -130,7 +131,7 @@ def at(table: _Table, arc: np.ndarray) -> np.ndarray:
 def _gate_gaps(
     table: _Table, traffic: Traffic, arc: np.ndarray, speed: np.ndarray, served: np.ndarray, on: np.ndarray
 ) -> np.ndarray:
-    """`[n]` distance to the gate at which a body is held, inf if at none; updates `served`."""
+    """Distance `[n]` to the gate at which a body is held, m; inf if none. Updates `served`."""
     bodies = np.arange(len(arc))
     half = traffic.size[: len(arc), 0] / 2
     to = table.arc - (arc + half)[:, None]
@@ -157,7 +158,7 @@ def _gate_gaps(
 def _leaders(
     table: _Table, traffic: Traffic, arc: np.ndarray, state: np.ndarray, speed: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gap to the nearest body in each driver's corridor, `[n]`, inf without one, and its speed along it."""
+    """Gap `[n]` to the nearest body in each driver's corridor, inf if none, and its speed along it, m/s."""
     driven, size = len(arc), traffic.size
     half = size[:driven, 0] / 2
     pieces = np.arange(_LOOK) + 0.5
@@ -184,13 +185,13 @@ def _leaders(
 
 
 def _beyond(table: _Table, arc: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """What to add to poses at the ends of ways so that the ways go straight on."""
+    """Offsets that continue ways straight beyond their ends."""
     over = np.maximum(arc - table.length[:, None], 0.0)
     return np.stack([over * np.cos(pose[..., 2]), over * np.sin(pose[..., 2]), 0 * over], axis=-1)
 
 
 def _rear(here: np.ndarray, there: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """How far along the corridor, from its piece's middle, the other's box begins."""
+    """Position along the corridor, from its piece's centre, at which the other's box begins, m."""
     turn = there[:, 2] - here[:, 2]
     extent = (size[:, 0] * np.abs(np.cos(turn)) + size[:, 1] * np.abs(np.sin(turn))) / 2
     ahead = ((there[:, :2] - here[:, :2]) * np.stack([np.cos(here[:, 2]), np.sin(here[:, 2])], axis=1)).sum(1)

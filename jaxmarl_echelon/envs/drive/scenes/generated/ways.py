@@ -1,4 +1,7 @@
-"""Ways of bodies through a network: walks along lanes, speeds in bends, gates at junctions, conflicts."""
+"""Ways of bodies through a network: random walks, speeds in bends, gates, conflicts.
+
+Reference: docs/reference/drive.md 12.5.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,14 +21,14 @@ _JOINT = 0.05
 
 @dataclass(frozen=True)
 class Way:
-    """Where a body drives, from where it starts.
+    """The path of a driving body from its start.
 
     Attributes:
       points: `[P, 2]` m, `SPACING` apart.
       heading: `[P]` unwrapped.
-      limit: `[P]` m/s that its driver wants to go.
-      lanes: the lanes along which it leads, and `until`, the arcs at which it leaves each.
-      until: see `lanes`.
+      limit: `[P]` desired speed, m/s.
+      lanes: the lanes of the way, in order.
+      until: arcs at which the way leaves each lane.
       gates: one per junction on the way.
     """
 
@@ -38,12 +41,12 @@ class Way:
 
     @cached_property
     def length(self) -> float:
-        """In metres."""
+        """Length in m."""
         return float(arcs(self.points)[-1])
 
 
 def following(lanes: list[Lane]) -> list[np.ndarray]:
-    """Successors of each lane."""
+    """Returns the successors of each lane."""
     starts = np.array([lane.points[0] for lane in lanes])
     turns = np.array([headings(lane.points)[0] for lane in lanes])
     found = []
@@ -61,7 +64,7 @@ def walk(
     start: float,
     length: float,
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """A random walk along lanes from arc `start` of a lane, for `length` metres or to a dead end.
+    """Walks randomly along lanes from arc `start` of a lane, for `length` metres or to a dead end.
 
     Returns:
       the lanes, the points of the way, and the arcs at which it leaves the lanes.
@@ -87,13 +90,13 @@ def make_way(
     eager: float = 1.0,
     fastest: float = np.inf,
 ) -> Way:
-    """A way along the points of `walk`.
+    """Builds a way along the points of `walk`.
 
     Args:
       network, lanes, points, until: as of `walk`.
       right: m by which the body keeps to the right of the centreline.
-      eager: its driver's wish as a share of the limits.
-      fastest: m/s that the body can go.
+      eager: desired speed as a fraction of the limits.
+      fastest: highest speed of the body, m/s.
     """
     if right:
         before = arcs(points)[-1]
@@ -121,7 +124,7 @@ def _in_bends(heading: np.ndarray, along: np.ndarray) -> np.ndarray:
 
 
 def _eased(limit: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """Limits that fall early enough before slower parts."""
+    """Lowers limits ahead of slower parts, so that drivers brake at `EASING` at most."""
     squared = limit**2 + 2 * EASING * along
     return np.sqrt(np.minimum.accumulate(squared[::-1])[::-1] - 2 * EASING * along)
 
@@ -144,7 +147,10 @@ def _gates(
 
 
 def conflicts(ways: list[Way | None], widths: np.ndarray) -> np.ndarray:
-    """`[n, n]` bool: whether two ways come too close within a junction, unless one body follows the other."""
+    """Pairs `[n, n]` of ways that come too close within a junction, bool.
+
+    Ways that enter the junction from the same lane do not conflict.
+    """
     met = np.zeros((len(ways),) * 2, bool)
     parts = [
         (body, gate.junction, _part(way, gate), _lane_at(way, gate.arc))

@@ -1,4 +1,4 @@
-// The lists beside the scene: learners, the followed one's rewards, and events.
+// Side panel: list of learners, rewards of the followed learner, and events.
 
 class Panel {
   constructor(recording, onFollow, onMoment) {

@@ -39,7 +39,7 @@ class Recording {
     return [this.pose[place], this.pose[place + 1], this.pose[place + 2]];
   }
 
-  /** The pose between two frames; bodies that are put back jump. */
+  /** The pose between two frames; respawned bodies jump. */
   poseBetween(moment, body) {
     const frame = Math.floor(moment);
     const here = this.poseAt(frame, body);
@@ -56,7 +56,7 @@ class Recording {
     return [this.goal[place], this.goal[place + 1]];
   }
 
-  /** The rows of a block of a learner's observation, as objects by field; empty places are left out. */
+  /** The rows of a block of a learner's observation, as objects by field; empty rows are omitted. */
   rows(frame, learner, name) {
     const block = this.view.blocks[name];
     if (!block) return [];
@@ -72,7 +72,7 @@ class Recording {
     return rows;
   }
 
-  /** What a learner earned in a step, and so far, by component. */
+  /** Rewards of a learner by component, in a step and in total. */
   earnings(frame, learner) {
     return this.components.map((name, index) => {
       let total = 0;
