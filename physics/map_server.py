@@ -22,7 +22,7 @@ _NEEDED = ("image", "resolution", "origin")
 _KEYS = (*_NEEDED, "negate", "occupied_thresh", "free_thresh", "mode", "annotations")
 # Probability of the grey that map savers write for unknown cells, whatever thresholds they write.
 _SAVED_UNKNOWN = 50 / 255
-# A floor's probability is lower than that of unseen cells by at least _CONTRAST; its least share of all cells.
+# A floor has a probability lower by _CONTRAST than unseen cells; _FLOOR is its least share of cells.
 _CONTRAST = 8 / 255
 _FLOOR = 0.01
 

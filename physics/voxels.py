@@ -262,7 +262,7 @@ def layer_bits(low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def footprint(near: jax.Array, reach: int) -> tuple[jax.Array, jax.Array]:
-    """Returns x and y `[..., reach**2]` (int32) of a square's columns; `near` `[..., 3]` is its low corner."""
+    """Returns x and y `[..., reach**2]` (int32) of the columns of a square with low corner `near`."""
     steps = np.arange(reach**2, dtype=np.int32)
     return near[..., 0, None] + steps % reach, near[..., 1, None] + steps // reach
 

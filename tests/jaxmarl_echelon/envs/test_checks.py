@@ -131,12 +131,12 @@ BROKEN = {
         dict(reset=show(action_mask={ROLE: jnp.ones((2, 3), bool)})),
         r"action_mask\['player'\] from reset is bool\[2, 3\], expected bool\[2, 2\]",
     ),
-    "mask that allows nothing": (
+    "mask that allows no action": (
         dict(
             reset=show(action_mask={ROLE: jnp.zeros((2, 2), bool)}),
             step=show(action_mask={ROLE: jnp.ones((2, 2), bool)}),
         ),
-        r"action_mask\['player'\] allows nothing",
+        r"action_mask\['player'\] allows no action",
     ),
     "info key after steps only": (
         dict(step=show(info={"speed": jnp.float32(1)})),
@@ -173,7 +173,7 @@ BROKEN = {
     ),
     "rate above 1": (
         dict(spec={"results": (*SOUND, Result("clock", kind="rate"))}),
-        r"info\['clock'\] at the end is no rate in 0..1",
+        r"info\['clock'\] at the end is not in 0..1",
     ),
     "code unknown": (
         dict(
@@ -207,7 +207,7 @@ BROKEN = {
             reset=show(begins={ROLE: jnp.zeros(1, bool)}),
             step=show(begins={ROLE: jnp.ones(1, bool)}),
         ),
-        r"begins\['player'\] is set for an agent whose story goes on",
+        r"begins\['player'\] is set for a running trajectory",
     ),
     "what only critics see": (
         dict(spec=with_role(critic_observation=Box((3,), -1.0, 1.0))),
