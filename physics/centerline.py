@@ -240,7 +240,7 @@ def read_centerline(path: str | Path) -> Centerline:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         needed = "a .csv or .json file is needed"
-        raise ValueError(f"centerline={str(path)!r}: no readable text file; {needed}") from None
+        raise ValueError(f"centerline={str(path)!r}: not a readable text file; {needed}") from None
     rows = _waypoints(path, text) if path.suffix == ".json" else _text_rows(path, text)
     table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
     if len(table) < 2:
@@ -257,7 +257,9 @@ def _waypoints(path: Path, text: str) -> list[list[float]]:
         return [[float(point.get(name, "nan")) for name in _WAYPOINT] for point in points]
     except (ValueError, TypeError, AttributeError, KeyError, StopIteration):
         names = ", ".join(_WAYPOINTS)
-        raise ValueError(f"centerline={str(path)!r}: holds no waypoints under {names}") from None
+        raise ValueError(
+            f"centerline={str(path)!r}: has no waypoints under {names}"
+        ) from None
 
 
 def _text_rows(path: Path, text: str) -> list[list[float]]:
@@ -283,5 +285,5 @@ def _row(path: Path, number: int, fields: list[str], columns: dict[str, int]) ->
         return [float(texts.get(name) or "nan") for name in ("x", "y", "right", "left")]
     except (IndexError, ValueError):
         raise ValueError(
-            f"centerline={str(path)!r}: line {number} {','.join(fields)!r} holds no numbers for x and y"
+            f"centerline={str(path)!r}: line {number} {','.join(fields)!r} lacks numbers for x and y"
         ) from None

@@ -58,7 +58,7 @@ def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
 
 def _reason(seen: np.ndarray, left: np.ndarray, right: np.ndarray) -> str | None:
     if seen.mean() < _SEEN:
-        return f"{100 * (1 - seen.mean()):.0f} % of the derived line is where no scan has seen anything"
+        return f"{100 * (1 - seen.mean()):.0f} % of the derived line lies in cells that no scan has seen"
     for side, walled in (("left", left), ("right", right)):
         if walled.mean() < _WALLED:
             return f"on {100 * (1 - walled.mean()):.0f} % of the derived line no wall was seen to the {side}"

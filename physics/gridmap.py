@@ -51,7 +51,7 @@ class OccupancyMap:
         line, notes = self.centerline, "".join(f"; {note}" for note in self.notes)
         if line is None:
             why = "" if self.doubt is None else f"; {self.doubt.reason}"
-            return f"map {self.name}: no line to drive along{why}{notes}"
+            return f"map {self.name}: no centreline{why}{notes}"
         walled = float(np.mean(self.distance(line.points) <= 0))
         warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
         return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}{notes}"

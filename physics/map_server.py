@@ -129,7 +129,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         raise ValueError(f"map={str(path)!r}: not readable as yaml; {allowed}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"map={str(path)!r}: holds no mapping; keys image, resolution and origin are needed")
+        raise ValueError(f"map={str(path)!r}: not a mapping; keys image, resolution and origin are needed")
     missing = [key for key in _NEEDED if data.get(key) is None]
     if missing:
         raise ValueError(f"map={str(path)!r}: lacks {', '.join(missing)}; {', '.join(_NEEDED)} are needed")

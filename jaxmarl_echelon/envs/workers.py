@@ -92,7 +92,7 @@ def _side_by_side(function: Callable, jobs: Sequence[tuple], workers: int) -> It
             process.stdin.flush()
             return index, pickle.load(process.stdout)
         except (EOFError, BrokenPipeError) as error:
-            raise RuntimeError(f"{function.__name__}{jobs[index]}: its process ended early") from error
+            raise RuntimeError(f"{function.__name__}{jobs[index]}: the worker process ended early") from error
         finally:
             idle.put(process)
 

@@ -84,7 +84,7 @@ def test_a_repeated_first_point_closes_the_line():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no readable"),
+        (None, "not a readable"),
         ("", "0 rows"),
         ("x,y\n1,2\n", "1 rows"),
         ("x,y\n1,2\n3,up\n", "line 3"),

@@ -69,7 +69,7 @@ def test_an_open_door_does_not_let_the_line_out_of_the_building(tmp_path, grey, 
     ("cells", "reason"),
     [
         (building(FLOOR), "no wall was seen to the right"),
-        (building(205, cut=100), "is where no scan has seen anything"),
+        (building(205, cut=100), "lies in cells that no scan has seen"),
     ],
 )
 def test_a_line_that_walls_do_not_bear_out_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
@@ -126,7 +126,7 @@ def test_a_line_that_names_no_map_is_taken_only_where_it_fits(tmp_path):
     (tmp_path / "raceline.csv").unlink()
     grid = load_map(path)
     assert grid.centerline.source == "derived from the free space"
-    assert grid.describe().endswith("; centerline.csv beside it lies elsewhere")
+    assert grid.describe().endswith("; ignores centerline.csv in its folder, whose points lie in walls")
     # A file that names the map, or is named by the settings, goes first.
     write_line(tmp_path / "hall_centerline.csv", loop())
     assert load_map(path).centerline.source == str(tmp_path / "hall_centerline.csv")
@@ -150,6 +150,6 @@ def test_waypoints_of_the_forzaeth_stack_are_read(tmp_path):
     np.testing.assert_allclose(line.right, 0.9)
     for text in ("[]", "{}", '{"centerline_waypoints": {"wpnts": [{"x_m": "a"}]}}', "{"):
         (tmp_path / "global_waypoints.json").write_text(text)
-        with pytest.raises(ValueError, match="holds no waypoints") as error:
+        with pytest.raises(ValueError, match="has no waypoints") as error:
             load_map(path)
         assert "global_waypoints.json" in str(error.value) and "\n" not in str(error.value)

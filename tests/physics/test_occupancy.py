@@ -167,7 +167,7 @@ def test_specs_that_name_no_map_are_refused(tmp_path):
     ]:
         with pytest.raises(ValueError, match=words):
             load_map(spec)
-    for text, words in [("- 1\n- 2\n", "no mapping"), ("a: [", "not readable as yaml")]:
+    for text, words in [("- 1\n- 2\n", "not a mapping"), ("a: [", "not readable as yaml")]:
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(ValueError, match=words):
             load_map(tmp_path / "bad.yaml")

@@ -240,7 +240,7 @@ def test_maps_say_where_their_lines_come_from(tmp_path):
         f", generated, {100 * share:.1f} % of its points in walls"
     )
     bare = OccupancyMap("hall", np.zeros((9, 9), bool), 1.0, (0.0, 0.0, 0.0))
-    assert bare.describe() == "map hall: no line to drive along"
+    assert bare.describe() == "map hall: no centreline"
 
 
 def test_a_spielberg_of_either_form_is_driven_clockwise(maps_folder):

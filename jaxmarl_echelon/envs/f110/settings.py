@@ -301,9 +301,9 @@ def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = Fa
         if not grid.files:
             raise ValueError(needed)
         if grid.doubt is None:
-            raise ValueError(f"{needed}; env.centerline=FILE names one")
+            raise ValueError(f"{needed}; set it with env.centerline=FILE")
         picture = save_doubt(grid)
-        ways = "env.centerline=FILE names one, env.unknown=occupied closes what no scan has seen"
+        ways = "set it with env.centerline=FILE, or close unseen cells with env.unknown=occupied"
         raise ValueError(f"{needed}; {grid.doubt.reason}, see {picture}; {ways}")
 
 
