@@ -257,9 +257,7 @@ def _waypoints(path: Path, text: str) -> list[list[float]]:
         return [[float(point.get(name, "nan")) for name in _WAYPOINT] for point in points]
     except (ValueError, TypeError, AttributeError, KeyError, StopIteration):
         names = ", ".join(_WAYPOINTS)
-        raise ValueError(
-            f"centerline={str(path)!r}: has no waypoints under {names}"
-        ) from None
+        raise ValueError(f"centerline={str(path)!r}: has no waypoints under {names}") from None
 
 
 def _text_rows(path: Path, text: str) -> list[list[float]]:
