@@ -19,7 +19,7 @@ _STRAIGHT = 1e-5
 
 
 class Motion(NamedTuple):
-    """Motion of bodies, every leaf `[...]`.
+    """Positions, headings and speeds of bodies, every leaf `[...]`.
 
     Attributes:
       x, y: centre.

@@ -24,10 +24,10 @@ from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, tak
 # (steps, share): all beams take this many steps, then the unfinished fans are compacted into chunks of this
 # share of all, for the next stage. The last stage runs until all beams are done; small batches have no other.
 _STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
-_WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # of wide fans
+_WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # for wide fans
 _SMALL = 1 << 11  # up to so many rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
-_FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
+_FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams per fan; per wide fan, if beams are less than _DENSE rad apart
 
 
 @dataclass(frozen=True)

@@ -127,9 +127,9 @@ def in_smoke(
 
 
 class _Rays(NamedTuple):
-    """Segments.
+    """Segments whose visibility is computed.
 
-    start, end: three arrays `[R]`; map_index, row: int32 `[R]`, the map and the environment they are in.
+    start, end: three arrays `[R]`; map_index, row: int32 `[R]`, map and environment of each segment.
     """
 
     start: list[jax.Array]

@@ -5,7 +5,7 @@ Points are `[K, 2]` float64, in metres.
 
 import numpy as np
 
-THIN_FROM = 10  # shorter polylines are kept as they are
+THIN_FROM = 10  # polylines of at most so many points are kept as they are
 THIN_AREA = 0.1
 
 

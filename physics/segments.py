@@ -20,7 +20,7 @@ ALIGNED_ANGLE = float(np.deg2rad(15.0))
 
 
 class Segments(NamedTuple):
-    """Segments, every leaf `[...]`.
+    """Straight road segments, every leaf `[...]`.
 
     Attributes:
       x, y: midpoint, m.

@@ -125,7 +125,7 @@ class Discrete:
 
     @property
     def dtype(self) -> np.dtype:
-        """int32."""
+        """NumPy dtype of an element, int32."""
         return np.dtype("int32")
 
     @property
@@ -167,7 +167,7 @@ class MultiDiscrete:
 
     @property
     def dtype(self) -> np.dtype:
-        """int32."""
+        """NumPy dtype of an element, int32."""
         return np.dtype("int32")
 
     @property
