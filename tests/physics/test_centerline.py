@@ -219,7 +219,7 @@ def test_an_open_line_ends_where_it_ends(bank):
 
 @jax.jit
 def followed(bank, m, start, points):
-    """What the local search finds of each point, from where it found the one before it."""
+    """Results of the local search for each point, starting from the previous result."""
 
     def follow(index, point):
         found = frenet_near(bank, m, point, index, window=6)

@@ -1,4 +1,4 @@
-"""Lines of maps that come without one, and lines that lie beside a map under the names of the field."""
+"""Derived centrelines of maps without a file, and centreline files under common names."""
 
 import json
 
@@ -72,7 +72,7 @@ def test_an_open_door_does_not_let_the_line_out_of_the_building(tmp_path, grey, 
         (building(205, cut=100), "lies in cells that no scan has seen"),
     ],
 )
-def test_a_line_that_walls_do_not_bear_out_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
+def test_a_line_without_walls_on_both_sides_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
     monkeypatch.chdir(tmp_path)
     grid = load_map(write(tmp_path, cells))
     assert grid.centerline is None and reason in grid.doubt.reason
@@ -94,7 +94,7 @@ def test_specks_that_no_scan_has_seen_do_not_bend_the_line(tmp_path):
     assert gap.max() < 0.2
 
 
-def test_greys_between_wall_and_floor_are_no_walls(tmp_path):
+def test_greys_between_wall_and_floor_are_not_walls(tmp_path):
     cells = building(WALL, door=0)
     plain = load_map(write(tmp_path, cells)).centerline
     # As along the walls of a picture that was scaled.
@@ -108,7 +108,7 @@ def test_greys_between_wall_and_floor_are_no_walls(tmp_path):
 @pytest.mark.parametrize(
     "name", ["hall_wp.csv", "centerline.csv", "waypoints.csv", "raceline.csv", "traj_race_cl.csv"]
 )
-def test_lines_are_found_under_the_names_of_the_field(tmp_path, name):
+def test_centreline_files_are_found_under_common_names(tmp_path, name):
     path = write(tmp_path, building(205))
     write_line(tmp_path / name, loop())
     grid = load_map(path)
@@ -117,7 +117,7 @@ def test_lines_are_found_under_the_names_of_the_field(tmp_path, name):
     assert grid.files == (path, tmp_path / "hall.pgm", tmp_path / name)
 
 
-def test_a_line_that_names_no_map_is_taken_only_where_it_fits(tmp_path):
+def test_a_centreline_file_without_a_map_name_is_used_only_if_it_fits(tmp_path):
     path = write(tmp_path, building(205))
     write_line(tmp_path / "centerline.csv", loop(shrink=2.5))
     write_line(tmp_path / "raceline.csv", loop() + 0.1)
