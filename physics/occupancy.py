@@ -73,7 +73,7 @@ def load_map(
         line = read_centerline(path)
         if np.mean(grid.distance(line.points) > 0) >= _FITS:
             return _with_line(grid, line, path)
-        notes.append(f"ignores {path.name} in its folder, whose points lie in walls")
+        notes.append(f"ignores {path.name} in its folder, which does not fit its walls")
     return derived(replace(grid, notes=(*grid.notes, *notes)))
 
 

@@ -126,7 +126,7 @@ def test_a_centreline_file_without_a_map_name_is_used_only_if_it_fits(tmp_path):
     (tmp_path / "raceline.csv").unlink()
     grid = load_map(path)
     assert grid.centerline.source == "derived from the free space"
-    assert grid.describe().endswith("; ignores centerline.csv in its folder, whose points lie in walls")
+    assert grid.describe().endswith("; ignores centerline.csv in its folder, which does not fit its walls")
     # A file that names the map, or is named by the settings, goes first.
     write_line(tmp_path / "hall_centerline.csv", loop())
     assert load_map(path).centerline.source == str(tmp_path / "hall_centerline.csv")
