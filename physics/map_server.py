@@ -44,9 +44,8 @@ def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
     `annotations.spawn_points`, a list of `{name, pose: [x, y, heading]}`. Other keys are ignored and listed
     in the map's notes.
 
-    Unseen cells (not in `OccupancyMap.seen`) are unknown cells and, because map savers write thresholds by
-    which these are free, free cells of grey 205 or of the grey of most of the image's border, if there is a
-    brighter floor.
+    Unseen cells (not in `OccupancyMap.seen`) are unknown cells, and free cells of grey 205 or of the grey of
+    most of the image's border, if there is a brighter floor: map savers write thresholds that free them.
 
     Args:
       path: the yaml file; a relative image path is relative to it.
