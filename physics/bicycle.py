@@ -1,7 +1,7 @@
-"""Road vehicles as kinematic bicycles: four ways to take one step of `dt` seconds.
+"""Kinematic bicycle models of road vehicles; each advances a body by one step of `dt` seconds.
 
 Positions in m, headings in rad (counter-clockwise from +x), speeds in m/s. All arguments broadcast; nothing
-here depends on the number of bodies. Source: spec drive 1.2.
+depends on the number of bodies. Formulas: docs/reference/f110.md 16.2.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _STRAIGHT = 1e-5
 
 
 class Motion(NamedTuple):
-    """Motion of bodies, every leaf `[...]`.
+    """Positions, headings and speeds of bodies, every leaf `[...]`.
 
     Attributes:
       x, y: centre.
@@ -34,7 +34,7 @@ class Motion(NamedTuple):
 
 
 class Drive(NamedTuple):
-    """What the jerk-controlled model remembers besides `Motion`, every leaf `[...]`.
+    """State of the jerk-controlled model in addition to `Motion`, every leaf `[...]`.
 
     Attributes:
       longitudinal: acceleration along the heading, m/s^2.
@@ -48,16 +48,16 @@ class Drive(NamedTuple):
 
 
 def wrap(angle: jax.Array) -> jax.Array:
-    """Angles in [-pi, pi)."""
+    """Wraps angles to [-pi, pi)."""
     return angle - 2 * jnp.pi * jnp.floor(angle / (2 * jnp.pi) + 0.5)
 
 
 def classic(
     motion: Motion, acceleration: jax.Array, steering: jax.Array, wheelbase: jax.Array, dt: float
 ) -> Motion:
-    """Bicycle about the middle of its wheelbase, moved with the mean of the old and the new speed.
+    """Advances a bicycle about the middle of its wheelbase with the mean of the old and the new speed.
 
-    The speed stops at 0 before it changes sign, and is clipped to [-5, 40] m/s.
+    A speed that would change its sign is 0 for one step; speeds are clipped to [-5, 40] m/s.
 
     Args:
       motion: before the step.
@@ -88,7 +88,7 @@ def puffer(
     dt: float,
     gain: float = 1.0,
 ) -> tuple[Motion, jax.Array]:
-    """The step of PufferDrive (December 2025), which has no reverse and a tanh for an arctan.
+    """Advances one step as in PufferDrive (December 2025): unsigned old speed, tanh in place of arctan.
 
     Args:
       motion: before the step; its speed is not used.
@@ -97,7 +97,7 @@ def puffer(
       steering: rad.
       wheelbase: m.
       dt: s.
-      gain: share of the acceleration that arrives; 0.5 is the version of October 2025.
+      gain: factor on the acceleration; 0.5 is the version of October 2025.
 
     Returns:
       motion with the speed at which the body moved, and the velocity `[..., 2]`.
@@ -120,7 +120,10 @@ def jerk(
     wheelbase: jax.Array,
     dt: float,
 ) -> tuple[Motion, Drive]:
-    """Jerks along and across the heading, a steering angle that follows, and an arc of a circle.
+    """Advances a bicycle that is controlled by its jerks along and across the heading.
+
+    Accelerations integrate the jerks, the steering angle follows the lateral acceleration at a limited rate,
+    and the body moves along a circular arc.
 
     Args:
       motion: before the step.
@@ -152,12 +155,12 @@ def jerk(
 
 
 def _stopped(before: jax.Array, after: jax.Array) -> jax.Array:
-    """A quantity that rests at 0 for a step before its sign changes."""
+    """Returns `after`, or 0 where its sign is opposite to that of `before`."""
     return jnp.where(before * after < 0, 0.0, after)
 
 
 def _along_arc(arc: jax.Array, angle: jax.Array, curvature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Moves ahead and to the left along an arc, m; a straight line where it hardly bends."""
+    """Returns displacements ahead and to the left along an arc, m; a straight line for tiny curvatures."""
     straight = (jnp.abs(curvature) < _STRAIGHT) | (jnp.abs(angle) < _STRAIGHT)
     safe = jnp.where(straight, 1.0, curvature)
     ahead = jnp.where(straight, arc, jnp.sin(angle) / safe)

@@ -46,7 +46,7 @@ def overlap(
 
 
 def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int, int]:
-    """Returns into how many pieces to cut a box's long and wide sides so that none exceeds `spacing` (m).
+    """Returns the numbers of pieces of a box's long and wide sides for which none exceeds `spacing` (m).
 
     Runs on the host: the counts fix the shapes of `boundary` and `clearance`.
 
@@ -55,7 +55,7 @@ def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int
     """
     if not spacing > 0:
         raise ValueError(f"spacing={spacing}: must be positive (metres)")
-    # Quotients that should be whole come out a little larger at times and must not gain a piece.
+    # Rounding can put a whole quotient slightly above its value; it must not gain a piece.
     return tuple(max(1, math.ceil(side / spacing - 1e-9)) for side in (length, width))
 
 
@@ -85,11 +85,12 @@ def clearance(
 ) -> jax.Array:
     """Returns the smallest distance that a field reports on a box's boundary: contact where it is <= 0.
 
-    With a field that is 0 on occupied cells there is no false alarm, and a cell that holds a corner of the
-    box, or that an edge crosses for at least the spacing h of the points, is found. Where h is at most the
-    side of a cell, only a cell's corner can reach into an edge unseen, and by less than h/2. The default
-    intervals give h <= 0.05 m for boxes up to 0.35 m x 0.25 m; see `boundary_intervals`. An obstacle smaller
-    than the box is seen while it crosses the boundary, not once it lies inside.
+    With a field that is 0 on occupied cells contact is never reported falsely. A cell is found if it holds a
+    corner of the box, or if an edge crosses it for at least the spacing h of the points. Where h is at most
+    the side of a cell, the only contact that is missed is a cell's corner that reaches into an edge by less
+    than h/2. The default intervals give h <= 0.05 m for boxes up to 0.35 m x 0.25 m; see
+    `boundary_intervals`. An obstacle smaller than the box is found while it crosses the boundary, not once
+    it lies inside.
 
     Args:
       pose: pose [3].
@@ -110,16 +111,17 @@ def ray_box(
     length: float | jax.Array,
     width: float | jax.Array,
 ) -> jax.Array:
-    """Returns how far rays run until they cross a box's boundary (slab method).
+    """Returns the distances at which rays first cross a box's boundary (slab method).
 
     Args:
       scanner: pose [3] that all rays start at.
-      angles: directions of the rays [B] relative to the scanner's heading, rad. Constant ones cost no sine.
+      angles: directions of the rays [B] relative to the scanner's heading, rad. For constants their sines
+        are computed at compile time.
       pose: pose of the box [3].
       length, width: size of the box, m.
 
     Returns:
-      Distances [B], m; inf where the box is missed. From inside the box, the distance to the way out.
+      Distances [B], m; inf where the box is missed. From inside the box, the distance to the exit.
     """
     cos_box, sin_box = jnp.cos(pose[2]), jnp.sin(pose[2])
     cos_ray, sin_ray = jnp.cos(angles), jnp.sin(angles)
@@ -153,7 +155,7 @@ def side_distances(
 def _placed(
     pose: jax.Array, half_length: jax.Array, half_width: jax.Array, u: np.ndarray, w: np.ndarray
 ) -> jax.Array:
-    """Points [P, 2] in the world at box coordinates u, w [P] (1 is half the length, half the width)."""
+    """Returns world points [P, 2] at box coordinates u, w [P] (1 is half the length, half the width)."""
     cos, sin = jnp.cos(pose[2]), jnp.sin(pose[2])
     along, across = half_length * u.astype(pose.dtype), half_width * w.astype(pose.dtype)
     return jnp.stack([pose[0] + cos * along - sin * across, pose[1] + sin * along + cos * across], axis=-1)
@@ -166,7 +168,7 @@ def _off_zero(d: jax.Array) -> jax.Array:
 
 
 def _slab(start: jax.Array, direction: jax.Array, half: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Distances at which a ray enters and leaves the strip |position| <= half."""
+    """Returns the distances at which a ray enters and leaves the strip |position| <= half."""
     per_direction = 1 / _off_zero(direction)
     one, other = (-half - start) * per_direction, (half - start) * per_direction
     return jnp.minimum(one, other), jnp.maximum(one, other)

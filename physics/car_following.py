@@ -1,6 +1,7 @@
-"""The intelligent driver model: how hard a driver accelerates behind a leader.
+"""Intelligent driver model (IDM): acceleration of a driver behind a leader.
 
-Treiber, Hennecke, Helbing (2000), with the braking of physical cars.
+M. Treiber, A. Hennecke, D. Helbing, "Congested traffic states in empirical observations and microscopic
+simulations" (2000), with a limit on the deceleration. Formulas: docs/reference/f110.md 16.3.
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ class DriverModel:
     """Constants of a driver.
 
     Attributes:
-      acceleration: at rest on an empty road, m/s^2.
+      acceleration: the largest one, at rest on an empty road, m/s^2.
       braking: comfortable deceleration, m/s^2.
-      headway: time to the leader that is kept, s.
-      distance: to a standing leader that is kept, m.
-      exponent: of the approach to the desired speed.
-      hardest: deceleration that brakes can give, m/s^2.
+      headway: time gap to the leader, s.
+      distance: gap to a standing leader, m.
+      exponent: of the ratio of the speed to the desired speed.
+      hardest: largest deceleration, m/s^2.
     """
 
     acceleration: float = 1.0
@@ -32,13 +33,13 @@ class DriverModel:
 def acceleration(
     xp: Any, speed: Any, desired: Any, gap: Any, leader: Any, driver: DriverModel = DriverModel()
 ) -> Any:
-    """Acceleration in m/s^2 behind the nearest leader, elementwise.
+    """Returns the acceleration in m/s^2 behind the nearest leader, elementwise.
 
     Args:
       xp: the array library, `numpy` or `jax.numpy`.
       speed: of the follower, m/s, not negative.
       desired: speed on an empty road, m/s, positive.
-      gap: from bumper to bumper, m; inf without a leader. Below `driver.distance` it counts as that.
+      gap: from bumper to bumper, m; inf without a leader. Smaller gaps count as `driver.distance`.
       leader: speed of the leader, m/s; any finite number without one.
     """
     a, b = driver.acceleration, driver.braking

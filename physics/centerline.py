@@ -1,4 +1,7 @@
-"""Centrelines of tracks on the host: files in the F1TENTH formats, arc length, headings, equal resampling."""
+"""Centrelines of tracks on the host: F1TENTH file formats, arc length, headings, equidistant resampling.
+
+See docs/reference/f110.md 4.1 and 4.2.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -32,7 +35,7 @@ class Centerline:
       left, right: `[N]` distance to the wall on either side in metres, or None where not known.
       length: total arc length in metres, including the closing segment of a closed line.
       closed: whether the last point connects to the first.
-      source: where the line comes from, for people: a file's path, or how it was made.
+      source: origin of the line as text: a file's path, or how it was made.
     """
 
     x: np.ndarray
@@ -47,26 +50,26 @@ class Centerline:
 
     @property
     def points(self) -> np.ndarray:
-        """The `[N, 2]` points."""
+        """Points `[N, 2]`, m."""
         return np.stack([self.x, self.y], axis=-1)
 
     @property
     def area(self) -> float:
         """Signed area in m^2 inside the closed polygon of the points, positive counter-clockwise."""
-        # Relative to one of the points: far from the world's origin the products would cancel badly.
+        # Relative to one of the points: far from the world's origin the products lose precision.
         x, y = self.x - self.x[0], self.y - self.y[0]
         return float(0.5 * np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
 
     @property
     def course(self) -> str:
-        """Which way the line runs, for people: the turning sense of a closed one, the ends of an open one."""
+        """Direction of the line as text: the turning sense of a closed line, the ends of an open one."""
         if self.closed:
             return "counter-clockwise" if self.area > 0 else "clockwise"
         ends = (f"({x:.1f}, {y:.1f})" for x, y in self.points[[0, -1]])
         return "open, " + " to ".join(ends)
 
     def backwards(self) -> "Centerline":
-        """Returns the same line run the other way: it starts at the same point, or at an open one's end."""
+        """Returns the reversed line; it starts at the same point, or at the end of an open line."""
         order = np.arange(len(self.x))[::-1]
         order = np.roll(order, 1) if self.closed else order
         sides = {"left": self.right, "right": self.left}
@@ -86,9 +89,9 @@ def centerline_from_points(
 ) -> Centerline:
     """Builds a centreline from `[N, 2]` points in metres.
 
-    Points that all but repeat the one before them (within a twentieth of the median spacing) are
-    dropped, and so is a last point that all but repeats the first, which closes the line. With
-    `closed=None` the line also counts as closed where the gap between its ends is at most 2.5 times
+    Points within a twentieth of the median spacing of the previous point are dropped, and so is a
+    last point that near to the first, which closes the line unless `closed` is False. With
+    `closed=None` the line also counts as closed if the gap between its ends is at most 2.5 times
     the median spacing.
 
     Raises:
@@ -123,9 +126,9 @@ def centerline_from_points(
 
 
 def _distinct(points: np.ndarray) -> tuple[np.ndarray, float]:
-    """Which of `[N, 2]` points are not the one kept before them again, and how near counts as the same.
+    """Returns a mask of the points `[N, 2]` that do not repeat the last kept one, and the tolerance.
 
-    A rounded repetition leaves a segment too short to have a direction of its own.
+    A rounded repetition leaves a segment that is too short to have a meaningful direction.
     """
     steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
     moving = steps[steps > 1e-9]
@@ -133,7 +136,7 @@ def _distinct(points: np.ndarray) -> tuple[np.ndarray, float]:
     keep, last = np.ones(len(points), bool), 0
     if (steps > same).all():
         return keep, same
-    # From the last point that was kept: many small steps together are a way to follow.
+    # Distances from the last kept point, so that many small steps add up to a movement.
     for index in range(1, len(points)):
         keep[index] = np.linalg.norm(points[index] - points[last]) > same
         last = index if keep[index] else last
@@ -157,7 +160,7 @@ def _headings(points: np.ndarray, closed: bool) -> np.ndarray:
     before = np.roll(units, 1, axis=0) if closed else np.concatenate([units[:1], units])
     after = units if closed else np.concatenate([units, units[-1:]])
     tangent = before + after
-    # A spike folds back on itself: the mean direction vanishes, the outgoing one is kept.
+    # At a spike that folds back on itself the mean direction vanishes; the outgoing one is used.
     tangent = np.where(np.linalg.norm(tangent, axis=1, keepdims=True) > 1e-9, tangent, after)
     return np.arctan2(tangent[:, 1], tangent[:, 0])
 
@@ -190,11 +193,11 @@ def resample(line: Centerline, count: int) -> Centerline:
 
 
 def find_centerline(stem: Path) -> Path | None:
-    """Finds the line that belongs to the map file `STEM.yaml`: the first of these files that exists.
+    """Finds the centreline file of the map file `STEM.yaml`: the first of these that exists.
 
-    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`, `STEM_wp.csv`; then the same with `_map`
-    taken off the end of STEM, or put there if it was not: f1tenth_racetracks has
-    `Monza_centerline.csv` beside `Monza_map.yaml`.
+    `STEM_centerline.csv`, `STEM_waypoints.csv`, `STEM_raceline.csv`, `STEM_wp.csv`; then the same with the
+    suffix `_map` removed from STEM, or added if it is missing: f1tenth_racetracks has
+    `Monza_centerline.csv` next to `Monza_map.yaml`.
     """
     name = stem.name
     other = name.removesuffix(_MAP) if name.endswith(_MAP) else name + _MAP
@@ -207,7 +210,7 @@ def find_centerline(stem: Path) -> Path | None:
 
 
 def unnamed_centerlines(folder: Path) -> list[Path]:
-    """Files of lines in a folder that name no map, the likeliest first.
+    """Lists a folder's centreline files whose names do not contain a map's name, the likeliest first.
 
     `centerline.csv`; `global_waypoints.json`, which the race stack of ForzaETH keeps in the folder of each
     map; `waypoints.csv`, `raceline.csv`; and `traj_race_cl.csv` of TUM's global_racetrajectory_optimization.
@@ -218,10 +221,10 @@ def unnamed_centerlines(folder: Path) -> list[Path]:
 def read_centerline(path: str | Path) -> Centerline:
     """Reads a centreline file.
 
-    Three layouts of the F1TENTH world are known as text: `x,y,theta,velocity` under a header row;
+    Three text layouts of F1TENTH projects are read: `x,y,theta,velocity` under a header row;
     comma-separated `# x_m, y_m, w_tr_right_m, w_tr_left_m`; and the semicolon-separated raceline
     `# s_m; x_m; y_m; psi_rad; kappa_radpm; vx_mps; ax_mps2`. Columns are found by name; without
-    names a line of seven or more fields is a raceline, whatever separates them, and otherwise the
+    names a line of seven or more fields is a raceline with any separator, and otherwise the
     first two fields are x and y. Headings in the file are ignored; rows without finite x and y
     are skipped; widths are kept only if the whole column is finite and positive.
 
@@ -237,7 +240,7 @@ def read_centerline(path: str | Path) -> Centerline:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         needed = "a .csv or .json file is needed"
-        raise ValueError(f"centerline={str(path)!r}: no readable text file; {needed}") from None
+        raise ValueError(f"centerline={str(path)!r}: not a readable text file; {needed}") from None
     rows = _waypoints(path, text) if path.suffix == ".json" else _text_rows(path, text)
     table = np.array([row for row in rows if np.isfinite(row[:2]).all()]).reshape(-1, 4)
     if len(table) < 2:
@@ -247,18 +250,18 @@ def read_centerline(path: str | Path) -> Centerline:
 
 
 def _waypoints(path: Path, text: str) -> list[list[float]]:
-    """Rows x, y, right, left of a `global_waypoints.json`."""
+    """Returns rows x, y, right, left of a `global_waypoints.json`."""
     try:
         held = json.loads(text)
         points = next(held[name]["wpnts"] for name in _WAYPOINTS if held.get(name, {}).get("wpnts"))
         return [[float(point.get(name, "nan")) for name in _WAYPOINT] for point in points]
     except (ValueError, TypeError, AttributeError, KeyError, StopIteration):
         names = ", ".join(_WAYPOINTS)
-        raise ValueError(f"centerline={str(path)!r}: holds no waypoints under {names}") from None
+        raise ValueError(f"centerline={str(path)!r}: has no waypoints under {names}") from None
 
 
 def _text_rows(path: Path, text: str) -> list[list[float]]:
-    """Rows x, y, right, left of separated text."""
+    """Returns rows x, y, right, left of separated text."""
     names, rows = None, []
     for number, line in enumerate(text.splitlines(), 1):
         fields = [field.strip() for field in line.lstrip("# \t").split(";" if ";" in line else ",")]
@@ -280,5 +283,5 @@ def _row(path: Path, number: int, fields: list[str], columns: dict[str, int]) ->
         return [float(texts.get(name) or "nan") for name in ("x", "y", "right", "left")]
     except (IndexError, ValueError):
         raise ValueError(
-            f"centerline={str(path)!r}: line {number} {','.join(fields)!r} holds no numbers for x and y"
+            f"centerline={str(path)!r}: line {number} {','.join(fields)!r} lacks numbers for x and y"
         ) from None

@@ -1,4 +1,4 @@
-"""Lines of maps that come without one: derived from the walls, and refused where these belie them."""
+"""Centrelines derived from a map's walls, and the test by which they are accepted or refused."""
 
 from dataclasses import replace
 
@@ -9,18 +9,18 @@ from physics.centerline import Centerline
 from physics.gridmap import Doubt, OccupancyMap, wall_distance
 from physics.medial_loop import closed, derive_centerline
 
-# Shares of a line's points: doors stand open, and scans miss a wall here and there.
+# Required shares of a line's points: open doors and gaps in scans leave some points without a wall.
 _WALLED = 0.75
 _SEEN = 0.99
-# A wall this near to where the view ends is what ends it, in metres: walls of scans are dotted lines.
+# Largest distance in metres from a view's end to the wall that ends it: walls in scans are dotted lines.
 _DOTTED = 0.2
 
 
 def derived(grid: OccupancyMap) -> OccupancyMap:
-    """The map with the line that its walls give, or with the reason why none is believed.
+    """Returns the map with the centreline derived from its walls, or with the refused line as `doubt`.
 
-    The line goes through cells that a scan has seen. Where these make no loop, one is sought through all free
-    cells, which then is refused.
+    The line goes through cells that a scan has seen. If these contain no loop, all free cells are searched; a
+    line with more than 1 % of its points in unseen cells is refused.
     """
     line = derive_centerline(grid)
     if line is None and grid.seen is not None:
@@ -32,10 +32,11 @@ def derived(grid: OccupancyMap) -> OccupancyMap:
 
 
 def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
-    """The reason against a line; None where it lies between two walls, in cells that a scan has seen.
+    """Returns the reason against a line; None if it lies between two walls, in cells that a scan has seen.
 
-    From every point the view to the left and to the right has to end at a wall, not at the picture's edge and
-    not where no scan has seen anything: on three quarters of the line on either side, as doors stand open.
+    The view from a point to the left and to the right has to end at a wall, neither at the image's edge nor
+    in unseen cells. Each side needs this at three quarters of the points only, because of open doors. See
+    docs/reference/f110.md 4.4.
     """
     shut = closed(grid)
     seen = shut.distance(line.points) > 0
@@ -57,7 +58,7 @@ def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
 
 def _reason(seen: np.ndarray, left: np.ndarray, right: np.ndarray) -> str | None:
     if seen.mean() < _SEEN:
-        return f"{100 * (1 - seen.mean()):.0f} % of the derived line is where no scan has seen anything"
+        return f"{100 * (1 - seen.mean()):.0f} % of the derived line lies in cells that no scan has seen"
     for side, walled in (("left", left), ("right", right)):
         if walled.mean() < _WALLED:
             return f"on {100 * (1 - walled.mean()):.0f} % of the derived line no wall was seen to the {side}"

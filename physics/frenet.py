@@ -1,4 +1,7 @@
-"""Road coordinates: arc length and signed offset relative to a centreline of a map bank."""
+"""Track coordinates (Frenet frame): arc length and signed offset relative to a map's centreline.
+
+Formulas: docs/reference/f110.md 4.5.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,7 @@ from physics.mapbank import MapBank
 def frenet(
     bank: MapBank, map_index: jax.Array, xy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Projects points onto the nearest segment of the centreline; looks at all of it.
+    """Projects points onto the nearest segment of the whole centreline.
 
     Args:
       map_index: int32 scalar, or the batch shape of `xy`.
@@ -34,7 +37,7 @@ def frenet(
 def frenet_near(
     bank: MapBank, map_index: jax.Array, xy: jax.Array, index_hint: jax.Array, window: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Like `frenet`, but looks only at the segments within `window` (static) of `index_hint`.
+    """Projects points like `frenet`, but only onto segments within `window` (static) of `index_hint`.
 
     Exact as long as the point moved less than `window` segments since the hint was taken.
     `index_hint` has the batch shape of `xy`.
@@ -52,9 +55,9 @@ def frenet_near(
 
 
 def cartesian(bank: MapBank, map_index: jax.Array, s: jax.Array, d: jax.Array) -> jax.Array:
-    """World pose `[..., 3]` at arc length `s` and offset `d` (left positive), facing along the line.
+    """Returns the world pose `[..., 3]` at arc length `s` and offset `d` (left positive), along the line.
 
-    `s` wraps on closed lines and stops at the ends of open ones. The offset is taken along the
+    `s` wraps on closed lines and is clipped on open ones. The offset is taken along the
     normal of the segment, the inverse of `frenet` away from corners tighter than the offset.
     """
     length = bank.centerline_length[map_index]
@@ -72,7 +75,7 @@ def cartesian(bank: MapBank, map_index: jax.Array, s: jax.Array, d: jax.Array) -
 
 
 def arc_difference(bank: MapBank, map_index: jax.Array, start: jax.Array, end: jax.Array) -> jax.Array:
-    """Signed arc length from `start` to `end` in metres, the short way round on closed lines."""
+    """Returns the signed arc length from `start` to `end` in metres, the shorter way on closed lines."""
     length = jnp.maximum(bank.centerline_length[map_index], 1e-6)
     difference = end - start
     return jnp.where(bank.closed[map_index], difference - length * jnp.round(difference / length), difference)
@@ -96,8 +99,8 @@ def _ends(bank: MapBank, map_index: jax.Array, index: jax.Array) -> tuple[jax.Ar
 
 
 def _foot(start: jax.Array, end: jax.Array, xy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Squared distance to segments, where along them the foot lies (0 to 1), and the signed offset."""
-    # Component by component: reductions over a trailing axis of two are five times slower on a CPU.
+    """Returns squared distances to segments, the feet's positions along them (0 to 1), and signed offsets."""
+    # By components, because reductions over a trailing axis of two are five times slower on a CPU.
     along_x, along_y = end[..., 0] - start[..., 0], end[..., 1] - start[..., 1]
     dx, dy = xy[..., 0] - start[..., 0], xy[..., 1] - start[..., 1]
     squared = jnp.maximum(along_x * along_x + along_y * along_y, 1e-12)

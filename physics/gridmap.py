@@ -1,4 +1,4 @@
-"""Occupancy grids on the host and their distance fields."""
+"""Occupancy grids on the host and their distance fields; see docs/reference/f110.md 3.3."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,10 +24,10 @@ class OccupancyMap:
       origin: world pose (x, y, yaw) of the outer corner of cell [0, 0]; metres and radians.
       centerline: the track's centreline, or None.
       spawns: named poses (x, y, heading).
-      seen: `[H, W]` bool, the cells that a scan has seen; None where that is all of them.
-      notes: what else is to be said about it, for people.
-      files: from which it was made: the yaml file, the picture, the centreline's; empty for built-in maps.
-      doubt: the line that was derived for it and refused, or None.
+      seen: `[H, W]` bool, the cells that a scan has seen; None if all have been seen.
+      notes: remarks about the map, as text.
+      files: its source files: the yaml file, the image, the centreline; empty for built-in maps.
+      doubt: the derived centreline that was refused, or None.
     """
 
     name: str
@@ -43,15 +43,15 @@ class OccupancyMap:
 
     @cached_property
     def field(self) -> np.ndarray:
-        """The `[H, W]` float64 distance field in metres; see `distance_field`."""
+        """Distance field `[H, W]`, float64 metres; see `distance_field`."""
         return distance_field(self.occupied, self.resolution)
 
     def describe(self) -> str:
-        """Returns one line for people: the map, the line that is driven on it, which way, how long, whose."""
+        """Returns one line of text: the map's name, and its centreline's direction, length and source."""
         line, notes = self.centerline, "".join(f"; {note}" for note in self.notes)
         if line is None:
             why = "" if self.doubt is None else f"; {self.doubt.reason}"
-            return f"map {self.name}: no line to drive along{why}{notes}"
+            return f"map {self.name}: no centreline{why}{notes}"
         walled = float(np.mean(self.distance(line.points) <= 0))
         warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
         return f"map {self.name}: {line.course}, {line.length:.1f} m, {line.source}{warning}{notes}"
@@ -80,14 +80,14 @@ class OccupancyMap:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """A line of N points that was derived for a map and refused.
+    """A derived centreline of N points that was refused.
 
     Attributes:
       line: the line.
       seen: `[N]` bool, the points in cells that a scan has seen.
-      ends: `[N, 2, 2]` metres, where the view to the left and to the right ends.
-      walled: `[N, 2]` bool, whether it ends at a wall.
-      reason: why the line was refused, for people.
+      ends: `[N, 2, 2]` metres, end points of the views to the left and to the right.
+      walled: `[N, 2]` bool, whether such a view ends at a wall.
+      reason: the reason for the refusal, as text.
     """
 
     line: Centerline
@@ -98,7 +98,7 @@ class Doubt:
 
 
 def distance_field(occupied: np.ndarray, resolution: float) -> np.ndarray:
-    """Exact Euclidean distance transform with an occupied outside.
+    """Returns the exact Euclidean distance transform of a grid whose outside is occupied.
 
     Args:
       occupied: `[H, W]` bool.
@@ -112,7 +112,7 @@ def distance_field(occupied: np.ndarray, resolution: float) -> np.ndarray:
 
 
 def wall_distance(grid: OccupancyMap, xy: np.ndarray, angle: np.ndarray, limit: float = 30.0) -> np.ndarray:
-    """Distance to the next occupied cell from points `[N, 2]` along world angles `[N]`; metres, capped."""
+    """Returns distances, at most `limit`, from points `[N, 2]` along angles `[N]` to an occupied cell."""
     direction = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     total = np.zeros(len(xy))
     while True:
@@ -124,7 +124,7 @@ def wall_distance(grid: OccupancyMap, xy: np.ndarray, angle: np.ndarray, limit: 
 
 
 def with_widths(grid: OccupancyMap, line: Centerline) -> Centerline:
-    """Fills in the widths of a centreline that its file did not give, by looking for the walls."""
+    """Returns a centreline with its missing widths measured as distances to the walls."""
     if line.left is not None and line.right is not None:
         return line
     return replace(

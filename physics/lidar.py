@@ -1,9 +1,9 @@
-"""A planar lidar: sphere tracing on distance fields, boxes of other cars, Gaussian noise.
+"""Planar lidar: sphere tracing on distance fields, boxes of other cars, Gaussian noise.
 
-A ray advances by the distance field until it stands on an occupied cell (J. C. Hart, "Sphere
+A ray advances by the distance field until it reaches an occupied cell (J. C. Hart, "Sphere
 tracing", 1996). Most need three or four steps, a few along a wall more than a hundred: unfinished rays are
-compacted in stages. Rows are fans of neighbouring beams, which differ by fixed angles, so that
-little is gathered.
+compacted in stages. Beams are grouped into fans of neighbours at fixed angles to each other, which
+keeps gathers small. See docs/reference/f110.md 5.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from physics.boxes import ray_box
 from physics.mapbank import MapBank, distance_at, place_in_field
 from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, take_rows
 
-# (steps, share): all beams take some steps, then the unfinished fans are compacted into chunks of a share of
-# all, for the next stage. The last stage runs until all beams are done, and is the only one of small batches.
+# (steps, share): all beams take this many steps, then the unfinished fans are compacted into chunks of this
+# share of all, for the next stage. The last stage runs until all beams are done; small batches have no other.
 _STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
-_WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # of wide fans
-_SMALL = 1 << 11  # with fewer rays, stages cost more time to run and to compile than they save
+_WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # for wide fans
+_SMALL = 1 << 11  # up to so many rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
-_FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams of a fan; of one whose beams are less than so many rad apart
+_FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams per fan; per wide fan, if beams are less than _DENSE rad apart
 
 
 @dataclass(frozen=True)
 class Lidar:
-    """A scanner at the car's reference point that looks ahead.
+    """A planar scanner at the car's reference point, symmetric about the heading.
 
     Attributes:
       beams: number of beams; beam 0 is the rightmost one.
       fov: angle between the first beam and the last, rad.
       max_range: longest range, m.
       noise: standard deviation of a range, m.
-      angle_bins: 0 traces beams along their own angles. Otherwise directions come from a table of that
-        many angles on [0, 2 pi], both ends included, and a beam takes the bin its angle is truncated to:
-        2000 gives the f1tenth_gym scans, whose beams are off by up to 0.2 degrees.
+      angle_bins: 0 traces beams along their exact angles. Otherwise directions come from a table of this
+        many angles on [0, 2 pi], both ends included, and a beam's angle is truncated to a bin: 2000 gives
+        the f1tenth_gym scans, whose beams are off by up to 0.2 degrees.
 
     Raises:
       ValueError: a value is out of range.
@@ -75,9 +75,9 @@ class _Fans(NamedTuple):
     """F fans of neighbouring beams in the bank's cells.
 
     Attributes:
-      row, col: `[F]` where they start.
-      row_ahead, col_ahead: `[F]` cells crossed per metre along the middle.
-      row_left, col_left: `[F]` cells crossed per metre to the left of it.
+      row, col: `[F]` cells in which they start.
+      row_ahead, col_ahead: `[F]` cells crossed per metre along the fan's middle.
+      row_left, col_left: `[F]` cells crossed per metre to the left of the middle.
       start: `[F]` flat index of the map's first cell; None if there is one map.
     """
 
@@ -98,9 +98,9 @@ class _March(NamedTuple):
     reach: float
 
     def ahead(self, fans: _Fans, rates: tuple[jax.Array, jax.Array], travelled: jax.Array) -> jax.Array:
-        """Distance to the walls `[F, K]` of rays that have `travelled` `[F, K]` m; 0 beyond their reach.
+        """Returns wall distances `[F, K]` of rays that have `travelled` `[F, K]` m; 0 beyond their reach.
 
-        `rates` are the rows and columns `[F, K]` that they cross per metre.
+        `rates` are the rows and columns `[F, K]` that the rays cross per metre.
         """
         # The ring of occupied cells stops rays before an index could name a cell of another row or map.
         row = (fans.row[:, None] + travelled * rates[0]).astype(jnp.int32)
@@ -112,7 +112,7 @@ class _March(NamedTuple):
 
 
 def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
-    """Noise-free distances to the walls, m. Nested batches (leading axes or `vmap`) are merged into one.
+    """Returns noise-free distances to the walls, m; merges nested batches (leading axes or `vmap`) into one.
 
     Args:
       map_index: int32 `[...]` or scalar.
@@ -134,7 +134,7 @@ def add_opponents(
       pose: `[3]` of the scanning car.
       others: `[N, 3]` poses of the boxes' centres.
       sizes: `[N, 2]` their lengths and widths, m.
-      valid: `[N]` bool; other boxes are not seen.
+      valid: `[N]` bool; boxes that are not valid are ignored.
 
     Returns:
       `[beams]` m.
@@ -156,7 +156,7 @@ def add_noise(key: jax.Array, ranges: jax.Array, lidar: Lidar, sigma: jax.Array 
 
 @cache
 def _tracer(lidar: Lidar):
-    """`(bank, map_index [...], pose [..., 3]) -> [..., beams]`; merges nested batches into one."""
+    """Returns `(bank, map_index [...], pose [..., 3]) -> [..., beams]`, which merges nested batches."""
 
     @custom_vmap
     def trace(bank, map_index, pose):
@@ -174,7 +174,7 @@ def _tracer(lidar: Lidar):
 
 
 def _trace(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
-    """Ranges `[N, beams]` from poses `[N, 3]`."""
+    """Returns ranges `[N, beams]` from poses `[N, 3]`."""
     march = _March(bank.field.reshape(-1), bank.field.shape[2], lidar.max_range)
     return _march_on((march,), bank, map_index, pose, lidar)
 
@@ -182,7 +182,7 @@ def _trace(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -
 def _march_on(
     marches: tuple[_March, ...], bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar
 ) -> jax.Array:
-    """`_trace` on given fields, each from where the one before it says that a wall is near."""
+    """Traces rays through several fields in order, each from the distances that the previous one reached."""
     between = lidar.fov / (lidar.beams - 1) if lidar.beams > 1 else 0.0
     width = 1 if lidar.angle_bins else _WIDE_FAN if between < _DENSE else _FAN
     width = min(width, lidar.beams)
@@ -202,12 +202,12 @@ def _march_on(
 def _fans(
     bank: MapBank, map_index: jax.Array, pose: jax.Array, inside: jax.Array, angles: np.ndarray, lidar: Lidar
 ) -> _Fans:
-    """Fans from poses `[N, 3]` along `angles` `[G]`, `[N * G]` of them."""
+    """Returns the `[N * G]` fans from poses `[N, 3]` along `angles` `[G]`."""
     single, shape = bank.field.shape[0] == 1, (pose.shape[0], angles.size)
     affine = bank.to_cell[0] if single else bank.to_cell[map_index]
     x, y = pose[:, 0], pose[:, 1]
     cell = [affine[..., i, 0] * x + affine[..., i, 1] * y + affine[..., i, 2] for i in (0, 1)]
-    # A ray that starts outside the map waits on cell [0, 0], which is occupied.
+    # A ray that starts outside the map stays on cell [0, 0], which is occupied.
     cell = [jnp.where(inside, c, 0)[:, None] for c in cell]
     ahead, left = _rates(affine[..., None, :, :], pose[:, 2:], angles, lidar)
     start = None if single else map_index[:, None] * bank.field[0].size
@@ -216,7 +216,7 @@ def _fans(
 
 
 def _rates(affine: jax.Array, heading: jax.Array, angles: np.ndarray, lidar: Lidar) -> tuple[list, list]:
-    """Rows and columns `[N, G]` crossed per metre along `angles` `[G]`, and per metre to the left of them.
+    """Returns rows and columns `[N, G]` crossed per metre along `angles` `[G]`, and per metre to their left.
 
     `affine` is `[..., 1, 2, 3]` as in the bank, `heading` `[N, 1]`.
     """
@@ -252,8 +252,8 @@ def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, 
         return carry[0] + ahead, ahead
 
     def advance(travelled, steps):
-        # The last step too is in the loop: outside it, XLA fuses it with what gives the rates, and it takes
-        # as long as four.
+        # The last step stays in the loop: outside, XLA fuses it with the computation of the rates, and it
+        # takes as long as four steps.
         travelled, last = lax.fori_loop(0, steps, step, (travelled, travelled))
         return travelled, last > 0
 

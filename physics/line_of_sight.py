@@ -1,9 +1,9 @@
-"""Sight through voxels: whether two points see each other, and what a shot hits first.
+"""Lines of sight through voxels: visibility between two points, and the first voxel that a shot hits.
 
 The voxels along a segment are those of J. Amanatides and A. Woo, "A fast voxel traversal algorithm
 for ray tracing" (1987), with the exact number of crossings: the walk never passes the end's cell on
 any axis. `sight_clear` walks over columns only: within one it compares the word of the column with
-the bits of the heights that the segment has there. Source: spec sections 2.1, 2.3 and 9.
+the bits of the heights that the segment has there. See docs/reference/echelon.md, 'Lines of sight'.
 """
 
 from functools import cache, partial
@@ -21,8 +21,8 @@ from physics.voxels import Sights, Terrain, opaque_columns, sights
 
 # Later than any crossing on the segment; finite, so that its product with a zero slope is 0.
 _NEVER = np.float32(1e9)
-# (columns, share): all segments walk some columns, then those that are neither blocked nor at their end are
-# compacted into chunks of a share of all, for the next stage. Small batches have the last stage only.
+# (columns, share): all segments walk this many columns, then those that are neither blocked nor at their end
+# are compacted into chunks of this share of all, for the next stage. Small batches have the last stage only.
 _STAGES = ((8, 0.5), (8, 0.5), (16, 0.5))
 _SMALL, _FEW = 1 << 14, 1 << 8
 _UNROLL = 4
@@ -34,12 +34,12 @@ _ENDED, _BLOCKED = np.uint32(1 << 30), np.uint32(1 << 31)
 def sight_clear(
     terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int | None = None, share: float = 1.0
 ) -> jax.Array:
-    """Whether no opaque voxel lies between points, bool `[...]`; the same both ways.
+    """Returns whether no opaque voxel lies between points, bool `[...]`; symmetric in the two points.
 
-    The voxels of the two points are not looked at. Leaving the map in between blocks, and a segment
-    within one voxel is clear. If the segment meets an edge or a corner of voxels exactly, which of the
-    voxels there count is arbitrary. A point that is not finite sees nothing. Nested batches (leading axes
-    or `vmap`) are merged into one.
+    The voxels of the two points are ignored. A segment that leaves the map in between is blocked, and one
+    within a single voxel is clear. If a segment meets an edge or a corner of voxels exactly, it is arbitrary
+    which of the adjoining voxels count. A segment with a non-finite point is blocked. Nested batches (leading
+    axes or `vmap`) are merged into one.
 
     Args:
       start: `[..., 3]` x, y, z in voxels.
@@ -60,16 +60,16 @@ def sight_clear(
 def cast(
     terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first opaque voxel on segments; the start's voxel does not count, the end's does.
+    """Finds the first opaque voxel on segments; the start's voxel does not count, the end's does.
 
-    Leaving the map is a hit of the first cell outside. On ties a step along z comes before one along
+    A segment that leaves the map hits the first cell outside. On ties a step along z comes before one along
     y, and that before one along x.
 
     Args:
       start: `[..., 3]` x, y, z in voxels.
       end: `[..., 3]`.
       steps: largest number of borders between voxels that are crossed (|dx| + |dy| + |dz| in cells);
-        nothing beyond is hit.
+        voxels beyond are not hit.
 
     Returns:
       Whether there is a hit `[...]`, the share of the segment at which it enters that voxel (1 without
@@ -109,7 +109,7 @@ def cast(
 def in_smoke(
     start: jax.Array, end: jax.Array, centre: jax.Array, alive: jax.Array, radius: jax.Array
 ) -> jax.Array:
-    """Whether segments come within `radius` of a living cloud's centre, bool `[...]`.
+    """Returns whether segments come within `radius` of a live cloud's centre, bool `[...]`.
 
     Args:
       start: `[..., 3]`.
@@ -127,9 +127,9 @@ def in_smoke(
 
 
 class _Rays(NamedTuple):
-    """Segments.
+    """Segments whose visibility is computed.
 
-    start, end: three arrays `[R]`; map_index, row: int32 `[R]`, the map and the environment they are in.
+    start, end: three arrays `[R]`; map_index, row: int32 `[R]`, map and environment of each segment.
     """
 
     start: list[jax.Array]
@@ -140,7 +140,7 @@ class _Rays(NamedTuple):
 
 @cache
 def _walker(height: int, steps: int | None, share: float):
-    """`(views, rays) -> [R]` bool, whether a segment is clear; merges nested batches into one."""
+    """Returns `(views, rays) -> [R]` bool, whether a segment is clear; it merges nested batches into one."""
 
     @custom_vmap
     def walker(views, rays):
@@ -174,9 +174,9 @@ def _walker(height: int, steps: int | None, share: float):
 
 
 def _arranged(rays: _Rays, size: tuple[int, int, int]) -> tuple[_Rays, jax.Array]:
-    """Segments from their lower ends up, and which of them leave the map and so are blocked.
+    """Orders segments from their lower ends up, and marks those that leave the map and so are blocked.
 
-    These, and segments without voxels between their ends, become points, which take no steps.
+    Blocked segments, and segments without voxels between their ends, become points, which take no steps.
     """
     (x, y, z), (u, v, w) = rays.start, rays.end
     swap = (w < z) | ((w == z) & ((u < x) | ((u == x) & (v < y))))
@@ -191,7 +191,7 @@ def _arranged(rays: _Rays, size: tuple[int, int, int]) -> tuple[_Rays, jax.Array
         opening.append(jnp.where(a == b, _NEVER, (jnp.where(way < 0, a, a + 1) - p) * slope))
         closing.append(jnp.where(a == b, -_NEVER, (jnp.where(way < 0, b + 1, b) - p) * slope))
         sign.append(jnp.where(way < 0, -1.0, 1.0))
-    # A walk is monotonic and the map convex: between two cells inside, all are.
+    # A walk is monotonic and the map convex: between two inside cells all cells are inside.
     inside = True
     for a, b, s, n, opens, closes in zip(
         first, last, sign, size, _first_axis(opening), _last_axis(closing), strict=True
@@ -199,14 +199,14 @@ def _arranged(rays: _Rays, size: tuple[int, int, int]) -> tuple[_Rays, jax.Array
         for cell in (a + jnp.where(opens, s, 0), b - jnp.where(closes, s, 0)):
             inside = inside & (cell >= 0) & (cell < n)
     walks = inside & (crossings > 1)
-    # A sum that is not finite comes of a point that is not.
+    # A non-finite sum comes from a non-finite point.
     blocked = ~inside & ~(crossings <= 1)
     start, end = ([jnp.where(walks, c, 0) for c in point] for point in (start, end))
     return rays._replace(start=start, end=end), blocked
 
 
 def _step(views: Sights, rays: _Rays):
-    """`(states [R]) -> states`: tests one column and moves on to the next, if there is one."""
+    """Returns `(states [R]) -> states`, which tests one column and moves to the next one, if any."""
     start, end = rays.start, rays.end
     way = [q - p for p, q in zip(start, end, strict=True)]
     first, last = ([jnp.floor(c).astype(jnp.int32) for c in point] for point in (start, end))
@@ -255,7 +255,7 @@ def _finish(views: Sights, rays: _Rays, state: jax.Array, stages: tuple) -> jax.
     def finish(active, state):
         picked, begin = take_rows((rays, state), active.index)
         moved = _finish(views, picked, jnp.where(active.live, begin, _ENDED), tuple(later))
-        # A gather of all by their places costs less on a CPU than a scatter of those that moved.
+        # Gathering all states by their places costs less on a CPU than scattering those that moved.
         taken = (state < _ENDED) & (active.place < room)
         return jnp.where(taken, take_rows(moved, jnp.clip(active.place, 0, room - 1)), state)
 
@@ -263,7 +263,7 @@ def _finish(views: Sights, rays: _Rays, state: jax.Array, stages: tuple) -> jax.
 
 
 def _first_axis(times) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which of three crossings comes first: x only if alone, y if before z, else z."""
+    """Marks the first of three crossings: x only if strictly first, y if before z, else z."""
     x, y, z = times
     first_x = (x < y) & (x < z)
     first_y = ~first_x & (y < z)
@@ -271,7 +271,7 @@ def _first_axis(times) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _last_axis(times) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which of three crossings comes last in the same order."""
+    """Marks the last of three crossings, with ties in the same order."""
     x, y, z = times
     last_x = (x >= y) & (x >= z)
     last_y = ~last_x & (y >= z)

@@ -1,4 +1,4 @@
-"""Pictures of lines that were derived for a map and refused."""
+"""Pictures of derived centrelines that were refused."""
 
 import tempfile
 from pathlib import Path
@@ -21,7 +21,7 @@ _LEGEND = (
 
 
 def draw_doubt(grid: OccupancyMap) -> Image.Image:
-    """Draws a map with its refused line (`grid.doubt`): where it lies between walls, where views are open."""
+    """Draws a map with its refused centreline (`grid.doubt`): points between walls, and open views."""
     height, width = grid.occupied.shape
     scale = _SIZE / max(height, width)
     picture = _draw_cells(grid).resize(
@@ -54,7 +54,7 @@ def draw_doubt(grid: OccupancyMap) -> Image.Image:
 
 
 def save_doubt(grid: OccupancyMap) -> Path:
-    """Saves the picture as `NAME_line.png` in the working folder, or in the one for temporary files."""
+    """Saves the picture as `NAME_line.png` in the working folder, or in the folder for temporary files."""
     picture = draw_doubt(grid)
     for folder in (Path.cwd(), Path(tempfile.gettempdir())):
         try:

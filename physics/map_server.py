@@ -1,8 +1,8 @@
-"""Maps in files of ROS map_server: a yaml file that names a picture, and what its keys make of the greys.
+"""Reader of ROS map_server maps: a yaml file with an image's name and the thresholds of its grey values.
 
 The rules are those of the two map servers, for ROS 1 and ROS 2:
 https://wiki.ros.org/map_server and
-https://github.com/ros-navigation/navigation2/tree/main/nav2_map_server.
+https://github.com/ros-navigation/navigation2/tree/main/nav2_map_server. See docs/reference/f110.md 3.1, 3.2.
 """
 
 import math
@@ -20,36 +20,36 @@ MODES = ("trinary", "scale", "raw")
 UNKNOWN = ("free", "occupied")
 _NEEDED = ("image", "resolution", "origin")
 _KEYS = (*_NEEDED, "negate", "occupied_thresh", "free_thresh", "mode", "annotations")
-# The grey that map savers give to cells of which nothing is known, whatever thresholds they write beside it.
+# Probability of the grey that map savers write for unknown cells, whatever thresholds they write.
 _SAVED_UNKNOWN = 50 / 255
-# Greys nearer than this are the same; a floor is this much brighter than what was never seen.
+# A floor has a probability lower by _CONTRAST than unseen cells; _FLOOR is its least share of cells.
 _CONTRAST = 8 / 255
 _FLOOR = 0.01
 
 
 def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
-    """Reads a ROS map_server map: a yaml file naming a png or pgm image. No centreline is looked for.
+    """Reads a ROS map_server map, a yaml file naming a png or pgm image, without a centreline.
 
-    A cell's probability is `(255 - grey) / 255`, or `grey / 255` if `negate` is set. What follows depends on
+    A cell's probability is `(255 - grey) / 255`, or `grey / 255` if `negate` is set. The rest depends on
     `mode`, as in map_server:
 
     - `trinary` (the default): above `occupied_thresh` (0.65) a cell is occupied, else below `free_thresh`
       (0.196) free, else unknown.
-    - `scale`: above `occupied_thresh` a cell is occupied, any other one is known and can be driven through.
+    - `scale`: above `occupied_thresh` a cell is occupied; all others are known and free.
     - `raw`: the grey itself (255 less it with `negate`) is the probability in percent, above 100 unknown. Of
-      the thresholds `occupied_thresh` is read, as a share of 100.
+      the thresholds only `occupied_thresh` is read, as a share of 100.
 
-    Colours count by their luminance; a cell that is not opaque is unknown, except in `raw`. The F1TENTH
-    simulators drive through what is unknown, hence the default of `unknown`. Spawns come from
-    `annotations.spawn_points`, a list of `{name, pose: [x, y, heading]}`. Other keys are ignored, and named
-    among the map's notes.
+    Colours are converted to luminance; a cell that is not opaque is unknown, except in `raw`. The F1TENTH
+    simulators treat unknown cells as free, hence the default of `unknown`. Spawns come from
+    `annotations.spawn_points`, a list of `{name, pose: [x, y, heading]}`. Other keys are ignored and listed
+    in the map's notes.
 
-    What no scan has seen (`OccupancyMap.seen`) are unknown cells and, as map savers write thresholds by which
-    it is free, the grey 205 or that of most of the picture's border, where the floor is brighter.
+    Unseen cells (not in `OccupancyMap.seen`) are unknown cells, and free cells of grey 205 or of the grey of
+    most of the image's border, if there is a brighter floor: map savers write thresholds that free them.
 
     Args:
       path: the yaml file; a relative image path is relative to it.
-      unknown: "free" or "occupied", the meaning of cells that no scan has seen.
+      unknown: "free" or "occupied", the state of unseen cells.
 
     Raises:
       ValueError: the files do not describe such a map.
@@ -80,7 +80,7 @@ def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
 
 
 def _cells(path: Path, data: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Which cells `[H, W]` of a picture are occupied, and which have been seen; the top row first."""
+    """Returns masks `[H, W]` of the occupied and of the seen cells of an image, the top row first."""
     mode, negate = data.get("mode", MODES[0]), data.get("negate", 0)
     if mode not in MODES:
         raise ValueError(f"map={str(path)!r}: mode={mode!r}; must be {', '.join(MODES)}")
@@ -101,7 +101,7 @@ def _cells(path: Path, data: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _never_seen(chance: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Free cells `[H, W]` with the grey of what no scan has seen."""
+    """Returns the free cells `[H, W]` that have the grey of unseen cells."""
     border = np.concatenate([chance[0], chance[-1], chance[1:-1, 0], chance[1:-1, -1]])
     levels = [_SAVED_UNKNOWN, np.median(border)]
     found = np.zeros_like(free)
@@ -128,7 +128,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         raise ValueError(f"map={str(path)!r}: not readable as yaml; {allowed}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"map={str(path)!r}: holds no mapping; keys image, resolution and origin are needed")
+        raise ValueError(f"map={str(path)!r}: not a mapping; keys image, resolution and origin are needed")
     missing = [key for key in _NEEDED if data.get(key) is None]
     if missing:
         raise ValueError(f"map={str(path)!r}: lacks {', '.join(missing)}; {', '.join(_NEEDED)} are needed")
@@ -169,7 +169,7 @@ def _spawns(path: Path, annotations: Any) -> dict[str, Pose]:
 
 
 def _read_grey(path: Path, image: str) -> tuple[np.ndarray, np.ndarray]:
-    """Luminances in [0, 1] and whether they are opaque, `[H, W]` each; the top row first."""
+    """Returns luminances in [0, 1] and a mask of opaque pixels, `[H, W]` each, the top row first."""
     file = path.parent / image
     if not file.is_file():
         raise ValueError(f"map={str(path)!r}: image={image!r} does not exist; a png or pgm file is needed")

@@ -1,4 +1,7 @@
-"""Banks of maps as arrays: everything a compiled program needs to know about where walls are."""
+"""Banks of maps as arrays: distance fields, centrelines and transforms, for compiled programs.
+
+See docs/reference/f110.md 3.3.
+"""
 
 from collections.abc import Sequence
 
@@ -25,7 +28,7 @@ class MapBank:
         centre, in tiles of 8 x 8 cells, so that neighbouring rays read the same lines of memory.
       resolution: `[M]` edge of a cell in metres.
       origin: `[M, 3]` world pose of the outer corner of cell [0, 0].
-      to_cell: `[M, 2, 3]` affine map from world (x, y, 1) to fractional (row, column).
+      to_cell: `[M, 2, 3]` affine transform from world (x, y, 1) to fractional (row, column).
       size: `[M, 2]` int32 rows and columns of the image proper, which starts at cell [1, 1].
       centerline: `[M, K, 4]` x, y, tangent heading and arc length, at equal spacing; zeros without one.
       centerline_length: `[M]` metres, 0 without a centreline.
@@ -117,7 +120,7 @@ def _world_to_cell(origin: np.ndarray, resolution: np.ndarray) -> np.ndarray:
 
 
 def _fractional_cell(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # One map needs no gather of its six numbers, whatever the batch.
+    # A single map needs no gather of its six coefficients.
     affine = bank.to_cell[0] if bank.field.shape[0] == 1 else bank.to_cell[map_index]
     x, y = xy[..., 0], xy[..., 1]
     row = affine[..., 0, 0] * x + affine[..., 0, 1] * y + affine[..., 0, 2]
@@ -133,15 +136,15 @@ def _clip_to_field(bank: MapBank, row: jax.Array, col: jax.Array) -> tuple[jax.A
 def world_to_cell(
     bank: MapBank, map_index: jax.Array, xy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of world points.
+    """Returns the cells of world points.
 
     Args:
       map_index: int32 scalar, or the batch shape of `xy`.
       xy: `[..., 2]` metres.
 
     Returns:
-      Row and column (int32; clipped into the occupied surroundings
-      for points outside) and whether the point lies inside the map's image.
+      Row and column (int32, clipped into the occupied surroundings for points outside), and whether the
+      point lies inside the map's image.
     """
     row, col = _fractional_cell(bank, map_index, xy)
     height, width = jnp.moveaxis(bank.size[map_index], -1, 0)
@@ -150,7 +153,7 @@ def world_to_cell(
 
 
 def distance_at(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> jax.Array:
-    """Distance field at world points: metres, float32 `[...]`; 0 on occupied cells and outside.
+    """Returns the distance field at world points: metres, float32 `[...]`; 0 on occupied cells and outside.
 
     Args:
       map_index: int32 scalar, or the batch shape of `xy`; not read if the bank holds one map.
@@ -162,6 +165,6 @@ def distance_at(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> jax.Array
 
 
 def place_in_field(tiles: int, row: jax.Array, col: jax.Array) -> jax.Array:
-    """Places of cells in a map's flat field that is `tiles` tiles wide, int32 `[...]`."""
+    """Returns the indices of cells in a map's flat field that is `tiles` tiles wide, int32 `[...]`."""
     tile = (row >> _SHIFT) * tiles + (col >> _SHIFT)
     return (tile << 2 * _SHIFT) | ((row & _TILE - 1) << _SHIFT) | (col & _TILE - 1)

@@ -1,4 +1,4 @@
-"""Centrelines for maps that come without one: the medial loop of a ring-shaped corridor."""
+"""Derivation of centrelines: the medial loop of a ring-shaped corridor; see docs/reference/f110.md 4.3."""
 
 from dataclasses import replace
 
@@ -21,20 +21,20 @@ def derive_centerline(
     """Finds a counter-clockwise loop through the middle of a corridor that surrounds an obstacle.
 
     The free region that encloses the largest obstacle is cut open at the narrowest place between
-    that obstacle and the outer wall; the cheapest path from one side of the cut to the other,
+    that obstacle and the outer wall. The cheapest path from one side of the cut to the other,
     where a cell costs the inverse square of its distance from the walls, is closed and smoothed
-    as far as it keeps clear of the walls. Cells that no scan has seen count as walls. Regions inside
-    an outer wall are preferred to the surroundings of the track. Walls do not say which way a track is
-    driven: the loop always runs counter-clockwise in the world's x and y.
+    as far as it keeps clear of the walls. Unseen cells count as walls. Regions inside an outer wall
+    are preferred to the surroundings of the track. Walls do not define a driving direction: the loop
+    always runs counter-clockwise in the world's x and y.
 
     Args:
       grid: the map.
       min_island: smallest diagonal in metres of an obstacle that makes a loop.
-      max_cells: corridors of more cells are searched at a coarser resolution.
+      max_cells: larger corridors are searched at a coarser resolution.
       spacing: distance between points in metres.
 
     Returns:
-      A closed centreline with measured widths, or None where nothing suitable is enclosed.
+      A closed centreline with measured widths, or None if no suitable obstacle is enclosed.
     """
     grid = closed(grid)
     ring = _ring(np.pad(grid.occupied, 1, constant_values=True), min_island / grid.resolution)
@@ -51,9 +51,9 @@ def derive_centerline(
 
 
 def closed(grid: OccupancyMap) -> OccupancyMap:
-    """The map with walls where no scan has seen anything, but for specks and seams of up to `_SPECK` metres.
+    """Returns the map with unseen cells as walls, except specks and seams of up to `_SPECK` metres.
 
-    Greys between a wall's and the floor's, as pictures that were scaled have along each wall, are such seams.
+    Such seams are the intermediate greys along each wall of an image that was rescaled.
     """
     if grid.seen is None or grid.seen.all():
         return grid
@@ -65,7 +65,7 @@ def closed(grid: OccupancyMap) -> OccupancyMap:
 
 
 def _ring(occupied: np.ndarray, min_diagonal: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """The free region around the largest enclosed obstacle, and that obstacle."""
+    """Returns the free region around the largest enclosed obstacle, and that obstacle."""
     labels, _ = ndimage.label(~occupied)
     best, best_rank = None, (False, 0.0)
     for label, box in enumerate(ndimage.find_objects(labels), 1):
@@ -95,7 +95,7 @@ def _pool(mask: np.ndarray, factor: int) -> np.ndarray:
 
 
 def _loop(free: np.ndarray, island: np.ndarray) -> np.ndarray | None:
-    """Cells `[N, 2]` of the cheapest way once around the island, or None if the way is blocked."""
+    """Returns the cells `[N, 2]` of the cheapest path once around the island, or None if it is blocked."""
     outside = ~ndimage.binary_fill_holes(free)
     if (outside & island).any():
         return None
@@ -122,7 +122,7 @@ def _loop(free: np.ndarray, island: np.ndarray) -> np.ndarray | None:
 
 
 def _cut(outside: np.ndarray, island: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cells' signed distance from the line of the shortest cut, and how far beyond its ends they lie."""
+    """Returns the cells' signed distances from the line of the shortest cut, and those beyond its ends."""
     distance, nearest = ndimage.distance_transform_edt(~island, return_indices=True)
     end = np.array(np.unravel_index(np.argmin(np.where(outside, distance, np.inf)), island.shape))
     start = nearest[:, end[0], end[1]]
@@ -134,7 +134,7 @@ def _cut(outside: np.ndarray, island: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _graph(nodes: np.ndarray, clearance: np.ndarray) -> sparse.csr_matrix:
-    """Eight-connected graph of the numbered cells, weighted by length over squared clearance."""
+    """Builds the eight-connected graph of the numbered cells, weighted by length over squared clearance."""
     price = 1.0 / np.maximum(clearance, 1.0) ** 2
     rows, cols, weights = [], [], []
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):

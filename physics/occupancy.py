@@ -1,4 +1,4 @@
-"""Maps by name: ROS map_server files, the embedded `line2` and generated tracks."""
+"""Loading of maps by name: ROS map_server files, the embedded `line2` and generated tracks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,12 +39,13 @@ _FITS = 0.95
 def load_map(
     spec: str | Path, *, unknown: str = "free", centerline: str | Path | None = None
 ) -> OccupancyMap:
-    """Makes the map called `spec`, with a centreline where there is one.
+    """Loads the map called `spec`, with its centreline if it has one.
 
-    A map from a file takes its centreline from `centerline` or else from a file beside it, see
-    `find_centerline`; failing these it is derived from the walls if they enclose a loop, and then runs
-    counter-clockwise. A derived line that does not lie between two walls that were seen is refused: the map
-    then has no line, and `doubt` says why. `unknown` and `centerline` concern files only.
+    A map from a file takes its centreline from `centerline`, or else from a file in the map's folder, see
+    `find_centerline` and `unnamed_centerlines`. Without a file the line is derived from the walls if they
+    enclose a loop, and then runs counter-clockwise. A derived line that does not lie between two walls that
+    were seen is refused: the map then has no line, and `doubt` holds the reason. `unknown` and `centerline`
+    apply to files only.
 
     Args:
       spec: "line2", "track:SEED" (a generated track) or the path of a map_server yaml file.
@@ -52,7 +53,7 @@ def load_map(
       centerline: path of a centreline file.
 
     Raises:
-      ValueError: nothing of that name, or a broken file; one line saying what and what is allowed.
+      ValueError: an unknown name, or a broken file; one line with the value and what is allowed.
     """
     spec = str(spec)
     if is_built_in(spec):
@@ -68,16 +69,16 @@ def load_map(
         return _with_line(grid, read_centerline(found), found)
     notes = []
     for path in unnamed_centerlines(stem.parent):
-        # A name that any map of the folder may have meant: only a line that fits is this map's.
+        # The file's name does not name a map: it belongs to this map only if its line fits.
         line = read_centerline(path)
         if np.mean(grid.distance(line.points) > 0) >= _FITS:
             return _with_line(grid, line, path)
-        notes.append(f"{path.name} beside it lies elsewhere")
+        notes.append(f"ignores {path.name} in its folder, which does not fit its walls")
     return derived(replace(grid, notes=(*grid.notes, *notes)))
 
 
 def is_built_in(spec: str) -> bool:
-    """Whether a map's name is no file's: `line2` or `track:SEED`."""
+    """Tells whether a map is built in (`line2`) or generated (`track:SEED`) instead of read from a file."""
     return spec == LINE2 or spec.startswith(TRACK)
 
 
@@ -96,12 +97,13 @@ def _with_line(grid: OccupancyMap, line: Centerline, file: Path) -> OccupancyMap
 
 
 def line2() -> OccupancyMap:
-    """The straight closed box of the gaplock scenarios: 98.8 m by 2.6 m inside.
+    """Returns the straight closed box of the gaplock scenarios: 98.8 m by 2.6 m inside.
 
     The original canvas has 2000 x 2000 cells of 0.05 m with its corner at (-51.224998,
     -51.224998). Only the box and its walls (4 cells along the sides, 5 at the ends) are kept;
     the cells stay aligned with the original's. The centreline is the original's without the
-    points that lie in the end wall, and the spawns are those annotated on the original map.
+    points in the end wall, and the spawns are those annotated on the original map. See
+    docs/reference/f110.md 3.4.
     """
     resolution, corner = 0.05, -51.224998
     first_row, first_col = 980, 7

@@ -5,16 +5,17 @@ Points are `[K, 2]` float64, in metres.
 
 import numpy as np
 
-THIN_FROM = 10  # shorter polylines are kept as they are
+THIN_FROM = 10  # polylines of at most so many points are kept as they are
 THIN_AREA = 0.1
 
 
 def thin(points: np.ndarray, area: float = THIN_AREA) -> np.ndarray:
-    """Indices of the points to keep, ascending; the end points are among them.
+    """Returns the indices of the points that thinning keeps, ascending, end points included.
 
-    Sweeps over triples of kept points: if a triangle's area is below `area` (m^2), its middle point goes and
-    the next triple starts at the third, else at the second. Sweeps repeat until one drops nothing.
-    Polylines of at most `THIN_FROM` points keep all (spec/drive.md 2.1).
+    Sweeps over triples of kept points: if a triangle's area is below `area` (m^2), its middle point is
+    dropped and the next triple starts at the third, else at the second. Sweeps repeat until none is dropped.
+    Polylines of at most `THIN_FROM` points keep all. See docs/reference/drive.md, 'Road segments and
+    polylines'.
     """
     kept = list(range(len(points)))
     if len(points) <= THIN_FROM:
@@ -45,14 +46,14 @@ def _sweep(kept: list[int], x: list[float], y: list[float], doubled: float) -> l
 
 
 def cut(points: np.ndarray, longest: float) -> np.ndarray:
-    """Segments `[M, 4]` (x0, y0, x1, y1) of a polyline, longer ones than `longest` in equal pieces.
+    """Cuts a polyline into segments `[M, 4]` (x0, y0, x1, y1), those longer than `longest` in equal pieces.
 
     Segments of zero length are left out.
     """
     start, step = points[:-1], np.diff(points, axis=0)
     length = np.hypot(*step.T)
     start, step, length = start[length > 0], step[length > 0], length[length > 0]
-    # A quotient that should be whole may come out a little larger and must not gain a piece.
+    # Rounding can put a whole quotient slightly above its value; it must not gain a piece.
     pieces = np.maximum(1, np.ceil(length / longest - 1e-9).astype(int))
     which = np.repeat(np.arange(len(pieces)), pieces)
     nth = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -62,43 +63,43 @@ def cut(points: np.ndarray, longest: float) -> np.ndarray:
 
 
 def arcs(points: np.ndarray) -> np.ndarray:
-    """Arc length `[K]` from the first point to each."""
+    """Returns the arc lengths `[K]` from the first point to each."""
     return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0).T))])
 
 
 def distinct(points: np.ndarray, apart: float = 1e-9) -> np.ndarray:
-    """The points without those that repeat the one before."""
+    """Returns the points without those within `apart` metres of the previous one."""
     return points[np.concatenate([[True], np.hypot(*np.diff(points, axis=0).T) > apart])]
 
 
 def headings(points: np.ndarray) -> np.ndarray:
-    """Unwrapped heading `[K]` at each point: the mean of the two neighbouring segments'."""
+    """Returns the unwrapped heading `[K]` at each point, the mean of the two adjoining segments' headings."""
     step = np.diff(points, axis=0)
     along = np.unwrap(np.arctan2(step[:, 1], step[:, 0]))
     return np.concatenate([along[:1], (along[1:] + along[:-1]) / 2, along[-1:]])
 
 
 def interpolate(at: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Points `[..., 2]` at given arcs; beyond the ends the end points."""
+    """Returns the points `[..., 2]` at given arc lengths; beyond the ends, the end points."""
     along = arcs(points)
     return np.stack([np.interp(at, along, points[:, 0]), np.interp(at, along, points[:, 1])], axis=-1)
 
 
 def resample(points: np.ndarray, spacing: float) -> np.ndarray:
-    """The polyline at equal distances of at most `spacing`, end points included."""
+    """Resamples a polyline at equal distances of at most `spacing`, end points included."""
     length = arcs(points)[-1]
     return interpolate(np.linspace(0.0, length, int(np.ceil(length / spacing - 1e-9)) + 1), points)
 
 
 def offset(points: np.ndarray, left: float) -> np.ndarray:
-    """The polyline moved to its left by `left` metres along each point's normal."""
+    """Returns the polyline shifted to its left by `left` metres along each point's normal."""
     heading = headings(points)
     return points + left * np.stack([-np.sin(heading), np.cos(heading)], axis=1)
 
 
 def distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    """Distances of points `[..., 2]` to segments `[..., 4]`, which broadcast against each other."""
-    # By components: sums over axes of two are slow.
+    """Returns the distances of points `[..., 2]` to segments `[..., 4]`; the two broadcast."""
+    # By components, because sums over axes of two are slow.
     step_x, step_y = segments[..., 2] - segments[..., 0], segments[..., 3] - segments[..., 1]
     to_x, to_y = points[..., 0] - segments[..., 0], points[..., 1] - segments[..., 1]
     squared = step_x**2 + step_y**2
@@ -108,7 +109,7 @@ def distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
 
 
 def signed_distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    """Distances to segments, positive on their left; which broadcast as in `distance`."""
+    """Returns the distances to segments, positive on their left; broadcasts like `distance`."""
     step, to = segments[..., 2:] - segments[..., :2], points - segments[..., :2]
     side = step[..., 0] * to[..., 1] - step[..., 1] * to[..., 0]
     return np.where(side < 0, -1.0, 1.0) * distance(points, segments)

@@ -1,4 +1,4 @@
-"""Look-up tables over a grid of squares: which segments are near, which are nearest. Built on the host."""
+"""Look-up tables of segments over a grid of squares, built on the host: those in reach, the nearest ones."""
 
 from typing import NamedTuple
 
@@ -24,14 +24,14 @@ class Grid(NamedTuple):
     cell: float
 
     def centres(self) -> np.ndarray:
-        """`[rows, columns, 2]` centres of the squares."""
+        """Returns the centres of the squares, `[rows, columns, 2]`."""
         x = self.origin[0] + (np.arange(self.columns) + 0.5) * self.cell
         y = self.origin[1] + (np.arange(self.rows) + 0.5) * self.cell
         return np.stack(np.meshgrid(x, y), axis=-1)
 
 
 def grid_over(segments: np.ndarray, cell: float) -> Grid:
-    """The squares of side `cell` that cover the box of segments `[M, 4]`; one square without segments."""
+    """Returns the grid of side `cell` over the bounding box of segments `[M, 4]`; one square without any."""
     if not len(segments):
         return Grid(np.zeros(2), 1, 1, cell)
     ends = segments.reshape(-1, 2)
@@ -41,7 +41,7 @@ def grid_over(segments: np.ndarray, cell: float) -> Grid:
 
 
 def near(grid: Grid, segments: np.ndarray, reach: float) -> np.ndarray:
-    """Ids `[rows, columns, E]` int16 of all segments within `reach` of each square, ascending, then -1.
+    """Lists the segments within `reach` of each square: ascending ids `[rows, columns, E]` int16, then -1.
 
     E is the longest list, at least 1. For a point outside the grid the square nearest to it lists all
     segments within `reach` of the point, as long as the grid covers all segments.
@@ -58,7 +58,7 @@ def near(grid: Grid, segments: np.ndarray, reach: float) -> np.ndarray:
 
 
 def _close(grid: Grid, segments: np.ndarray, reach: float) -> tuple[np.ndarray, ...]:
-    """Rows, columns and segments `[P]` of all pairs of a square and a segment within `reach` of it."""
+    """Returns rows, columns and segments `[P]` of all pairs of a square and a segment within its `reach`."""
     if not len(segments):
         return tuple(np.zeros((3, 0), int))
     ends = segments.reshape(-1, 2, 2)
@@ -77,7 +77,7 @@ def _close(grid: Grid, segments: np.ndarray, reach: float) -> tuple[np.ndarray, 
 
 
 def _square_distance(centre: np.ndarray, half: float, segments: np.ndarray) -> np.ndarray:
-    """Distance `[P]` of squares to segments, one for one."""
+    """Returns the distances `[P]` of squares to segments, pair by pair."""
     signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
     corners = distance(centre[:, None] + signs, segments[:, None]).min(1)
     ends = segments.reshape(-1, 2, 2) - centre[:, None]
@@ -87,7 +87,7 @@ def _square_distance(centre: np.ndarray, half: float, segments: np.ndarray) -> n
 
 
 def _crosses(ends: np.ndarray, half: float) -> np.ndarray:
-    """Whether segments `[P, 2, 2]` share a point with the square |x|, |y| <= half, by the separating axes."""
+    """Tells whether segments `[P, 2, 2]` meet the square |x|, |y| <= half, by the separating axis theorem."""
     boxes = (ends.min(1) <= half).all(1) & (ends.max(1) >= -half).all(1)
     step = ends[:, 1] - ends[:, 0]
     normal = np.stack([-step[:, 1], step[:, 0]], axis=1)
@@ -95,9 +95,9 @@ def _crosses(ends: np.ndarray, half: float) -> np.ndarray:
 
 
 def nearest(grid: Grid, segments: np.ndarray, count: int, reach: float) -> np.ndarray:
-    """Ids `[rows, columns, count]` int16 of the segments nearest to each square's centre, then -1.
+    """Lists the segments nearest to each square's centre: ids `[rows, columns, count]` int16, then -1.
 
-    Nearest first, of equal ones the lower id first; none beyond `reach`.
+    The nearest comes first, of equal ones the lower id; segments beyond `reach` are left out.
     """
     centres = grid.centres().reshape(-1, 2)
     table = np.full((len(centres), count), -1, np.int16)

@@ -1,7 +1,8 @@
 """Straight segments of roads: contact with boxes, distances, and the lane that a body drives on.
 
 A segment is its midpoint, the unit vector from its start to its end, and half its length (m). This form
-needs no division: a segment of length 0 is a point and no special case. Source: spec drive 0.16, 0.17.
+needs no division, and a segment of length 0 is a point without a special case. See
+docs/reference/drive.md, 'Road segments and polylines'.
 """
 
 from typing import NamedTuple
@@ -19,7 +20,7 @@ ALIGNED_ANGLE = float(np.deg2rad(15.0))
 
 
 class Segments(NamedTuple):
-    """Segments, every leaf `[...]`.
+    """Straight road segments, every leaf `[...]`.
 
     Attributes:
       x, y: midpoint, m.
@@ -38,9 +39,9 @@ class Lane(NamedTuple):
     """The lane that a body drives on, every leaf `[...]`.
 
     Attributes:
-      index: int32 place of its segment among the candidates.
-      found: bool; there is one within 4 m.
-      aligned: bool; there is one, and the heading differs by at most 15 degrees from its own.
+      index: int32 position of its segment among the candidates.
+      found: bool; a candidate lies within 4 m.
+      aligned: bool; one was found, and the body's heading differs by at most 15 degrees from the lane's.
       distance: from the body's centre, m.
       offset: signed distance to the line through the segment, left of it positive, m.
       angle: heading less the lane's, in [-pi, pi).
@@ -55,7 +56,7 @@ class Lane(NamedTuple):
 
 
 def between(start: jax.Array, end: jax.Array) -> Segments:
-    """Segments from their end points `[..., 2]`; one of length 0 points along +x."""
+    """Builds segments from their end points `[..., 2]`; one of length 0 points along +x."""
     middle, along = (start + end) / 2, end - start
     length = jnp.hypot(along[..., 0], along[..., 1])
     safe = jnp.where(length > 0, length, 1.0)
@@ -66,7 +67,7 @@ def between(start: jax.Array, end: jax.Array) -> Segments:
 def meets_box(
     segments: Segments, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, size: jax.Array
 ) -> jax.Array:
-    """Whether segments share a point with a solid box, touching or inside it, by separating axes.
+    """Tells whether segments share a point with a solid box, touching or inside it, by separating axes.
 
     Args:
       segments: `[...]`.
@@ -87,7 +88,7 @@ def meets_box(
 
 
 def offsets(segments: Segments, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Distances of points from segments, offsets to the left of their lines, and places along them.
+    """Returns distances of points from segments, offsets left of their lines, and positions along them.
 
     Returns:
       distance, offset, and signed distance from the midpoint along the direction, all `[...]`, m.
@@ -102,7 +103,7 @@ def offsets(segments: Segments, x: jax.Array, y: jax.Array) -> tuple[jax.Array, 
 def match_lane(
     segments: Segments, there: jax.Array, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> Lane:
-    """The lane segment of least distance, plus 3 m where the heading differs by more than 30 degrees.
+    """Finds the lane segment of least cost: distance, plus 3 m if headings differ by more than 30 degrees.
 
     Args:
       segments: candidates `[..., K]`.

@@ -6,7 +6,8 @@ input is `[..., 2] = [delta_dot, a]` (rad/s, m/s^2); a driver's command is `[...
 speed]` (rad, m/s).
 
 The equations are those of Althoff, Koschi, Manzinger, "CommonRoad: Composable benchmarks for motion planning
-on roads" (IV 2017), vehicle models KS and ST, with the F1TENTH parameters.
+on roads" (IV 2017), vehicle models KS and ST, with the F1TENTH parameters. Formulas and constants:
+docs/reference/f110.md 2.
 """
 
 import math
@@ -68,8 +69,8 @@ class CarParams:
 class ControlGains:
     """Dimensionless gains of the low-level controller.
 
-    Speed gains multiply a_max/v_max where the car is to speed up and a_max/(-v_min) where it is to slow down
-    (a_max/v_max there too if the car has no reverse gear, v_min = 0).
+    Speed gains multiply a_max/v_max to speed up and a_max/(-v_min) to slow down (a_max/v_max for both if the
+    car has no reverse gear, v_min = 0).
 
     Attributes:
       steer_gain: steering rate per radian of error, 1/s; 0 steers at full rate (bang-bang).
@@ -85,7 +86,7 @@ class ControlGains:
 
 
 class _State(NamedTuple):
-    """The state as separate arrays: stacked only at the boundary, so that XLA fuses whole steps."""
+    """State of cars as separate arrays; stacked only at the interface, so that XLA fuses whole steps."""
 
     x: jax.Array
     y: jax.Array
@@ -229,11 +230,11 @@ def advance(
     *,
     switch: float | jax.Array = 0.5,
 ) -> tuple[jax.Array, jax.Array]:
-    """Drives a car for one physics step: control once, limits in every stage of the integrator, then clamps.
+    """Advances cars by one physics step: control once, limits in every stage of the integrator, then clamps.
 
-    Afterwards delta, v, psi_dot and beta lie within their limits and psi in [-pi, pi); below `switch` psi_dot
-    follows what the limits cut off delta and v. Where the command or the integrated state is not finite the
-    car keeps the state it had.
+    Afterwards delta, v, psi_dot and beta lie within their limits and psi in [-pi, pi). Below `switch` psi_dot
+    is corrected for the part of delta and v that the limits cut off. If the command or the integrated state
+    is not finite, the car keeps its old state.
 
     Args:
       state: state [..., 7].
@@ -291,8 +292,8 @@ def _stack(*parts: jax.Array) -> jax.Array:
 
 def _clamped(s: _State, car: CarParams, switch: float | jax.Array) -> _State:
     delta, v = jnp.clip(s.delta, car.s_min, car.s_max), jnp.clip(s.v, car.v_min, car.v_max)
-    # Below the switch psi_dot only sums the changes of v/L tan(delta): without the change that a clamp makes
-    # it would drift away from the turning car whenever the steering runs into its stop.
+    # Below the switch psi_dot sums the changes of v/L tan(delta): without the change made by a clamp it
+    # would drift away from the car's yaw rate whenever the steering reaches its stop.
     cut = (v * jnp.tan(delta) - s.v * jnp.tan(s.delta)) / (car.lf + car.lr)
     psi_dot = s.psi_dot + jnp.where(s.v < switch, cut, 0)
     return s._replace(
@@ -336,7 +337,7 @@ def _rates(s: _State, u: tuple[jax.Array, jax.Array], car: CarParams, switch: fl
     yaw_rate = s.v / wheelbase * tan_delta
     yaw_accel = (accel * tan_delta + s.v * (1 + tan_delta * tan_delta) * rate) / wheelbase
 
-    # A car that does not use this branch divides by 1, or its gradient would be 0 * inf.
+    # A car that does not use this branch divides by 1; otherwise its gradient would be 0 * inf.
     per_v = 1 / jnp.where(low, 1, s.v)
     turn = s.psi_dot * per_v
     shift = accel * car.h

@@ -1,9 +1,9 @@
-"""Sparse batched work: computing the active entries of a batch only.
+"""Sparse batched work: computations on the active entries of a batch only.
 
 XLA has static shapes, and under `jax.vmap` both branches of a `lax.cond` run for every element. Here the
-active entries of a batch are compacted into chunks of a fixed size, as many as it takes. `fold_active`
+active entries of a batch are compacted into as many chunks of a fixed size as needed. `fold_active`
 loops over chunks; `compute_rows` gathers, computes and scatters rows of arrays; `compute_where` and
-`update_where` are a `lax.cond` that does the same once it is batched.
+`update_where` act like `lax.cond` and do the same under `jax.vmap`. See docs/reference/f110.md 16.1.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from jax.custom_batching import custom_vmap
 
 PyTree = Any
 
-_ROW = 128  # entries that are counted together where single ones are looked up
+_ROW = 128  # entries that are counted together when single ones are looked up
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter
 
 
@@ -26,7 +26,7 @@ class Active(NamedTuple):
     """The first active entries of a mask `[N]`.
 
     Attributes:
-      index: `[room]` int32, in ascending order; N in what is left of the room.
+      index: `[room]` int32, in ascending order; N in unused places.
       place: `[N]` int32, rank of each active entry among the active ones; undefined for the others.
       count: int32, active entries of the whole mask.
     """
@@ -37,7 +37,7 @@ class Active(NamedTuple):
 
     @property
     def live(self) -> jax.Array:
-        """`[room]` bool; the index is that of an active entry."""
+        """Mask `[room]` of the places that hold an active entry's index."""
         return self.index < self.place.shape[0]
 
 
@@ -61,7 +61,7 @@ def first_active(mask: jax.Array, room: int) -> Active:
 
 
 def locate_active(mask: jax.Array, ranks: jax.Array) -> jax.Array:
-    """Indices `[K]` int32 of the active entries of these ranks; those of other ranks are undefined.
+    """Returns the indices `[K]` int32 of the active entries of given ranks; undefined for other ranks.
 
     Reads the mask once, to count, and then one short row per rank: for a few entries of a long mask several
     times faster than a compaction, which writes a place for every entry.
@@ -89,15 +89,15 @@ def fold_active(
 ) -> PyTree:
     """Loops over the active entries of a mask, `room` at a time: ceil(active / room) steps.
 
-    The mask is compacted in every step, so that an empty one costs nothing.
+    The mask is compacted in every step, so that an empty mask costs nothing.
 
     Args:
       mask: `[N]` bool.
       step: `(active, carry) -> carry`.
-      carry: what the first step starts from.
+      carry: the carry of the first step.
       room: entries per step; more than N counts as N.
       lockstep: under `jax.vmap` all elements take as many steps as the one that needs most, and their
-        carries are not selected: `step` must change nothing where no entry is live.
+        carries are not selected: `step` must not change elements without a live entry.
 
     Raises:
       ValueError: if `room` is below 1.
@@ -116,12 +116,12 @@ def fold_active(
 
 
 def take_rows(tree: PyTree, index: jax.Array) -> PyTree:
-    """Rows `[room, ...]` of arrays `[N, ...]`; indices beyond the end give the last row."""
+    """Gathers rows `[room, ...]` of arrays `[N, ...]`; indices beyond the end give the last row."""
     return jax.tree.map(lambda v: v.at[index].get(mode="clip", wrap_negative_indices=False), tree)
 
 
 def put_rows(tree: PyTree, index: jax.Array, rows: PyTree) -> PyTree:
-    """Arrays `[N, ...]` with some rows replaced; indices beyond the end are dropped, others are distinct."""
+    """Replaces rows of arrays `[N, ...]`; indices beyond the end are dropped, others must be distinct."""
 
     def put(old, new):
         return old.at[index].set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
@@ -132,16 +132,16 @@ def put_rows(tree: PyTree, index: jax.Array, rows: PyTree) -> PyTree:
 def compute_rows(
     mask: jax.Array, fn: Callable[[PyTree], PyTree], inputs: PyTree, default: PyTree, room: int
 ) -> PyTree:
-    """Rows of `fn(inputs)` where `mask` is set and of `default` elsewhere.
+    """Returns rows of `fn(inputs)` where `mask` is set, and rows of `default` elsewhere.
 
-    The mask is compacted once, before the loop. `fn` is called ceil(active / room) times, not at all for an
-    empty mask. With a `fn` that treats rows independently the result does not depend on `room`.
+    The mask is compacted once, before the loop. `fn` is called ceil(active / room) times, so never for an
+    empty mask. If `fn` treats rows independently, the result does not depend on `room`.
 
     Args:
       mask: `[N]` bool.
       fn: maps a pytree of `[room, ...]` arrays to one of `[room, ...]` arrays.
       inputs: pytree of `[N, ...]` arrays.
-      default: pytree of `[N, ...]` arrays, with the structure and dtypes of what `fn` returns.
+      default: pytree of `[N, ...]` arrays, with the structure and dtypes of the results of `fn`.
       room: rows per call; more than N counts as N.
 
     Raises:
@@ -162,10 +162,10 @@ def compute_rows(
 
 @custom_vmap
 def any_in_batch(flag: jax.Array) -> jax.Array:
-    """Whether a flag is set in any element of the batch: one answer, which `jax.vmap` does not batch.
+    """Tells whether a flag is set in any element of the batch; `jax.vmap` does not batch the result.
 
-    As the condition of a loop it keeps a batched loop from selecting what it carries: the body must then
-    change nothing in elements that are done.
+    As the condition of a loop it keeps a batched loop from selecting its carry: the body must then not
+    change elements that are done.
     """
     return jnp.any(flag)
 
@@ -176,10 +176,10 @@ def _any_in_batch(axis_size, batched, flag):
 
 
 def cond_any(flag: jax.Array, true_fn: Callable, false_fn: Callable, *operands: PyTree) -> PyTree:
-    """`lax.cond` on whether the flag is set in any element of the batch.
+    """Calls `true_fn` if the flag is set in any element of the batch, else `false_fn`, by `lax.cond`.
 
-    Neither function may change anything in elements without the flag. Operands are computed once: XLA on a
-    CPU would else compute them anew in every part of a function that uses them.
+    Neither function may change elements without the flag. Operands are computed once; otherwise XLA on a CPU
+    would recompute them in every part of a function that uses them.
     """
     return lax.cond(any_in_batch(flag), true_fn, false_fn, *operands)
 
@@ -187,29 +187,29 @@ def cond_any(flag: jax.Array, true_fn: Callable, false_fn: Callable, *operands: 
 def compute_where(
     fn: Callable[..., PyTree], active: jax.Array, default: PyTree, *operands: PyTree, share: float
 ) -> PyTree:
-    """`fn(*operands)` if `active`, else `default`; see `update_where`."""
+    """Returns `fn(*operands)` if `active`, else `default`; see `update_where`."""
     return _where(lambda _, *values: fn(*values), active, default, operands, share, reads_state=False)
 
 
 def update_where(
     fn: Callable[..., PyTree], active: jax.Array, state: PyTree, *operands: PyTree, share: float
 ) -> PyTree:
-    """`fn(state, *operands)` if `active`, else `state`: a `lax.cond` that is sparse under `jax.vmap`.
+    """Returns `fn(state, *operands)` if `active`, else `state`: a `lax.cond` that is sparse under `jax.vmap`.
 
-    Nested batches are merged into one. What is not batched is neither copied nor gathered.
+    Nested batches are merged into one. Values without a batch axis are neither copied nor gathered.
 
     Args:
       fn: returns a tree like `state`; closes over no traced arrays.
       active: bool scalar.
       state: tree of arrays, updated in place where XLA can.
       operands: trees of arrays.
-      share: of a batch, how much is computed at a time.
+      share: share of a batch that is computed at a time.
     """
     return _where(fn, active, state, operands, share, reads_state=True)
 
 
 def broadcast_unbatched(batched: PyTree, values: PyTree, size: int) -> PyTree:
-    """Gives a leading axis of `size` to the values that `batched` says have none; for `custom_vmap` rules."""
+    """Adds a leading axis of `size` to values that have none according to `batched`, for `custom_vmap`."""
     flags = jax.tree.leaves(batched)
     leaves, structure = jax.tree.flatten(values)
     leaves = [
@@ -219,16 +219,16 @@ def broadcast_unbatched(batched: PyTree, values: PyTree, size: int) -> PyTree:
 
 
 def _checked(mask: jax.Array, room: int) -> int:
-    """Entries per chunk: at least 1, at most all."""
+    """Returns the entries per chunk, at most all; raises ValueError below 1."""
     if room < 1:
         raise ValueError(f"room={room} must be at least 1")
     return min(room, mask.shape[0])
 
 
 def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> PyTree:
-    """The batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
+    """Applies the three batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
 
-    Leaves of the operands travel as two lists, those with a batch axis (`own`) and those without
+    Leaves of the operands are passed as two lists, those with a batch axis (`own`) and those without
     (`common`); each holds None where the other holds the leaf.
     """
     leaves, structure = jax.tree.flatten(operands)
@@ -275,5 +275,5 @@ def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> P
 
 
 def _only(wanted: bool, batched: list, values: list) -> list:
-    """The values whose flag is `wanted`, with None in place of the others."""
+    """Returns the values whose flag is `wanted`, with None in place of the others."""
     return [v if v is not None and b == wanted else None for b, v in zip(batched, values, strict=True)]

@@ -1,4 +1,7 @@
-"""Generated race tracks, and the names of everything about centrelines."""
+"""Generated race tracks; also re-exports the functions on centrelines.
+
+See docs/reference/f110.md 3.5.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +28,7 @@ __all__ = [
 
 _SPACING = 0.1
 _ATTEMPTS = 60
-# An F1TENTH car at full lock turns on 0.74 m (0.3302 / tan 0.4189) at the rear axle; add half its width.
+# At full lock an F1TENTH car's rear axle has a radius of 0.74 m (0.3302 / tan 0.4189); add half its width.
 _TURNING_RADIUS = 0.9
 _ISLAND = 0.3
 
@@ -41,22 +44,22 @@ def generate_track(
     min_radius: float = 1.2,
     resolution: float = 0.05,
 ) -> OccupancyMap:
-    """Generates a closed race track, always the same one for the same arguments.
+    """Generates a closed race track; equal arguments give the same track.
 
     A periodic cubic spline through randomly displaced points on a circle is scaled to its length
     and smoothed wherever it bends more tightly than allowed. Shapes whose corridor would come near
-    itself are thrown away; every new attempt is a little rounder, so that one succeeds. Cells
-    closer to the centreline than its half width are free, everything else is wall.
+    itself are rejected; every new attempt is a little rounder. Cells closer to the centreline than
+    its half width are free, all others are walls.
 
     Args:
       seed: non-negative integer.
       length: length of the centreline in metres.
       width: smallest width of the corridor in metres.
-      width_variation: how much wider than `width` it gets at its widest, as a fraction.
-      roughness: how far the shape departs from a circle, in [0, 1).
+      width_variation: the largest width is `width * (1 + width_variation)`.
+      roughness: deviation of the shape from a circle, in [0, 1).
       corners: number of displaced points, at least 3.
-      min_radius: smallest radius of the centreline in metres; the corridor's half width and a
-        thin island inside hairpins are respected in any case.
+      min_radius: smallest radius of the centreline in metres; raised where the corridor's half width
+        and a thin island inside hairpins need more.
       resolution: edge of a cell in metres.
 
     Returns:
@@ -115,7 +118,7 @@ def _check_arguments(
 def _random_loop(
     rng: np.random.Generator, length: float, corners: int, roughness: float, radius: float
 ) -> np.ndarray | None:
-    """Points `[N, 2]` at equal spacing on a loop without bends tighter than `radius`, or None."""
+    """Returns equally spaced points `[N, 2]` on a loop without bends tighter than `radius`, or None."""
     jitter = 0.4 * min(1.0, 2 * roughness) * rng.uniform(-1, 1, corners)
     angle = 2 * np.pi * (np.arange(corners) + jitter) / corners
     reach = 1 + roughness * rng.uniform(-1, 1, corners)
@@ -126,7 +129,7 @@ def _random_loop(
     count = max(256, int(np.ceil(length / _SPACING)))
     raw = spline(np.linspace(0, chords[-1], 4 * count, endpoint=False))
     points = resample(centerline_from_points(raw, closed=True), count).points
-    # Half the radius: enough to open a bend within a few rounds, too little to iron out its neighbours.
+    # Half the radius: enough to widen a bend within a few rounds, too little to flatten its neighbours.
     blur = 0.5 * radius * count / length
     for _ in range(200):
         points = points * (length / np.sum(np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1)))
@@ -140,7 +143,7 @@ def _random_loop(
 
 
 def _curvature(points: np.ndarray) -> np.ndarray:
-    """Absolute curvature `[N]` of a closed, finely sampled curve in 1/m."""
+    """Returns the absolute curvature `[N]` of a closed, finely sampled curve in 1/m."""
     after, before = np.roll(points, -1, axis=0), np.roll(points, 1, axis=0)
     velocity, bend = (after - before) / 2, after - 2 * points + before
     cross = velocity[:, 0] * bend[:, 1] - velocity[:, 1] * bend[:, 0]
@@ -148,7 +151,7 @@ def _curvature(points: np.ndarray) -> np.ndarray:
 
 
 def _wave(rng: np.random.Generator, count: int) -> np.ndarray:
-    """A smooth periodic `[count]` signal in [0, 1]."""
+    """Returns a smooth periodic signal `[count]` in [0, 1]."""
     turn = np.linspace(0, 2 * np.pi, count, endpoint=False)
     harmonics = np.arange(1, 5)
     amplitude, phase = rng.uniform(0.2, 1, 4), rng.uniform(0, 2 * np.pi, 4)
@@ -157,10 +160,10 @@ def _wave(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _comes_near_itself(points: np.ndarray, half_width: np.ndarray, length: float, radius: float) -> bool:
-    """Whether two stretches leave no wall between them.
+    """Tells whether two stretches of the corridor leave no wall between them.
 
-    Points less than half a turn apart cannot: a curve bent no tighter than `radius` keeps at
-    least the chord of that circle.
+    Points less than half a turn apart are not compared: a curve bent no tighter than `radius` keeps
+    at least the chord of that circle.
     """
     stride = 1 + len(points) // 1500
     arc = (np.arange(len(points)) * length / len(points))[::stride]
@@ -178,7 +181,7 @@ def _carve(name: str, line: Centerline, resolution: float) -> OccupancyMap:
     solid = np.ones((rows, cols), bool)
     grid = OccupancyMap(name, solid, resolution, (low[0] * resolution, low[1] * resolution, 0.0), line)
     dense = resample(line, max(len(line.x), int(np.ceil(2 * line.length / resolution))))
-    # Only cells within reach of the line can be free; a filter finds them sooner than a tree.
+    # Only cells within reach of the line can be free; a filter finds them faster than a tree.
     row, column, _ = grid.cells(dense.points)
     near = np.zeros(solid.shape, bool)
     near[row, column] = True
@@ -190,5 +193,5 @@ def _carve(name: str, line: Centerline, resolution: float) -> OccupancyMap:
 
 
 def _is_ring(occupied: np.ndarray) -> bool:
-    """Whether free cells form one region with walls just inside and outside of it."""
+    """Tells whether the free cells form one region with one wall inside and one outside of it."""
     return ndimage.label(~occupied)[1] == 1 and ndimage.label(occupied, structure=np.ones((3, 3)))[1] == 2

@@ -1,6 +1,6 @@
 """Damage to voxels: hits that take hit points, and the debris of wrecks; both write to an overlay.
 
-Source: spec sections 1.1, 3.3 and 9.
+See docs/reference/echelon.md, 'Voxels and damage'.
 """
 
 import jax
@@ -26,19 +26,19 @@ from physics.voxels import (
     within_tile,
 )
 
-_TOGETHER = 32  # hits per chunk: within one, all are compared with all
+_TOGETHER = 32  # hits per chunk; within a chunk all pairs are compared
 
 
 def damage_cells(terrain: Terrain, cells: jax.Array, amount: jax.Array, where: jax.Array) -> Overlay:
-    """Takes hit points from voxels; those without any left become air.
+    """Subtracts damage from voxels' hit points; voxels without any left become air.
 
-    Damage adds up, over calls and over equal cells of one call. Air and reinforced cells, and cells
-    outside the map, take none. Dirt, water, lava and the debris of wrecks vanish at any damage.
+    Damage adds up over calls and over equal cells of one call. Air and reinforced cells, and cells
+    outside the map, take none. Dirt, water, lava and the debris of wrecks become air at any damage.
 
     Args:
       cells: int32 `[K, 3]` x, y, z.
       amount: `[K]` hit points; only positive ones count.
-      where: `[K]` bool, hits that happen.
+      where: `[K]` bool, hits that count.
     """
     if not terrain.changes:
         return terrain.overlay
@@ -71,10 +71,10 @@ def fill_box(
       low: `[3]` lowest corner; the cells from its floor to the ceiling of `high` are filled.
       high: `[3]` highest corner.
       boxes: `[B, 2, 3]` lowest and highest corners of boxes whose cells stay as they are.
-      spared: `[B]` bool; other boxes do not count.
+      spared: `[B]` bool; other boxes are ignored.
       loose: bool; a debris field rather than solid debris.
       reach: most columns that the box spans along x or y: ceil(its size) + 1.
-      where: bool; False leaves everything as it is.
+      where: bool; False changes nothing.
     """
     overlay = terrain.overlay
     if not terrain.changes:
@@ -101,7 +101,7 @@ def _damageable(terrain: Terrain, cells: jax.Array) -> jax.Array:
 
 
 def _damage(terrain: Terrain, cells: jax.Array, amount: jax.Array, hit: jax.Array) -> Overlay:
-    """Takes hit points from damageable cells `[K, 3]`, comparing all with all."""
+    """Damages cells `[K, 3]` that are damageable, comparing all pairs."""
     overlay = terrain.overlay
     _, rows, cols = terrain.shape
     x, y, z = jnp.moveaxis(cells, -1, 0)
@@ -119,7 +119,7 @@ def _damage(terrain: Terrain, cells: jax.Array, amount: jax.Array, hit: jax.Arra
     bit = jnp.uint32(1) << z.astype(jnp.uint32)
     place = (jnp.where(falls, page, overlay.gone.shape[0]), within_tile(x, y))
     gone, debris = (planes.at[place].get(mode="clip") & bit for planes in (overlay.gone, overlay.debris))
-    # Fallen cells are distinct, so that adding their bits sets them and taking bits that are set clears them.
+    # Destroyed cells are distinct: adding their bits sets them, and subtracting set bits clears them.
     return overlay.replace(
         gone=overlay.gone.at[place].add(bit ^ gone, mode="drop"),
         debris=overlay.debris.at[place].add(jnp.uint32(0) - debris, mode="drop"),
@@ -127,7 +127,7 @@ def _damage(terrain: Terrain, cells: jax.Array, amount: jax.Array, hit: jax.Arra
 
 
 def _groups(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which of `[K]` entries is the first with its value, and `[K, K]` which entries share theirs."""
+    """Marks the first of `[K]` entries with each value, and the pairs `[K, K]` of equal entries."""
     same = (values[:, None] == values) & where[:, None] & where
     earlier = np.tril(np.ones(same.shape, bool), -1)
     return where & ~(same & earlier).any(-1), same
@@ -136,7 +136,7 @@ def _groups(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _claim(
     overlay: Overlay, ix: jax.Array, iy: jax.Array, where: jax.Array
 ) -> tuple[Overlay, jax.Array, jax.Array]:
-    """Gives pages to the tiles of columns `[K]`; the page of each, and whether there was one left."""
+    """Allots pages to the tiles of columns `[K]`; returns the page of each and whether one was left."""
     pages = overlay.gone.shape[0]
     cols = overlay.page.shape[1]
     tile = (iy >> TILE_SHIFT) * cols + (ix >> TILE_SHIFT)
@@ -154,7 +154,7 @@ def _claim(
 def _remember(
     overlay: Overlay, flat: jax.Array, lost: jax.Array, known: jax.Array, falls: jax.Array, stands: jax.Array
 ) -> Overlay:
-    """Writes down the damage of voxels that stand, in place of what is `known` `[K, D]`."""
+    """Stores the damage of voxels that still stand, replacing the entries `known` `[K, D]`."""
     size = overlay.cell.shape[0]
     if not size:
         return overlay
@@ -172,7 +172,7 @@ def _remember(
 
 
 def _kept(boxes: jax.Array, spared: jax.Array, ix: jax.Array, iy: jax.Array) -> jax.Array:
-    """Cells of columns `[C]` that overlap boxes."""
+    """Returns the cells of columns `[C]` that overlap boxes."""
     near, far = jnp.floor(boxes[:, 0]).astype(jnp.int32), jnp.ceil(boxes[:, 1]).astype(jnp.int32)
     under = (ix[:, None] >= near[:, 0]) & (ix[:, None] < far[:, 0])
     under &= (iy[:, None] >= near[:, 1]) & (iy[:, None] < far[:, 1]) & spared

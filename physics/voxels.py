@@ -1,11 +1,11 @@
-"""Worlds of voxels that battles change: a shared bank of maps and one small overlay per environment.
+"""Destructible voxel terrain: a shared bank of maps and one small overlay of changes per environment.
 
 A map is a grid of materials whose cell (x, y, z) spans [i, i + 1) on each axis; z is up. Collision and
 sight read whole columns: one 32-bit word per (x, y), bit z for cell z.
 
 An overlay holds the changes: for tiles of 4 x 4 columns, which cells are gone and which hold debris. It
 has room for a fixed number of tiles and of damaged voxels, so that it stays small on large maps.
-Source: spec sections 1.1, 3.3 and 9.
+See docs/reference/echelon.md, 'Voxels and damage'.
 """
 
 from collections.abc import Sequence
@@ -59,21 +59,21 @@ class VoxelBank:
 
 @struct.dataclass
 class Overlay:
-    """The changes of one environment to its map; P pages of 4 x 4 columns, D damaged voxels.
+    """Changes of one environment to its map: P pages of 4 x 4 columns, D damaged voxels.
 
     A cell is as in the bank (neither gone nor debris), air (gone), a debris field (debris) or solid
-    debris (both). Changes in tiles that no page is left for are dropped, and the oldest damage to a
+    debris (both). Changes in tiles without a free page are dropped, and the oldest damage to a
     voxel that still stands is forgotten when more than D voxels are damaged.
 
     Attributes:
-      page: `[ceil(Y / 4), ceil(X / 4)]` uint8 or uint16 page of each tile; page 0 is that of all
+      page: `[ceil(Y / 4), ceil(X / 4)]` uint8 or uint16 page of each tile; page 0 is shared by all
         tiles without changes. `[0, 0]` for static terrain.
       used: int32, pages in use, page 0 not counted.
       gone: `[P + 1, 16]` uint32 columns.
       debris: `[P + 1, 16]` uint32 columns.
-      cell: `[D]` int32 flat index of a damaged voxel that stands, or -1.
+      cell: `[D]` int32 flat index of a damaged voxel that still stands, or -1.
       damage: `[D]` hit points it has lost.
-      oldest: int32 next place to write in the two above.
+      oldest: int32 next index to write in `cell` and `damage`.
     """
 
     page: jax.Array
@@ -86,7 +86,7 @@ class Overlay:
 
 
 class Terrain(NamedTuple):
-    """One environment's world: the bank, int32 index of its map, its overlay."""
+    """Terrain of one environment: the bank, the int32 index of its map, its overlay."""
 
     bank: VoxelBank
     map_index: jax.Array
@@ -99,7 +99,7 @@ class Terrain(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether the overlay has room for changes; otherwise only the bank is read."""
+        """True if the overlay has room for changes; otherwise only the bank is read."""
         return self.overlay.gone.shape[0] > 0
 
 
@@ -148,14 +148,14 @@ def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
 
 
 def no_overlay(shape: tuple[int, int, int], pages: int, damaged: int) -> Overlay:
-    """An overlay without changes.
+    """Returns an overlay without changes.
 
     Args:
       shape: cells of the maps along z, y and x.
-      pages: tiles of 4 x 4 columns that may change; more than there are tiles is the same as all.
-        0 makes the terrain static: nothing is ever damaged, wrecks leave nothing behind.
-      damaged: voxels whose damage is remembered while they stand. With 0, only a hit that takes all
-        of a voxel's hit points has an effect.
+      pages: tiles of 4 x 4 columns that may change, at most all. 0 makes the terrain static: voxels take
+        no damage and wrecks leave no debris.
+      damaged: voxels whose damage is stored while they stand. With 0, only a hit that takes all of a
+        voxel's hit points has an effect.
 
     Raises:
       ValueError: a negative number.
@@ -177,7 +177,7 @@ def no_overlay(shape: tuple[int, int, int], pages: int, damaged: int) -> Overlay
 
 
 def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cells of columns that block movement and that block sight, uint32 `[...]` each; 0 outside the map.
+    """Returns the cells of columns that block movement and that block sight, uint32 `[...]`; 0 outside.
 
     Args:
       ix: int32 `[...]`.
@@ -191,7 +191,7 @@ def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, 
 
 
 def sights(terrain: Terrain) -> Sights:
-    """The opaque columns of one environment, as a batch of one."""
+    """Returns the opaque columns of one environment, as a batch of one."""
     overlay = terrain.overlay
     return Sights(terrain.bank.opaque, overlay.page[None], overlay.gone[None], overlay.debris[None])
 
@@ -199,7 +199,7 @@ def sights(terrain: Terrain) -> Sights:
 def opaque_columns(
     views: Sights, map_index: jax.Array, row: jax.Array, ix: jax.Array, iy: jax.Array
 ) -> jax.Array:
-    """Cells that block sight, uint32 `[...]`; outside the map, those of some column.
+    """Returns the cells that block sight, uint32 `[...]`; outside the map, those of an arbitrary column.
 
     Args:
       views: of E environments.
@@ -216,7 +216,7 @@ def opaque_columns(
 
 
 def material_at(terrain: Terrain, cell: jax.Array) -> jax.Array:
-    """Materials, uint8 `[...]`, SOLID outside the map.
+    """Returns materials, uint8 `[...]`; SOLID outside the map.
 
     Args:
       cell: int32 `[..., 3]` x, y, z.
@@ -225,9 +225,9 @@ def material_at(terrain: Terrain, cell: jax.Array) -> jax.Array:
 
 
 def box_collides(terrain: Terrain, low: jax.Array, high: jax.Array, reach: int) -> jax.Array:
-    """Whether boxes meet the ground or a cell that blocks movement, bool `[...]`.
+    """Tells whether boxes meet the ground or a cell that blocks movement, bool `[...]`.
 
-    The world's ground is the plane z = 0. Beside and above the map nothing blocks.
+    The world's ground is the plane z = 0. Boxes are free to move next to and above the map.
 
     Args:
       low: `[..., 3]` lowest corners.
@@ -251,24 +251,24 @@ def _pack(cells: np.ndarray) -> np.ndarray:
 
 
 def _below(height: jax.Array) -> jax.Array:
-    """Bits of the cells below a height, which may lie outside [0, 32]."""
+    """Returns the bits of the cells below a height, which may lie outside [0, 32]."""
     height = jnp.clip(height, 0, MAX_HEIGHT).astype(jnp.uint32)
     return jnp.where(height == 0, 0, _FULL >> (jnp.uint32(MAX_HEIGHT) - jnp.maximum(height, 1)))
 
 
 def layer_bits(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Words whose bits low <= z < high are set, uint32 of the shape of `low` and `high` (int32)."""
+    """Returns words whose bits low <= z < high are set, uint32 of the shape of `low` and `high` (int32)."""
     return _below(high) & ~_below(low)
 
 
 def footprint(near: jax.Array, reach: int) -> tuple[jax.Array, jax.Array]:
-    """x and y `[..., reach**2]` (int32) of the columns of a square with low corner `near` `[..., 3]`."""
+    """Returns x and y `[..., reach**2]` (int32) of the columns of a square with low corner `near`."""
     steps = np.arange(reach**2, dtype=np.int32)
     return near[..., 0, None] + steps % reach, near[..., 1, None] + steps // reach
 
 
 def in_map(terrain: Terrain, cell: jax.Array) -> jax.Array:
-    """Whether cells `[..., 3]` (int32 x, y, z) lie in the map."""
+    """Tells whether cells `[..., 3]` (int32 x, y, z) lie in the map."""
     size = np.array(terrain.shape[::-1], np.int32)
     return ((cell >= 0) & (cell < size)).all(-1)
 
@@ -278,21 +278,21 @@ def _take(values: jax.Array, at: jax.Array) -> jax.Array:
 
 
 def stored_columns(words: jax.Array, map_index: jax.Array, ix: jax.Array, iy: jax.Array) -> jax.Array:
-    """Columns (ix, iy) of map `map_index` in `words` `[N, Y, X]` of a bank; undefined outside the map."""
+    """Reads columns (ix, iy) of map `map_index` from `words` `[N, Y, X]` of a bank; undefined outside."""
     maps, rows, cols = words.shape
     at = iy * cols + ix
     return _take(words, at if maps == 1 else at + map_index * (rows * cols))
 
 
 def within_tile(ix: jax.Array, iy: jax.Array) -> jax.Array:
-    """Index of a column among the 16 of its tile."""
+    """Returns the index of a column among the 16 of its tile."""
     return ((iy & (TILE - 1)) << TILE_SHIFT) | (ix & (TILE - 1))
 
 
 def changed_columns(
     views: Sights, row: jax.Array, ix: jax.Array, iy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Gone cells and debris of the columns (ix, iy) in the overlay `row`, uint32 each."""
+    """Returns gone cells and debris of the columns (ix, iy) in the overlay `row`, uint32 each."""
     _, rows, cols = views.page.shape
     tile = (iy >> TILE_SHIFT) * cols + (ix >> TILE_SHIFT)
     page = _take(views.page, row * (rows * cols) + tile).astype(jnp.int32)
@@ -301,7 +301,7 @@ def changed_columns(
 
 
 def _now(terrain: Terrain, ix: jax.Array, iy: jax.Array, *words: jax.Array) -> list[jax.Array]:
-    """Columns of the bank with the overlay's changes; debris blocks movement and sight."""
+    """Returns columns of the bank with the overlay's changes; debris blocks movement and sight."""
     stored = [stored_columns(word, terrain.map_index, ix, iy) for word in words]
     if not terrain.changes:
         return stored
@@ -310,7 +310,7 @@ def _now(terrain: Terrain, ix: jax.Array, iy: jax.Array, *words: jax.Array) -> l
 
 
 def material_and_debris(terrain: Terrain, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Materials of cells `[..., 3]`, uint8, and whether a wreck left them; undefined outside the map."""
+    """Returns materials of cells `[..., 3]`, uint8, and whether a wreck left them; undefined outside."""
     maps, layers, rows, cols = terrain.bank.material.shape
     x, y, z = (jnp.clip(cell[..., i], 0, n - 1) for i, n in enumerate((cols, rows, layers)))
     at = (z * rows + y) * cols + x

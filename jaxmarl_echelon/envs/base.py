@@ -1,4 +1,4 @@
-"""The environment contract: roles, results, time steps, and the pure `reset` / `step` pair."""
+"""Environment contract: roles, results, time steps, and the pure `reset` / `step` pair."""
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ class Role:
       action: space of one agent's action.
       score: name of the result in [0, 1] that is this role's own score; None means the environment's
         `score` for the first role, and no score for others.
-      critic_observation: space of `TimeStep.critic_obs`, privileged observations of critics; None without.
+      critic_observation: space of `TimeStep.critic_obs`, privileged observations of critics, or None.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Role:
     critic_observation: Space | None = None
 
     def fits(self, other: "Role") -> bool:
-        """Whether a policy of one role can act for the other: observation shapes and actions are equal."""
+        """Tells whether a policy of one role can act for the other: observation shapes and actions agree."""
         return (self.observation.shape, self.action) == (other.observation.shape, other.action)
 
 
@@ -58,18 +58,20 @@ class EnvSpec:
       results: results reported per episode.
       score: name of the result in [0, 1] used by evaluations, curricula and best checkpoints; None to use
         returns only.
-      late: whether agents that are not alive but have not terminated receive rewards, which are credited to
-        their last decision. With `turns` they wait for their turn, and discounts count their own decisions;
-        without they are out of the game, and discounts count steps.
-      turns: N, if the N agents of the only role decide strictly one after another: at decision t of an
-        episode only agent t mod N may be alive, or nobody, where the turn passes by itself. 0: all decide at
-        once. Needs `late` and the results `score/i`, the final scores by seat.
-      hidden: whether agents of one game see different things, so that evaluations sample their actions: a
-        predictable policy can be exploited.
-      stakes: the most that a seat of a game in turns can win or lose, if games are played for more or less
-        (chips, margins): a score s then says that (2 s - 1) times as much was won. 0: it says who has won.
-      constant_sum: whether the scores of all agents of a game have the same sum whoever plays, so that the
-        mean over them says nothing of a policy that plays all seats.
+      late: delayed rewards: agents that are not alive but have not terminated receive rewards, which are
+        credited to their last decision. With `turns` such agents wait for their turn, and discounts count
+        their own decisions; without `turns` they are out of the game, and discounts count steps.
+      turns: number N of agents of the only role, if they decide strictly one after another: at decision t
+        of an episode only agent t mod N may be alive; no agent is alive where the turn passes by itself.
+        0: all agents decide simultaneously. Requires `late` and the results `score/i`, the final scores by
+        seat.
+      hidden: imperfect information: agents of one game observe different things. Evaluations then sample
+        actions, because a predictable policy can be exploited.
+      stakes: largest amount (chips, margin) that a seat of a turn-based game can win or lose, if games
+        differ in it: a score s then means that (2 s - 1) times this amount was won. 0: the score only says
+        who won.
+      constant_sum: whether the scores of all agents of a game have a constant sum, so that their mean
+        carries no information about a policy that plays all seats.
     """
 
     name: str
@@ -97,12 +99,12 @@ class EnvSpec:
         return results_lib.find(self.results, name)
 
     def labels(self, name: str) -> tuple[str, ...]:
-        """Labels of a code; empty if the environment does not report it."""
+        """Returns the labels of a code; empty if the environment does not report it."""
         return next((result.labels for result in self.results if result.name == name), ())
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Labels of the result `outcome`: how an episode can end."""
+        """Labels of the result `outcome`, the ways in which an episode can end."""
         return self.labels("outcome")
 
     @property
@@ -119,7 +121,7 @@ class EnvSpec:
 
     @property
     def good_outcomes(self) -> tuple[str, ...]:
-        """The outcomes that make the score 1; empty if the score does not derive from outcomes."""
+        """Outcomes that make the score 1; empty if the score does not derive from outcomes."""
         return () if self.score is None else self.result(self.score).among
 
     @property
@@ -135,16 +137,16 @@ class EnvSpec:
         return None if self.score is None else self.result(self.score).column
 
     def judged_by(self, learners: Collection[str]) -> str | None:
-        """Column of the average by which the policies of a run are compared; None without a score.
+        """Returns the column of the average by which a run's policies are compared; None without a score.
 
-        The environment's score is the first role's: where only others learn it is the first one's own.
+        This is the environment's score if the first role learns, else the first learner's own score, if any.
         """
         own = (self.role(name).score for name in learners)
         name = self.score if self.roles[0].name in learners else next(filter(None, own), self.score)
         return None if name is None else self.result(name).column
 
     def scores(self, values: Mapping[str, jax.Array], role: str | None = None) -> jax.Array | None:
-        """The score of episodes, `[...]` or, for a per-agent result, `[..., A]`; None without a score.
+        """Returns the score of episodes, `[...]` or, for a per-agent result, `[..., A]`; None without one.
 
         Args:
           values: results by name.
@@ -157,11 +159,11 @@ class EnvSpec:
 
     @property
     def graded(self) -> bool:
-        """Whether scores of games in turns say more than who of two has won: by stakes, or by ranks."""
+        """True if scores of turn-based games are graded, by stakes or by ranks, instead of win or loss."""
         return self.stakes > 0 or self.turns > 2
 
     def beaten(self, values: Mapping[str, jax.Array]) -> jax.Array:
-        """Share `[..., N]` of the others that each seat of a game in turns has beaten, equals by half."""
+        """Returns the share `[..., N]` of the others that each seat has beaten; ties count one half."""
         return results_lib.share_beaten(jnp.stack([values[f"score/{i}"] for i in range(self.turns)], axis=-1))
 
 
@@ -169,14 +171,14 @@ class EnvSpec:
 class TimeStep:
     """Output of a reset or a step. Dictionaries map role names to arrays.
 
-    A story is the trajectory of one agent, from its beginning to its end within the episode.
+    An agent's trajectory ends within the episode if it terminates, and a new one may begin in its slot.
 
     Attributes:
       obs: `[A, ...]` observations of the state reached; the last one of an episode is its true final
-        observation, never the first of the next episode. With `EnvSpec.late`, what agents that are out of the
-        game see is what critics judge the rest of their rewards by.
+        observation, never the first of the next episode. With `EnvSpec.late`, critics value the remaining
+        rewards of agents that are out of the game by these agents' observations.
       reward: `[A]` float32, for the step that led here (0 after a reset).
-      terminated: `[A]` bool; this agent's story is over (crash, goal): no bootstrapping.
+      terminated: `[A]` bool; this agent's trajectory has ended (crash, goal): no bootstrapping.
       truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.
       alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for agents out
         of the game or waiting (`EnvSpec.late`).
@@ -185,8 +187,8 @@ class TimeStep:
       info: named arrays, with the same keys after every reset and step: the entries of `EnvSpec.results`,
         scalars or per agent `[A]`, and any further scalars.
       present: `[A]` bool; the slot is filled. Defaults to `alive` for omitted roles.
-      begins: `[A]` bool; a new story of this slot begins here, within the episode; the slot's previous
-        story, if any, terminated in this step or before. Defaults to False for omitted roles.
+      begins: `[A]` bool; a new trajectory of this slot begins here, within the episode; the slot's previous
+        trajectory, if any, terminated in this step or before. Defaults to False for omitted roles.
       critic_obs: `[A, ...]` privileged observations of critics, for roles with a `critic_observation`.
     """
 
@@ -203,11 +205,11 @@ class TimeStep:
     critic_obs: dict[str, jax.Array] = field(default_factory=dict)
 
     def filled(self, role: str) -> jax.Array:
-        """`[A]` bool; the slots of a role that are filled."""
+        """Returns the slots of a role that are filled, bool `[A]`."""
         return self.present.get(role, self.alive[role])
 
     def restarts(self, role: str, reset: jax.Array) -> jax.Array:
-        """`[..., A]` bool; agents whose recurrent state is reset before they act.
+        """Returns the agents whose recurrent state is reset before they act, bool `[..., A]`.
 
         Args:
           role: the role.
@@ -221,7 +223,7 @@ class ScriptedPolicy(NamedTuple):
     """A hand-written policy of one environment, with access to the full state.
 
     Attributes:
-      init: `() -> memory`, called at every start of an episode.
+      init: `() -> memory`, called at the start of every episode.
       act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
     """
 
@@ -234,8 +236,8 @@ class Viewer:
 
     Attributes:
       snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
-      draws: whether it makes pictures.
-      tells: whether it tells episodes as text.
+      draws: whether the viewer makes pictures.
+      tells: whether it writes episodes as text.
     """
 
     snapshot: Callable
@@ -254,11 +256,11 @@ class Viewer:
         """Writes one recorded episode as an interactive page; writes nothing by default."""
 
     def text(self, evaluation, episode: int) -> str:
-        """One recorded episode as lines of text, if it `tells`."""
+        """Returns one recorded episode as lines of text, if it `tells`."""
         raise NotImplementedError
 
     def row(self, evaluation, episode: int) -> dict[str, str]:
-        """One recorded episode in short, as columns of a table, if it `tells`."""
+        """Returns a summary of one recorded episode, as columns of a table, if it `tells`."""
         raise NotImplementedError
 
 
@@ -267,8 +269,8 @@ class Comparison:
 
     Attributes:
       settings: keys of the environment's configuration that rollouts need, with their values.
-      episodes: evaluation episodes to be played, from the first on.
-      rollouts: of each episode, with sampled actions.
+      episodes: number of evaluation episodes to play, beginning with the first.
+      rollouts: number of rollouts of each episode, with sampled actions.
       snapshot: `(env_state, params, time) -> frame`, a pytree of arrays; pure, recorded at each decision.
     """
 
@@ -278,32 +280,31 @@ class Comparison:
     snapshot: Callable
 
     def scores(self, frames: Sequence[PyTree]) -> dict[str, float]:
-        """Named scores from the frames of each rollout, leaves `[T, episodes, ...]`."""
+        """Returns named scores from the frames of each rollout, leaves `[T, episodes, ...]`."""
         raise NotImplementedError
 
 
 class Environment:
-    """A pure environment: static choices are attributes of the object, everything else is an argument.
+    """A pure environment: static choices are attributes of the object, all else is an argument.
 
     Subclasses define `spec`, `default_params`, `reset` and `step`; the rest has defaults. `params` is a
-    pytree of arrays with everything that may change without recompiling. All methods are unbatched; use
-    `jax.vmap`.
+    pytree of the arrays that may change without recompiling. All methods are unbatched; use `jax.vmap`.
 
     Attributes:
       spec: static facts.
       scripts: scripted policies by name; `NAME_ROLE` for a script specific to a role.
       baselines: names of the scripts that a trained policy is compared with.
-      references: per role the scripts whose score is always reported beside the learner's.
+      references: per role the scripts whose score is always reported together with the learner's.
       controllers: default controllers by role; a learner for omitted roles.
-      opponents: per role with `EnvSpec.turns` the script that plays in evaluations for all seats but one;
-        the seat that is scored is that of the episode's number. Without, one controller plays all seats.
+      opponents: per role with `EnvSpec.turns` the script that plays all seats but one in evaluations; the
+        scored seat is the episode's index modulo N. Without an entry, one controller plays all seats.
       blocks: per role the structure of its observations.
       goals: per role the location of goals in observations, for hindsight relabelling.
       viewer: renders evaluations, or None.
-      comparison: compares rollouts with recordings, or None where there are none.
+      comparison: compares rollouts with recordings, or None without recordings.
       ladder: name of the curriculum whose stages grade policies trained without one, or None.
       files: name in the environment's settings to the files that were read for it. Runs store the absolute
-        path and the contents' digests, and notice a changed file.
+        path and the contents' digests, and detect changed files.
     """
 
     spec: EnvSpec
@@ -337,13 +338,13 @@ class Environment:
     def world(self) -> PyTree:
         """Constant arrays shared by all episodes (maps, scenes, terrains); `()` for none.
 
-        Passed to programs as an argument: neither constants of the compiled code, nor donated, nor
-        checkpointed.
+        Programs take them as an argument that is neither donated nor checkpointed, so that they are not
+        constants of the compiled code.
         """
         return ()
 
     def with_world(self, world: PyTree) -> "Environment":
-        """A copy of the environment with these, typically traced, arrays as its world.
+        """Returns a copy of the environment with these, typically traced, arrays as its world.
 
         Environments with a world override `_place_world`.
         """
@@ -354,7 +355,7 @@ class Environment:
         return other
 
     def _place_world(self, world: PyTree) -> None:
-        raise NotImplementedError(f"{type(self).__name__} has a world and no _place_world")
+        raise NotImplementedError(f"{type(self).__name__} has a world but does not define _place_world")
 
     def evaluation_params(self, params: PyTree, index: jax.Array) -> PyTree:
         """Returns the parameters of evaluation episode `index`: `params` by default."""
@@ -370,9 +371,9 @@ class Environment:
         raise ValueError(f"{dict(settings)}: {self.spec.name} has no settings that a curriculum can change")
 
     def describe(self) -> tuple[str, ...]:
-        """Returns lines of text that describe the environment's sources, for the log."""
+        """Returns lines of text on the environment's sources, for the log."""
         return ()
 
     def left_out(self) -> tuple[str, ...]:
-        """Returns lines about what the environment skipped or changed of its sources; always shown."""
+        """Returns lines on the parts of its sources that the environment skipped or changed; always shown."""
         return ()

@@ -1,4 +1,4 @@
-"""`check_env`: checks an environment against the contract of `jaxmarl_echelon.envs.base`."""
+"""Checks of an environment against the contract of `jaxmarl_echelon.envs.base`: `check_env`."""
 
 import re
 import warnings
@@ -27,15 +27,15 @@ def check_env(
     params: PyTree | None = None,
     plain: bool = True,
 ) -> None:
-    """Plays an environment with random legal actions and checks everything that trainers rely on.
+    """Plays an environment with random legal actions and checks the whole contract with trainers.
 
     Use it in a test of your own environment:
 
         def test_my_environment_keeps_the_contract():
             check_env(MyEnvironment())
 
-    Raises at the first fault, with one line that names the field, its value and the expected one. In
-    order, it checks
+    Raises at the first fault, with one line that names the field, its value and the expected one. It
+    checks, in this order:
 
     * static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
     * layout: every array has the shape and dtype of the spec, reset and step return the same structure
@@ -44,9 +44,9 @@ def check_env(
     * purity: the same key and actions give the same bits; results agree with and without `jax.jit` and
       `jax.vmap`;
     * play: all values are finite, observations lie in their space, flags are consistent (see `TimeStep`),
-      agents whose story is over are not alive and get no reward unless a new story begins, agents that take
-      turns (`EnvSpec.turns`) are alive only in their turn and end together, results are in range, and every
-      episode ends within `spec.episode_limit` decisions.
+      agents whose trajectory has ended are not alive and get no reward unless a new trajectory begins,
+      agents that take turns (`EnvSpec.turns`) are alive only in their turn and end together, results are in
+      range, and every episode ends within `spec.episode_limit` decisions.
 
     A reset that ignores its key only causes a warning.
 
@@ -56,7 +56,7 @@ def check_env(
       steps: minimum number of decisions; play continues until an episode has ended.
       params: the environment's parameters; its defaults if None.
       plain: whether to run reset and step without `jax.jit` as well, which takes minutes for a large
-        environment. Otherwise purity is checked by comparing the programs of two traces.
+        environment. Otherwise purity is checked by comparing two traces.
 
     Raises:
       AssertionError: at the first violation of the contract.
@@ -72,7 +72,7 @@ def check_env(
 
 
 def check_traces(env: Environment) -> None:
-    """The part of `check_env` that compiles and plays nothing: static facts, layout, purity of traces.
+    """Runs the checks of `check_env` that need neither compilation nor play: facts, layout, purity of traces.
 
     Args:
       env: the environment, checked with its default parameters.
@@ -145,7 +145,7 @@ def _check_turns(spec: EnvSpec) -> None:
     sizes = [role.size for role in spec.roles]
     found = f"spec.turns is {spec.turns}, but the roles have sizes {sizes}"
     require(sizes == [spec.turns], f"{found}: expected one role with an agent per turn")
-    require(spec.late, f"spec.turns is {spec.turns}, expected spec.late: seats are paid while they wait")
+    require(spec.late, f"spec.turns is {spec.turns}, expected spec.late: waiting seats receive rewards")
     names = {result.name for result in spec.results}
     missing = [f"score/{seat}" for seat in range(spec.turns) if f"score/{seat}" not in names]
     require(not missing, f"spec.results lack {missing}, the final scores of seats that take turns")
@@ -286,7 +286,7 @@ def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: 
 
 
 class _Compiled:
-    """The environment's jitted functions, traced once for all checks, with a count of traces of `step`."""
+    """Jitted functions of the environment, traced once for all checks, with a count of traces of `step`."""
 
     def __init__(self, env: Environment):
         self.traces = 0
@@ -318,7 +318,7 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
         _require_one_program("reset", compiled.reset, env.reset, keys[0], params)
         _require_one_program("step", compiled.step, env.step, keys[0], start[0], actions, params)
 
-    # As one program: one per shape and dtype takes seconds to compile.
+    # One program, because one per shape and dtype takes seconds to compile.
     stack = jax.jit(lambda *all_: jax.tree.map(lambda *rows: jnp.stack(rows), *all_))
     starts, actions, onces = stack(*singles)
     batched_reset = jax.vmap(compiled.reset, (0, None))
@@ -330,8 +330,8 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
 
 
 def _require_one_program(name: str, compiled: Callable, function: Callable, *arguments) -> None:
-    """Raises if another trace of a compiled function differs: it depends on more than its arguments."""
-    # JAX caches traces by function: the first is known, a new lambda makes another.
+    """Raises if a second trace of a compiled function differs, so that it depends on hidden state."""
+    # JAX caches traces by function; a new lambda forces a second trace.
     traced = (compiled, jax.jit(lambda *given: function(*given)))
     first, again = (one.trace(*arguments).jaxpr for one in traced)
     texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (first, again)]
@@ -339,7 +339,7 @@ def _require_one_program(name: str, compiled: Callable, function: Callable, *arg
         np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
         for a, b in zip(first.consts, again.consts, strict=True)
     )
-    require(same, f"{name} gives another program when it is traced again: it is no pure function")
+    require(same, f"{name} gives another program when it is traced again: it is not a pure function")
 
 
 def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:

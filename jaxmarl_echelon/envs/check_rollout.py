@@ -1,4 +1,4 @@
-"""Checks of `check_env` on recorded steps of an environment."""
+"""Checks of a recorded rollout of an environment, the last part of `check_env`."""
 
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ def require(condition: bool, message: str) -> None:
 
 
 def is_key(leaf: jax.Array) -> bool:
-    """Whether a leaf is a typed random key."""
+    """Tells whether a leaf is a typed random key."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 class Record(NamedTuple):
-    """One decision: the time step acted on, whether a reset returned it, the next state and time step.
+    """Record of one decision: the time step acted on, whether it came from a reset, next state and time step.
 
     Stacked, the leaves have a leading axis of decisions.
     """
@@ -68,7 +68,7 @@ def _check_spaces(role: Role, record: Record) -> None:
     sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
     for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
         stuck = record.before.alive[name] & ~choice.any(-1)
-        _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
+        _forbid(stuck, f"action_mask[{name!r}] allows no action for an agent that is alive")
 
 
 def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
@@ -83,7 +83,7 @@ def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
     _forbid(begins & ~present, f"begins[{name!r}] is set for a slot that is not present")
     _forbid(
         ~over & begins & acted & ~terminated,
-        f"begins[{name!r}] is set for an agent whose story goes on, expected terminated[{name!r}] as well",
+        f"begins[{name!r}] is set for a running trajectory, expected terminated[{name!r}] as well",
     )
     _forbid(
         ~over & acted & ended & alive & ~begins,
@@ -100,35 +100,37 @@ def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
         unpaid = ~acted
     else:
         unpaid = _story_over(record, name)
-        _forbid(unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose story is over")
+        _forbid(
+            unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose trajectory has ended"
+        )
     _forbid(
         over & acted & ~ended,
         f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
     )
-    why = "whose story is over" if spec.late else "that is not alive"
+    why = "whose trajectory has ended" if spec.late else "that is not alive"
     _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
 
 
 def _check_turns(spec: EnvSpec, record: Record) -> None:
-    """Only the seat whose turn it is may be alive; all seats end together, and only then have scores."""
+    """Checks that only the seat in turn is alive, and that all seats end together, with scores only then."""
     (role,) = spec.roles
     ply = _plies(record.fresh)[:, None]
     for time, now in ((record.before, ply), (record.after, ply + 1)):
         due = np.arange(spec.turns) == now % spec.turns
         alive, over = time.alive[role.name], time.over[:, None]
-        _forbid(alive & ~due, f"alive[{role.name!r}] is set for a seat whose turn it is not")
+        _forbid(alive & ~due, f"alive[{role.name!r}] is set for a seat that is not in turn")
         if role.name in time.action_mask:
             waits = ~alive & ~over & ~time.action_mask[role.name].all(-1)
-            _forbid(waits, f"action_mask[{role.name!r}] forbids something to a seat that waits")
+            _forbid(waits, f"action_mask[{role.name!r}] forbids an action to a seat that waits")
         ended = time.terminated[role.name] | time.truncated[role.name]
-        _forbid(ended != over, f"terminated[{role.name!r}] is not set for all seats exactly when it is over")
+        _forbid(ended != over, f"terminated[{role.name!r}] must be set for all seats if and only if over is")
         for seat in range(spec.turns):
             early = ~time.over & (time.info[f"score/{seat}"] != 0)
             _forbid(early, f"info['score/{seat}'] is not 0 while the episode runs")
 
 
 def _plies(fresh: np.ndarray) -> np.ndarray:
-    """`[steps]` decisions taken in each episode before each step."""
+    """Counts the decisions taken in the episode before each step, `[steps]`."""
     result, now = np.zeros(len(fresh), int), 0
     for step, begins in enumerate(fresh):
         now = 0 if begins else now
@@ -138,7 +140,7 @@ def _plies(fresh: np.ndarray) -> np.ndarray:
 
 
 def _story_over(record: Record, name: str) -> np.ndarray:
-    """Whether each agent's story was over before each decision, `[steps, A]`."""
+    """Tells whether each agent's trajectory had ended before each decision, `[steps, A]`."""
     result, now = np.zeros_like(np.asarray(record.before.alive[name])), None
     for step, fresh in enumerate(record.fresh):
         now = np.zeros_like(result[0]) if fresh or now is None else now
@@ -181,4 +183,4 @@ def _check_codes(spec: EnvSpec, record: Record) -> None:
                 (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
             )
         if result.kind == "rate" and result.reduce == "last" and result.over is None:
-            _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is no rate in 0..1")
+            _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is not in 0..1")

@@ -1,4 +1,4 @@
-"""The contract of `envs.base`, as far as a run demands it before it begins: one line says what is wrong."""
+"""Checks of the contract of `envs.base` that a run makes before it begins, with one-line errors."""
 
 import traceback
 from pathlib import Path
@@ -10,7 +10,7 @@ OWN = __name__.partition(".")[0]
 
 
 def require_spec(env: Environment) -> None:
-    """Demands consistent static facts of any environment, action bounds among them.
+    """Requires consistent static facts of an environment, including action bounds.
 
     Raises:
       ValueError: one line with the environment's class and what was expected.
@@ -22,13 +22,13 @@ def require_spec(env: Environment) -> None:
 
 
 def require_traces(env: Environment) -> None:
-    """Demands that an environment from outside this package passes `checks.check_traces`.
+    """Requires that an environment from outside this package passes `checks.check_traces`.
 
-    That takes less than 3 seconds for the largest one of this package; these are tested with all of
-    `check_env`.
+    The check takes less than 3 seconds for the largest environment of this package. Environments of this
+    package are tested with the whole of `check_env`.
 
     Raises:
-      ValueError: one line with the environment's class, what was expected, and where an error came from.
+      ValueError: one line with the environment's class, the expected value, and the location of an error.
     """
     if type(env).__module__.partition(".")[0] == OWN:
         return
@@ -47,7 +47,7 @@ def _named(env: Environment) -> str:
 
 
 def _place(env: Environment, error: Exception) -> str:
-    """File and line where an error left the code outside this package and the libraries; empty if nowhere."""
+    """Returns the last file and line of an error outside this package and the libraries; empty if none."""
     own = Path(check_env.__file__).parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

@@ -1,9 +1,9 @@
 """Batched environments: auto-reset, episode statistics and quarantine.
 
-The only place where episodes end and begin. An environment whose episode is over is reset within the
+Episodes end and begin only in this module. An environment whose episode is over is reset within the
 same step, with newly drawn parameters; the step still returns the finished episode's final observation
-and results. E environments are those of one shard (`algos.collectives`); the random numbers of each follow
-from its number among all environments, so that they do not depend on the shards.
+and results. E environments are those of one shard (`algos.collectives`); the random numbers of each derive from
+its index among all environments, so that they do not depend on the number of shards.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,11 +42,11 @@ class EpisodeSums:
     """Accumulators of the running episodes.
 
     Attributes:
-      present: per role `[E, A]` bool; the slot was filled at any time so far.
+      present: per role `[E, A]` bool; the slot has been filled in this episode.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions taken.
       results: results so far, `[E]` or per agent `[E, A]`.
-      ended: per role `[E, A]` bool; the agent's story is over. Empty unless `EnvSpec.late`.
+      ended: per role `[E, A]` bool; the agent's trajectory has ended. Empty unless `EnvSpec.late`.
     """
 
     present: dict[str, jax.Array]
@@ -58,7 +58,7 @@ class EpisodeSums:
 
 @struct.dataclass
 class Episodes:
-    """State of E environments and their running episodes.
+    """States of E environments and their running episodes.
 
     Attributes:
       drawn: `Rows` of `Drawn`, constant during an episode.
@@ -103,7 +103,7 @@ class Finished:
 
     Attributes:
       mask: `[E]` bool; an episode ended here.
-      present: per role `[E, A]` bool; the slot was filled at any time. Averages over agents use this mask.
+      present: per role `[E, A]` bool; the slot was filled in the episode: the mask of averages over agents.
       episode_return: per role `[E, A]` float32.
       length: `[E]` int32 decisions.
       results: `EnvSpec.results` by name, without derived ones: `[E]` or, per agent, `[E, A]`; codes int32.
@@ -124,13 +124,13 @@ class Stepped:
 
     Attributes:
       time: time steps `[E]` reached: final observations and flags where an episode ended. Rewards are 0
-        for agents whose story is over and, without `EnvSpec.late`, for all that did not act. A
+        for agents whose trajectory has ended and, without `EnvSpec.late`, for all that did not act. A
         quarantined environment repeats its previous observation, with reward 0 and all agents truncated
         and not alive.
       acted: per role `[E, A]` bool; the agent was alive before the step and the step was not quarantined:
-        the transition may be learnt from.
-      waited: per role `[E, A]` bool; the agent did not act, but its story goes on: its reward is credited
-        to its last decision. Empty unless `EnvSpec.late`.
+        the transition can be used for learning.
+      waited: per role `[E, A]` bool; the agent did not act, but its trajectory continues: its reward is
+        credited to its last decision. Empty unless `EnvSpec.late`.
       reset_next: `[E]` bool; the environment was reset after this step, for any reason.
       finished: results of the episodes that ended.
       quarantined: `[E]` bool; discarded because of a non-finite value.
@@ -149,10 +149,10 @@ class Flow:
     """Starts and ends of episodes in T decisions of E environments, `[T, E]` each.
 
     Attributes:
-      begins: bool; first decision of a counted episode, one that only the environment itself ends.
+      begins: bool; first decision of a counted episode, which is one that only the environment can end.
       tags: int32 by name, of the running episode.
       over: bool; the running episode ended with this decision, for any reason.
-      finished: results of counted episodes that were neither cut nor quarantined.
+      finished: results of the counted episodes that were neither cut nor quarantined.
     """
 
     begins: jax.Array
@@ -194,9 +194,9 @@ def step(
 ) -> tuple[Episodes, Stepped]:
     """Takes one decision in each environment and resets those whose episode is over.
 
-    An environment with a non-finite value in its state, observations, rewards or info is quarantined: it
-    alone is reset, its transition is marked, its episode is not counted. Sentinels in states must
-    therefore be finite.
+    An environment with a non-finite value in its state, observations, rewards or info is quarantined: only
+    this environment is reset, its transition is marked, and its episode is not counted. Sentinels in states
+    must therefore be finite.
 
     Args:
       env: the environment.
@@ -206,9 +206,9 @@ def step(
       draw: `(key) -> Drawn`, for one new episode.
       cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
         bootstrap, and the episodes do not count as finished. None to cut none.
-      held: `[E]` bool; environments whose episodes do not begin yet: they stay as they are. None for none.
-      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8, and in turn
-        games all, without a loop. Affects speed only.
+      held: `[E]` bool; environments whose episodes do not begin yet and that stay unchanged. None for none.
+      reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8, or all at
+        once without a loop in turn-based games. Affects speed only.
 
     Returns:
       The episodes, ready for the next decision, and the transition.
@@ -223,7 +223,7 @@ def step(
     after, sound = advance(env, key_step, before, actions, drawn.params)
     quarantined = idle = previous.over | ~sound
     if held is not None:
-        held = held & ~previous.over  # what failed to reset is thrown away
+        held = held & ~previous.over  # environments whose reset failed are discarded
         after, idle = select(held, rows(before), rows(after)).tree, idle | held
         quarantined = quarantined & ~held
         cut = None if cut is None else cut & ~held
@@ -239,7 +239,7 @@ def step(
     begin = partial(_begin, env, key_reset, draw)
     following = Episodes(episodes.drawn, rows(Running(state, time, sums)))
     if env.spec.turns and reset_chunk is None:
-        # Games are short and begin cheaply: most steps end some, and a loop would cost more than it spares.
+        # Games are short and cheap to begin: most steps end some, and a loop would cost more than it saves.
         following = select(time.over, begin(collectives.numbers(num_envs)), following)
     else:
         room = reset_chunk or max(8, -(-num_envs // 64))
@@ -258,7 +258,7 @@ def step(
 def advance(
     env: Environment, key: jax.Array, running: Running, actions: dict[str, jax.Array], params: PyTree
 ) -> tuple[Running, jax.Array]:
-    """One decision of E environments without resets: the part that training and evaluation share.
+    """Advances E environments by one decision without resets, as used in training and evaluation.
 
     Args:
       env: the environment.
@@ -268,8 +268,8 @@ def advance(
       params: environment parameters `[E]`.
 
     Returns:
-      the state after it, with rewards of agents that are owed none dropped and sums advanced; and bool `[E]`,
-      whether all its numbers are finite.
+      The state after it, with advanced sums and with rewards only for agents that act or wait; and bool
+      `[E]`, whether all its numbers are finite.
 
     Raises:
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
@@ -288,7 +288,7 @@ def advance(
 
 
 def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
-    """New episodes of the environments with indices `numbers [N]`."""
+    """Begins new episodes in the environments with indices `numbers [N]`."""
 
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
@@ -305,7 +305,7 @@ def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> 
 
 
 def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
-    """Truncates all agents whose story goes on, acting or waiting, in the environments `cut [E]`."""
+    """Truncates all agents with a running trajectory, acting or waiting, in the environments `cut [E]`."""
     going_on = {role: time.alive[role] | waits[role] if waits else time.alive[role] for role in time.alive}
     truncated = {
         role: flag | (cut[:, None] & going_on[role] & ~time.terminated[role])
@@ -316,7 +316,7 @@ def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> T
 
 
 def _thrown_away(previous: TimeStep) -> TimeStep:
-    """The time step of a quarantined environment: finite, all agents truncated and not alive."""
+    """Returns the time step of a quarantined environment: finite, all agents truncated and not alive."""
     zeros, ones = (
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
     )
@@ -335,7 +335,7 @@ def _thrown_away(previous: TimeStep) -> TimeStep:
 
 
 def initial_sums(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
-    """Initial accumulators of episodes `[E]` that begin with the time steps `time`."""
+    """Returns the initial accumulators of episodes `[E]` that begin with the time steps `time`."""
     return EpisodeSums(
         present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
@@ -346,7 +346,7 @@ def initial_sums(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
 
 
 def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
-    """Per role `[E, A]` bool; agents that wait: not alive, story not over. Empty unless `EnvSpec.late`."""
+    """Returns, per role, the agents `[E, A]` that wait: neither alive nor ended; empty unless `spec.late`."""
     if not spec.late:
         return {}
     time, sums = running.time, running.sums
@@ -357,7 +357,7 @@ def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> 
     length = sums.length + 1
     filled = {role: before.filled(role) | time.filled(role) for role in time.alive}
     present = {role: seen | filled[role] for role, seen in sums.present.items()}
-    # A slot that empties in a step still reports that step. Without flags of its own a role's agents stay in
+    # A slot that empties in a step still reports that step. In roles without `present` flags, agents stay in
     # their slots when they die or wait.
     there = {role: filled[role] if role in time.present else present[role] for role in present}
     ended = {

@@ -1,4 +1,4 @@
-"""Rows: the small leaves of a tree packed into one array per dtype.
+"""Packed rows: the small leaves of a tree concatenated into one array per dtype.
 
 Parameters and state of an environment are about a hundred arrays of one to eight numbers. Packed, a
 select, gather or scatter of whole environments is one kernel per dtype instead of one per leaf.
@@ -26,11 +26,11 @@ class Layout(NamedTuple):
 
 @struct.dataclass
 class Rows:
-    """A tree of arrays, possibly batched, with leaves of at most `NARROW` elements concatenated.
+    """Tree of arrays, possibly batched, with its leaves of at most `NARROW` elements concatenated.
 
     Attributes:
-      wide: the other leaves, `[..., *shape]`, and random keys.
-      narrow: dtype to `[..., F]`, all narrow leaves of that dtype.
+      wide: all other leaves, `[..., *shape]`, and random keys.
+      narrow: dtype to `[..., F]`, all small leaves of that dtype.
       layout: the tree's structure and leaf shapes.
     """
 
@@ -40,11 +40,11 @@ class Rows:
 
     @property
     def tree(self) -> PyTree:
-        """The unpacked tree."""
+        """Tree with all leaves unpacked."""
         return _unpacked(self.layout, self.wide, self.narrow)
 
 
-# Jitted, as are other small functions with many callers: a program has one trace for all of them.
+# Jitted, like other small functions with many callers, so that a program traces it only once.
 @partial(jax.jit, static_argnums=0)
 def _unpacked(layout: Layout, wide: tuple[jax.Array, ...], narrow: dict[str, jax.Array]) -> PyTree:
     widths: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Pages that show a recorded episode: one file, no network. Arrays as JSON, and templates with parts."""
+"""Self-contained HTML pages of recorded episodes: arrays as JSON, and templates with placeholders."""
 
 import base64
 import html
@@ -11,14 +11,14 @@ import numpy as np
 
 
 def encode(array: np.ndarray) -> dict:
-    """An array as JSON: dtype, shape and the bytes in base64, lowest byte first."""
+    """Encodes an array for JSON: dtype, shape and little-endian bytes in base64."""
     array = np.asarray(array)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return {"dtype": array.dtype.name, "shape": array.shape, "data": base64.b64encode(data).decode()}
 
 
 def decode(coded: dict) -> np.ndarray:
-    """The array that `encode` was given."""
+    """Decodes the result of `encode`."""
     data = np.frombuffer(base64.b64decode(coded["data"]), np.dtype(coded["dtype"]).newbyteorder("<"))
     return data.reshape(coded["shape"]).astype(coded["dtype"])
 
@@ -31,16 +31,16 @@ def write_page(
     Args:
       path: file to write.
       title: of the page.
-      recording: what the page shows, as JSON.
+      recording: the page's data, serialisable as JSON.
       package: dotted name; its folder `page` holds the template, `style.css` and the scripts.
       scripts: names of scripts, in the order in which they run.
-      further: JavaScript after these.
+      further: JavaScript appended to them.
     """
 
     def asset(name: str) -> str:
         return (resources.files(package) / "page" / name).read_text(encoding="utf-8")
 
-    # A "<" could end the element that the text stands in.
+    # An unescaped "<" could close the HTML element around the text.
     text = json.dumps(recording, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(title),

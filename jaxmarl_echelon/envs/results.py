@@ -26,13 +26,13 @@ class Result:
         reported as the frequency of each label.
       labels: names of the codes.
       over: name of another result; averages are `sum(this) / sum(over)`.
-      least: least denominator of averages, for quantities per event: without any event the average is the
-        sum itself, a bound, instead of NaN.
+      least: smallest denominator of averages, for quantities per event: without any event and with
+        `least` 1 the average is the sum itself, a bound, instead of NaN.
       source: entry of `TimeStep.info`, or the code that `among` refers to; defaults to `name`.
-      among: for a rate: it is 1 if the code `source` has one of these labels, else 0.
+      among: for a rate: 1 if the code `source` has one of these labels, else 0.
       groups: for a code: report the score by label instead of label frequencies.
       shown: name in rolling statistics and evaluations; defaults to `name`.
-      by: name of a code; averages over the episodes of each of its labels are reported, too.
+      by: name of a code; averages over the episodes of each of its labels are reported as well.
     """
 
     name: str
@@ -50,21 +50,21 @@ class Result:
 
     @property
     def entry(self) -> str:
-        """Name of the entry of `TimeStep.info`, or of the code it is derived from."""
+        """Name of the entry of `TimeStep.info`, or of the code from which the result is derived."""
         return self.source or self.name
 
     @property
     def column(self) -> str:
-        """Name of its average, without a namespace."""
+        """Name of the result's average, without a namespace."""
         return f"{self.name}_rate" if self.kind == "rate" else self.shown or self.name
 
     @property
     def derived(self) -> bool:
-        """Whether it is computed from another result instead of stored."""
+        """True if the result is computed from another one instead of stored."""
         return bool(self.among)
 
     def label(self, code: int) -> str:
-        """The name of a code; empty for none."""
+        """Returns the name of a code; empty for none."""
         return self.labels[code] if 0 <= code < len(self.labels) else ""
 
 
@@ -75,14 +75,14 @@ def standard(
     components: tuple[str, ...] = (),
     by: str | None = None,
 ) -> tuple[Result, ...]:
-    """The results common to many environments.
+    """Returns the results common to many environments.
 
     Args:
-      outcomes: labels of `info["outcome"]`, how the episode ended (-1 while it runs).
+      outcomes: labels of `info["outcome"]`, the way in which the episode ended (-1 while it runs).
       success: outcomes that make the rate `success` 1.
       tasks: labels of `info["task"]`, by which the score is grouped.
       components: names of the reward components `info["reward/NAME"]`, summed over steps.
-      by: name of a code by whose labels the components are reported, too.
+      by: name of a code by whose labels the components are reported as well.
     """
     found = [Result("outcome", kind="code", labels=outcomes)] if outcomes else []
     found += [Result("success", kind="rate", source="outcome", among=success)] if success else []
@@ -95,7 +95,7 @@ def standard(
 
 
 def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Initial values of the stored results, by name.
+    """Returns initial values of the stored results, by name.
 
     Args:
       results: the declared results.
@@ -125,7 +125,7 @@ def advance(
     length: jax.Array,
     there: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Values after one more step.
+    """Returns the values of the stored results after one more step.
 
     Args:
       results: the declared results.
@@ -151,12 +151,12 @@ def advance(
 
 
 def kept(results: tuple[Result, ...]) -> tuple[Result, ...]:
-    """The stored results: all but the derived ones."""
+    """Returns the stored results, which are all but the derived ones."""
     return tuple(result for result in results if not result.derived)
 
 
 def find(results: tuple[Result, ...], name: str) -> Result:
-    """The result called `name`; raises KeyError with the known names otherwise."""
+    """Returns the result called `name`; raises KeyError with the known names otherwise."""
     for result in results:
         if result.name == name:
             return result
@@ -164,7 +164,7 @@ def find(results: tuple[Result, ...], name: str) -> Result:
 
 
 def read(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
-    """One result of episodes: `[...]`, or `[..., A]` per agent; codes int32, all others float32."""
+    """Returns one result of episodes: `[...]`, or `[..., A]` per agent; codes int32, all others float32."""
     result = find(results, name)
     if not result.derived:
         return values[name]
@@ -180,7 +180,7 @@ def sums(
     present: Mapping[str, jax.Array],
     name: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Each episode's terms `[...]` in numerator and denominator of a result's average.
+    """Returns each episode's terms `[...]` in numerator and denominator of a result's average.
 
     Averages over episodes are ratios of their sums; absent agents contribute to neither.
     """
@@ -199,7 +199,7 @@ def sums(
 
 
 def average(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
-    """A result's average from its sums, elementwise; NaN where they hold nothing, unless it has a `least`."""
+    """Returns a result's average from its sums, elementwise; NaN for a denominator of 0 without `least`."""
     return ratio(value, jnp.maximum(weight, result.least) if result.least else weight)
 
 
@@ -208,15 +208,15 @@ def by_label(
     codes: Callable[[str], jax.Array],
     terms: Callable[[str], tuple[jax.Array, jax.Array]],
 ) -> dict[str, jax.Array]:
-    """Averages over the episodes of each label, of the results that are reported so; NaN without any.
+    """Returns averages over the episodes of each label, for results with `by`; NaN without such episodes.
 
     Args:
       results: the declared results.
-      codes: a code's values `[N]` by its name.
-      terms: a result's terms `[N]` in numerator and denominator of its average, by its name.
+      codes: maps a code's name to its values `[N]`.
+      terms: maps a result's name to the terms `[N]` in numerator and denominator of its average.
 
     Returns:
-      scalars, `COLUMN/LABEL`.
+      Scalars by name `COLUMN/LABEL`.
     """
     found = {}
     for code in dict.fromkeys(result.by for result in results if result.by):
@@ -234,12 +234,12 @@ def by_label(
 
 
 def share_beaten(scores: jax.Array) -> jax.Array:
-    """Share `[..., N]` of the others that each of N final scores exceeds, equal ones by half."""
+    """Returns the share `[..., N]` of the others that each of N final scores exceeds; ties count one half."""
     ahead = jnp.sign(scores[..., :, None] - scores[..., None, :])
     return 0.5 + 0.5 * jnp.sum(ahead, axis=-1) / (scores.shape[-1] - 1)
 
 
 @jax.jit
 def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
-    """Elementwise `value / weight`; `empty` where the weight is 0."""
+    """Divides `value` by `weight` elementwise; `empty` where the weight is 0."""
     return jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), empty)

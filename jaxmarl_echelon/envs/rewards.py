@@ -1,4 +1,4 @@
-"""Rewards composed of named pure components with traced weights, for any environment.
+"""Rewards composed of named pure components with traced weights, for all environments.
 
 The choice of components is static; all weights are arrays, so that they can be swept, annealed or zeroed
 without recompiling.
@@ -33,7 +33,7 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """All components that an environment offers.
+    """Components of rewards that an environment offers.
 
     Attributes:
       components: by name.
@@ -76,7 +76,7 @@ class Catalogue:
             switch = isinstance(defaults[key], bool)
             fits = isinstance(value, bool) if switch else is_number(value)
             if not fits:
-                kind = "true or false" if switch else "a number that is finite"
+                kind = "true or false" if switch else "a finite number"
                 raise ValueError(f"reward {name}.{key} is {value!r}; it must be {kind}")
             defaults[key] = value if switch else float(value)
         return tuple(defaults.items())

@@ -1,7 +1,7 @@
 """Settings of environments: frozen dataclasses, one per concern, and readers of single values.
 
 Configurations and command lines use flat keys; `from_flat` distributes them to the dataclasses. A reader
-returns the validated value or raises a ValueError that says what is allowed.
+returns the validated value or raises a ValueError that lists the allowed values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def setting(default: Any, read: Callable | None = None, *bounds) -> Any:
-    """A field of `Settings` with value `read(name, value, *bounds)`, or the given value without `read`."""
+    """Declares a field of `Settings`: its value is `read(name, value, *bounds)`, or the given one."""
     check = None if read is None else lambda name, value: read(name, value, *bounds)
     return field(default_factory=lambda: default, metadata={"read": check})
 
@@ -49,7 +49,7 @@ def from_flat(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def flat(settings: Any) -> dict[str, Any]:
-    """Inverse of `from_flat`: flat keys and values."""
+    """Returns flat keys and values, the inverse of `from_flat`."""
     groups = [getattr(settings, one.name) for one in fields(settings)]
     return {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
 
@@ -59,12 +59,12 @@ Readers = Mapping[str, tuple[str, Callable[[Any, Any], Any]]]
 
 
 def read_fields(readers: Readers, given: Mapping[str, Any], limits: Any) -> dict[str, Any]:
-    """Fields of the parameters from settings; raises a one-line ValueError for an invalid value."""
+    """Reads fields of the parameters from settings; raises a one-line ValueError for an invalid value."""
     return {readers[key][0]: readers[key][1](value, limits) for key, value in given.items()}
 
 
 def read_all(readers: Readers, chosen: Any, limits: Any) -> dict[str, Any]:
-    """`read_fields` for all keys of `readers`, from settings `chosen` as built by `from_flat`."""
+    """Applies `read_fields` to all keys of `readers`, from settings `chosen` as built by `from_flat`."""
     given = flat(chosen)
     return read_fields(readers, {key: given[key] for key in readers}, limits)
 
@@ -74,7 +74,7 @@ def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
     for key in given:
         if key not in changeable:
             allowed = ", ".join(changeable)
-            raise ValueError(f"env.{key}: no setting that may change between episodes; allowed: {allowed}")
+            raise ValueError(f"env.{key}: cannot change between episodes; allowed: {allowed}")
 
 
 def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:

@@ -90,7 +90,7 @@ class Box:
         return jnp.clip(draw, low, high).astype(self.dtype)
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether `x [..., *shape]` lies within the bounds, bool `[...]`; False for NaN.
+        """Tells whether `x [..., *shape]` lies within the bounds, bool `[...]`; False for NaN.
 
         Raises:
           ValueError: if the last axes of `x` are not `shape`.
@@ -103,7 +103,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers 0 .. n - 1.
+    """Integers 0 .. n - 1.
 
     Attributes:
       n: number of options.
@@ -125,7 +125,7 @@ class Discrete:
 
     @property
     def dtype(self) -> np.dtype:
-        """int32."""
+        """NumPy dtype of an element, int32."""
         return np.dtype("int32")
 
     @property
@@ -138,7 +138,7 @@ class Discrete:
         return MultiDiscrete((self.n,)).sample(key, mask)[0]
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether each element of `x [...]` is one of the options, bool `[...]`."""
+        """Tells whether each element of `x [...]` is one of the options, bool `[...]`."""
         return (x >= 0) & (x < self.n)
 
 
@@ -167,7 +167,7 @@ class MultiDiscrete:
 
     @property
     def dtype(self) -> np.dtype:
-        """int32."""
+        """NumPy dtype of an element, int32."""
         return np.dtype("int32")
 
     @property
@@ -189,7 +189,7 @@ class MultiDiscrete:
         return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(self.dtype)
 
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether every choice in `x [..., choices]` is a valid option, bool `[...]`.
+        """Tells whether every choice in `x [..., choices]` is a valid option, bool `[...]`.
 
         Raises:
           ValueError: if the last axis of `x` is not the number of choices.

@@ -13,7 +13,7 @@ SLICE = 8
 
 
 def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
-    """Maps batched `fn` over slices of at most `SLICE` rows of `[N, ...]`; compiles faster than one batch."""
+    """Maps a batched function over slices of at most `SLICE` rows; it compiles faster than one batch."""
     number = jax.tree.leaves(inputs)[0].shape[0]
     size = math.gcd(number, SLICE)
     sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
@@ -22,14 +22,14 @@ def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
 
 @jax.jit
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
+    """Returns the mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
     number = jnp.sum(mask, axis=-1)
     total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
     return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
 
 
 def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Row-wise `where`: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
+    """Selects rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
 
     def pick(a, b):
         return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
@@ -65,7 +65,7 @@ def _is_float(leaf: jax.Array) -> bool:
 
 
 def finite(tree: PyTree) -> jax.Array:
-    """Whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
+    """Tells whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
     rows = [
         jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
         for leaf in jax.tree.leaves(tree)
@@ -75,12 +75,12 @@ def finite(tree: PyTree) -> jax.Array:
 
 
 def finite_part(tree: PyTree) -> PyTree:
-    """The tree with non-finite values replaced by 0."""
+    """Returns the tree with non-finite values replaced by 0."""
     return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
 
 
 def strong(tree: PyTree) -> PyTree:
-    """Strips weak types, which would cause retraces of functions that carry the tree."""
+    """Strips weak types, which would cause retraces of functions with the tree as an argument."""
 
     def one(x):
         x = jnp.asarray(x)

@@ -1,7 +1,7 @@
 """Runs a function on many jobs, in this process or in several, with a progress bar.
 
-As a program it is such a process: `python -m jaxmarl_echelon.envs.workers MODULE:FUNCTION` reads pickled
-tuples of arguments from stdin and answers each on stdout.
+As a program, `python -m jaxmarl_echelon.envs.workers MODULE:FUNCTION`, it is a worker process: it reads
+pickled tuples of arguments from stdin and writes each result to stdout.
 """
 
 import os
@@ -30,18 +30,18 @@ def run(
     workers: int | None = None,
     progress: bool = True,
 ) -> list[Any]:
-    """Results of `function(*job)` in the order of the jobs, whatever the number of processes.
+    """Returns the results of `function(*job)` in the order of the jobs, for any number of processes.
 
     Args:
       function: at the top level of an importable module; arguments and results can be pickled.
-      jobs: its arguments.
-      label: of the progress bar, which is shown on a terminal if there are more than a few jobs.
-      per_worker: jobs that take as long as a process takes to start.
-      workers: processes; None takes as many as there are processors and enough jobs for.
+      jobs: tuples of arguments.
+      label: text of the progress bar, which is shown on a terminal if there are more than a few jobs.
+      per_worker: number of jobs that take as long as the start of a process.
+      workers: number of processes; None uses up to one per processor, each with at least `per_worker` jobs.
       progress: whether to show the bar.
 
     Raises:
-      ValueError: as the function raises it, of the first job in order.
+      ValueError: the first one in the order of the jobs that the function raised.
       RuntimeError: a process ended early.
     """
     if workers is None:
@@ -64,7 +64,7 @@ def _processors() -> int:
 
 
 class _Raised(NamedTuple):
-    """What a function raised instead of giving a result."""
+    """Error that a function raised instead of returning a result."""
 
     error: ValueError
 
@@ -82,7 +82,7 @@ def _in_turn(function: Callable, jobs: Sequence[tuple]) -> Iterator[tuple[int, A
 
 
 def _side_by_side(function: Callable, jobs: Sequence[tuple], workers: int) -> Iterator[tuple[int, Any]]:
-    """Results in the order in which processes finish them."""
+    """Yields results in the order in which processes finish them."""
     idle = SimpleQueue()
 
     def answered(index: int) -> tuple[int, Any]:
@@ -92,7 +92,7 @@ def _side_by_side(function: Callable, jobs: Sequence[tuple], workers: int) -> It
             process.stdin.flush()
             return index, pickle.load(process.stdout)
         except (EOFError, BrokenPipeError) as error:
-            raise RuntimeError(f"{function.__name__}{jobs[index]}: its process ended early") from error
+            raise RuntimeError(f"{function.__name__}{jobs[index]}: the worker process ended early") from error
         finally:
             idle.put(process)
 
@@ -107,7 +107,7 @@ def _side_by_side(function: Callable, jobs: Sequence[tuple], workers: int) -> It
 
 
 def _start(function: str) -> subprocess.Popen:
-    # multiprocessing would fork a process that runs JAX, or run the user's script again in every child.
+    # multiprocessing would fork a process that runs JAX, or rerun the user's script in every child.
     return subprocess.Popen(
         [sys.executable, "-m", serve.__module__, function],
         stdin=subprocess.PIPE,
@@ -117,7 +117,7 @@ def _start(function: str) -> subprocess.Popen:
 
 
 def serve(name: str) -> None:
-    """Answers jobs on stdin until there are no more; `name` is MODULE:FUNCTION."""
+    """Runs the jobs from stdin until it ends and writes their results; `name` is MODULE:FUNCTION."""
     jobs, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     module, function = name.split(":")
@@ -132,5 +132,5 @@ def serve(name: str) -> None:
 
 
 if __name__ == "__main__":
-    # What is pickled must belong to the module by its own name.
+    # Pickled objects must belong to the module under its importable name, not `__main__`.
     import_module("jaxmarl_echelon.envs.workers").serve(sys.argv[1])

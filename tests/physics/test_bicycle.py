@@ -1,4 +1,4 @@
-"""Golden numbers of the bicycle models: spec drive 5.1 to 5.3."""
+"""Golden numbers of the kinematic bicycle models (docs/reference/f110.md 16.2)."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def test_ten_steps_of_the_classic_model_and_the_way_to_a_goal():
         ),
     ],
 )
-def test_the_steps_of_the_originals(gain, first, second, braked):
+def test_puffer_steps_match_recorded_numbers(gain, first, second, braked):
     cases = [([0, 0, 0, 10], 2.667, 0.167, first), ([3, -2, 1.2, 8], -4.0, -0.5, second)]
     for (x, y, heading, speed), acceleration, steering, after in cases:
         velocity = speed * jnp.array([jnp.cos(heading), jnp.sin(heading)])

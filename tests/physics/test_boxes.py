@@ -76,14 +76,14 @@ CONTACTS = [  # pose and size of both, and whether they touch; the touching ones
 ]
 
 
-def test_contacts_of_driving():
+def test_overlap_of_recorded_contacts():
     pose, size, other, other_size, expected = (np.array(x, np.float32) for x in zip(*CONTACTS, strict=True))
     meets = jax.vmap(overlap)
     np.testing.assert_array_equal(meets(pose, size, other, other_size), expected)
     np.testing.assert_array_equal(meets(other, other_size, pose, size), expected)
 
 
-def test_pile_of_cars_and_one_apart():
+def test_overlaps_in_a_pile_of_cars_and_of_a_separate_one():
     rng = np.random.default_rng(0)
     poses = jnp.asarray(np.r_[rng.normal(0, 0.01, (6, 3)), [[10, 10, 0]]], jnp.float32)
     pairs = jax.jit(jax.vmap(lambda a: jax.vmap(lambda b: overlap(a, SIZE, b, SIZE))(poses)))(poses)

@@ -84,7 +84,7 @@ def test_a_repeated_first_point_closes_the_line():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no readable"),
+        (None, "not a readable"),
         ("", "0 rows"),
         ("x,y\n1,2\n", "1 rows"),
         ("x,y\n1,2\n3,up\n", "line 3"),
@@ -219,7 +219,7 @@ def test_an_open_line_ends_where_it_ends(bank):
 
 @jax.jit
 def followed(bank, m, start, points):
-    """What the local search finds of each point, from where it found the one before it."""
+    """Results of the local search for each point, starting from the previous result."""
 
     def follow(index, point):
         found = frenet_near(bank, m, point, index, window=6)

@@ -1,4 +1,4 @@
-"""Lines of maps that come without one, and lines that lie beside a map under the names of the field."""
+"""Derived centrelines of maps without a file, and centreline files under common names."""
 
 import json
 
@@ -69,10 +69,10 @@ def test_an_open_door_does_not_let_the_line_out_of_the_building(tmp_path, grey, 
     ("cells", "reason"),
     [
         (building(FLOOR), "no wall was seen to the right"),
-        (building(205, cut=100), "is where no scan has seen anything"),
+        (building(205, cut=100), "lies in cells that no scan has seen"),
     ],
 )
-def test_a_line_that_walls_do_not_bear_out_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
+def test_a_line_without_walls_on_both_sides_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
     monkeypatch.chdir(tmp_path)
     grid = load_map(write(tmp_path, cells))
     assert grid.centerline is None and reason in grid.doubt.reason
@@ -94,7 +94,7 @@ def test_specks_that_no_scan_has_seen_do_not_bend_the_line(tmp_path):
     assert gap.max() < 0.2
 
 
-def test_greys_between_wall_and_floor_are_no_walls(tmp_path):
+def test_greys_between_wall_and_floor_are_not_walls(tmp_path):
     cells = building(WALL, door=0)
     plain = load_map(write(tmp_path, cells)).centerline
     # As along the walls of a picture that was scaled.
@@ -108,7 +108,7 @@ def test_greys_between_wall_and_floor_are_no_walls(tmp_path):
 @pytest.mark.parametrize(
     "name", ["hall_wp.csv", "centerline.csv", "waypoints.csv", "raceline.csv", "traj_race_cl.csv"]
 )
-def test_lines_are_found_under_the_names_of_the_field(tmp_path, name):
+def test_centreline_files_are_found_under_common_names(tmp_path, name):
     path = write(tmp_path, building(205))
     write_line(tmp_path / name, loop())
     grid = load_map(path)
@@ -117,7 +117,7 @@ def test_lines_are_found_under_the_names_of_the_field(tmp_path, name):
     assert grid.files == (path, tmp_path / "hall.pgm", tmp_path / name)
 
 
-def test_a_line_that_names_no_map_is_taken_only_where_it_fits(tmp_path):
+def test_a_centreline_file_without_a_map_name_is_used_only_if_it_fits(tmp_path):
     path = write(tmp_path, building(205))
     write_line(tmp_path / "centerline.csv", loop(shrink=2.5))
     write_line(tmp_path / "raceline.csv", loop() + 0.1)
@@ -126,7 +126,7 @@ def test_a_line_that_names_no_map_is_taken_only_where_it_fits(tmp_path):
     (tmp_path / "raceline.csv").unlink()
     grid = load_map(path)
     assert grid.centerline.source == "derived from the free space"
-    assert grid.describe().endswith("; centerline.csv beside it lies elsewhere")
+    assert grid.describe().endswith("; ignores centerline.csv in its folder, which does not fit its walls")
     # A file that names the map, or is named by the settings, goes first.
     write_line(tmp_path / "hall_centerline.csv", loop())
     assert load_map(path).centerline.source == str(tmp_path / "hall_centerline.csv")
@@ -150,6 +150,6 @@ def test_waypoints_of_the_forzaeth_stack_are_read(tmp_path):
     np.testing.assert_allclose(line.right, 0.9)
     for text in ("[]", "{}", '{"centerline_waypoints": {"wpnts": [{"x_m": "a"}]}}', "{"):
         (tmp_path / "global_waypoints.json").write_text(text)
-        with pytest.raises(ValueError, match="holds no waypoints") as error:
+        with pytest.raises(ValueError, match="has no waypoints") as error:
             load_map(path)
         assert "global_waypoints.json" in str(error.value) and "\n" not in str(error.value)

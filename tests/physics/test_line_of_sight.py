@@ -1,4 +1,4 @@
-"""Sight against an exact walk from voxel to voxel in float64, and the cases that are known by hand."""
+"""Lines of sight against an exact walk from voxel to voxel in float64, and cases computed by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +157,7 @@ def test_columns_of_thirty_two_cells():
     np.testing.assert_array_equal(np.asarray(clear(world(grid), start, end)), ~blocked)
 
 
-def test_a_wall_between_and_none():
+def test_a_wall_between_two_points_blocks_sight():
     grid = np.zeros((10, 10, 10), np.uint8)
     empty = world(grid.copy())
     grid[:, :, 5] = SOLID
@@ -177,7 +177,7 @@ def test_a_wall_between_and_none():
 @pytest.mark.parametrize(
     ("material", "seen"), [(GLASS, True), (FOLIAGE, False), (DIRT, True), (REINFORCED, False)]
 )
-def test_materials(material, seen):
+def test_only_opaque_materials_block_sight(material, seen):
     grid = np.zeros((10, 10, 10), np.uint8)
     grid[:, :, 3] = material
     assert bool(clear(world(grid), np.float32([1.2, 2.3, 1.4]), np.float32([5.2, 3.3, 2.4]))) == seen
@@ -252,7 +252,7 @@ def test_environments_see_their_own_maps_and_overlays(pages):
 
 
 def test_many_segments_take_the_same_decisions_as_few():
-    """Large batches are walked in stages, which must not change an answer."""
+    """Large batches are walked in stages, which must not change the result."""
     terrain = world(blocky(14, 100, 60))
     start, end = segments(15, 100_000, 100)
     together = np.asarray(clear(terrain, start, end))

@@ -100,12 +100,12 @@ def test_a_threshold_that_a_mode_does_not_use_is_not_refused(tmp_path):
     np.testing.assert_array_equal(grid.occupied, ((255 - GREY) / 255 > 0.65)[::-1])
 
 
-def test_a_mode_of_no_map_server_is_refused(tmp_path):
+def test_an_unknown_mode_is_refused(tmp_path):
     with pytest.raises(ValueError, match="mode='rwa'; must be trinary, scale, raw"):
         read_map(write_mode(tmp_path, GREY, "rwa"))
 
 
-def test_keys_that_mean_nothing_are_named(tmp_path):
+def test_unknown_yaml_keys_are_listed_in_the_notes(tmp_path):
     path = write_map(tmp_path, negat=1, finish_line=[0, 1])
     assert read_map(path).describe().endswith("; ignores finish_line, negat of its yaml file")
 
@@ -167,7 +167,7 @@ def test_specs_that_name_no_map_are_refused(tmp_path):
     ]:
         with pytest.raises(ValueError, match=words):
             load_map(spec)
-    for text, words in [("- 1\n- 2\n", "no mapping"), ("a: [", "not readable as yaml")]:
+    for text, words in [("- 1\n- 2\n", "not a mapping"), ("a: [", "not readable as yaml")]:
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(ValueError, match=words):
             load_map(tmp_path / "bad.yaml")

@@ -1,4 +1,4 @@
-"""Segments of roads: spec drive 5.6 and 5.8."""
+"""Road segments: contact with boxes, lane matching and distances against golden numbers."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -51,14 +51,14 @@ def doubled_where(needed, state):
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
-def test_updates_start_from_each_ones_own_state(chance):
+def test_updates_start_from_the_state_of_each_element(chance):
     needed = np.random.default_rng(1).random(10) < chance
     state = np.arange(20, dtype=np.float32).reshape(10, 2)
     wanted = np.where(needed[:, None], 2 * state + 1, state)
     np.testing.assert_allclose(doubled_where(needed, state), wanted)
 
 
-def test_only_as_many_as_there_is_room_for_are_worked_on_at_a_time():
+def test_chunks_have_at_most_room_entries():
     seen = []
 
     def look(values):
@@ -118,7 +118,7 @@ def test_fold_active_visits_each_active_entry_once_in_order(lockstep, size):
     np.testing.assert_array_equal(clock, mask.sum(1))
 
 
-def test_there_must_be_room():
+def test_room_below_one_is_refused():
     mask = jnp.ones(2, bool)
     with pytest.raises(ValueError, match="room=0"):
         fold_active(mask, lambda active, carry: carry, (), 0)
@@ -126,7 +126,7 @@ def test_there_must_be_room():
         compute_rows(mask, lambda rows: rows, mask, mask, 0)
 
 
-def test_a_loop_while_anywhere_selects_nothing():
+def test_any_in_batch_as_a_loop_condition_adds_no_selects():
     def count(value):
         return jax.lax.while_loop(
             lambda v: any_in_batch(v[0] < 5), lambda v: (jnp.where(v[0] < 5, v[0] + 1, v[0]), v[1]), value
@@ -138,7 +138,7 @@ def test_a_loop_while_anywhere_selects_nothing():
     assert "bool[8,100]" not in body
 
 
-def test_cond_any_runs_for_all_or_nobody():
+def test_cond_any_runs_for_all_elements_or_none():
     def batch(flags):
         return jax.vmap(lambda f, v: cond_any(f, lambda v: v + 1, lambda v: v, v))(flags, jnp.zeros(3))
 

@@ -175,7 +175,7 @@ def write_track(folder: Path, grid: OccupancyMap, name: str = "oval") -> Path:
     return path
 
 
-def test_centrelines_beside_the_map_win_in_order_over_derived_ones(tmp_path):
+def test_centreline_files_take_precedence_over_derived_lines(tmp_path):
     grid = track(3)
     path = write_track(tmp_path, grid)
     loaded = load_map(path)
@@ -226,7 +226,7 @@ def test_lines_are_found_with_and_without_map_in_their_names(tmp_path, name):
         assert line.course == "clockwise" and loaded.describe() == told
 
 
-def test_maps_say_where_their_lines_come_from(tmp_path):
+def test_descriptions_name_the_source_of_the_centreline(tmp_path):
     grid = track(3)
     derived = load_map(write_track(tmp_path, grid)).describe()
     assert derived.startswith("map oval: counter-clockwise, ") and derived.endswith(
@@ -240,10 +240,10 @@ def test_maps_say_where_their_lines_come_from(tmp_path):
         f", generated, {100 * share:.1f} % of its points in walls"
     )
     bare = OccupancyMap("hall", np.zeros((9, 9), bool), 1.0, (0.0, 0.0, 0.0))
-    assert bare.describe() == "map hall: no line to drive along"
+    assert bare.describe() == "map hall: no centreline"
 
 
-def test_a_spielberg_of_either_form_is_driven_clockwise(maps_folder):
+def test_both_file_formats_of_spielberg_run_clockwise(maps_folder):
     path = maps_folder / "spielberg" / "Spielberg.yaml"
     for line in (None, path.with_name("Spielberg_raceline.csv")):
         assert load_map(path, centerline=line).centerline.course == "clockwise"

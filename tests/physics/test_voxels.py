@@ -1,4 +1,4 @@
-"""Voxel worlds against plain arrays: collisions of boxes, damage, wrecks, and overlays that are full."""
+"""Voxel terrain against plain arrays: collisions of boxes, damage, wrecks, and full overlays."""
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +94,7 @@ class Model:
                 self.grid[place], self.left[place] = (DEBRIS_FIELD if loose else SOLID_DEBRIS), 0
 
 
-def test_tables():
+def test_tables_of_materials():
     assert COLLIDES.tolist() == [0, 1, 0, 0, 1, 1, 0, 1, 1, 0]
     assert np.flatnonzero(OPAQUE != COLLIDES).tolist() == [GLASS, FOLIAGE]
     assert OPAQUE[FOLIAGE] and not OPAQUE[GLASS]
@@ -121,7 +121,7 @@ def test_columns_hold_one_bit_per_cell():
             np.testing.assert_array_equal(bits, table[padded])
 
 
-def test_materials_within_and_outside():
+def test_materials_inside_and_outside_the_map():
     grid = scattered(2)
     terrain = world(grid)
     np.testing.assert_array_equal(materials(terrain), grid)
@@ -196,7 +196,7 @@ def test_damage_takes_hit_points_and_then_the_voxel():
         (DIRT, -5, DIRT),
     ],
 )
-def test_what_materials_endure(material, amount, after):
+def test_materials_break_at_their_hit_points(material, amount, after):
     grid = np.zeros((2, 3, 3), np.uint8)
     grid[1, 1, 1] = material
     expected = grid.copy()
@@ -249,14 +249,14 @@ def test_the_wreck_of_a_medium_mech():
         np.testing.assert_array_equal(materials(terrain), expected)
 
 
-def test_a_wreck_that_does_not_happen():
+def test_a_masked_wreck_changes_nothing():
     terrain = world(scattered(5))
     same = filled(terrain, [3, 3, 0], [6, 6, 3], where=False)
     jax.tree.map(np.testing.assert_array_equal, terrain.overlay, same.overlay)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_of_hits_and_wrecks(seed):
+def test_random_hits_and_wrecks_match_plain_arrays(seed):
     rng = np.random.default_rng(seed)
     grid = scattered(seed + 10, (9, 22, 27))
     terrain, model = world(grid), Model(grid)
@@ -286,7 +286,7 @@ def test_any_history_of_hits_and_wrecks(seed):
         np.testing.assert_array_equal(bits, table[model.grid])
 
 
-def test_changes_that_no_page_is_left_for_are_dropped():
+def test_changes_without_a_free_page_are_dropped():
     grid = np.full((4, 16, 16), FOLIAGE, np.uint8)
     terrain = world(grid, pages=2)
     hits = [[1, 1, 1, 5], [9, 9, 2, 5], [13, 1, 3, 5], [2, 1, 0, 5], [14, 2, 0, 5]]
@@ -339,7 +339,7 @@ def test_static_terrain_takes_nothing():
     np.testing.assert_array_equal(materials(filled(terrain, [1, 1, 0], [4, 4, 4])), grid)
 
 
-def test_environments_change_apart():
+def test_environments_change_independently():
     bank = voxel_bank([scattered(seed, (6, 12, 12)) for seed in (7, 8)])
     maps = jnp.arange(4) % 2
     overlays = jax.jit(jax.vmap(lambda _: no_overlay((6, 12, 12), 9, 8)))(maps)
@@ -370,7 +370,7 @@ def test_environments_change_apart():
         ([np.full((3, 4, 4), 10)], "material 10"),
     ],
 )
-def test_banks_that_are_refused(grids, message):
+def test_invalid_banks_are_refused(grids, message):
     with pytest.raises(ValueError, match=message):
         voxel_bank(grids)
 

@@ -1,4 +1,4 @@
-"""Adapter of gymnax environments (Lange 2022; version 1.0) to `jaxmarl_echelon.envs.base`."""
+"""Adapter from gymnax environments (Lange 2022; version 1.0) to `jaxmarl_echelon.envs.base`."""
 
 import dataclasses
 import difflib
@@ -158,7 +158,7 @@ def _read_observe(space, observe: Sequence[int] | None) -> tuple[int, ...] | Non
 def _observation_space(space, observe: tuple[int, ...] | None) -> Box:
     if hasattr(space, "n"):
         return Box((int(space.n),), 0.0, 1.0)
-    # Unbounded: some of gymnax's bounds are violated, others depend on the parameters.
+    # Unbounded, because some of gymnax's bounds are violated and others depend on the parameters.
     return Box(space.shape if observe is None else (len(observe),), -np.inf, np.inf)
 
 
@@ -170,5 +170,5 @@ def _action_space(space) -> Box | Discrete:
 
 
 def _cast(x, dtype) -> jax.Array:
-    """Converts to an array of strong type `dtype`: gymnax mixes Python scalars and arrays, which retrace."""
+    """Converts to a strongly typed array; gymnax's mix of Python scalars and arrays would cause retraces."""
     return lax.convert_element_type(jnp.asarray(x), dtype)

@@ -1,4 +1,4 @@
-"""The adversarial task: an attacker makes a defender crash without crashing itself."""
+"""Adversarial task: an attacker makes a defender crash without crashing itself."""
 
 import dataclasses
 import math
@@ -41,23 +41,23 @@ ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"
 
 
 class F110(Environment):
-    """An attacker and a defender on a map; see `make` for the settings.
+    """Adversarial environment of an attacker and a defender on a map; see `make` for the settings.
 
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
     speed in m/s]` and the 119 features of `observation.gaplock_observation` (for 108 beams),
-    each from its own side. The attacker is paid by the reward, the defender gets the negative
+    each in its own frame. The attacker receives the configured reward, the defender the negative
     of the attacker's `terminal` component. Any contact ends the episode for both. The attacker
-    succeeds with a `target_crash`; the defender with all that its reward pays for and that leaves
-    it whole: `self_crash` (of the attacker), `timeout`, `idle_stop`, `target_finish`.
+    succeeds with a `target_crash`; the defender with the outcomes `self_crash` (of the attacker),
+    `timeout`, `idle_stop` and `target_finish`. See docs/reference/f110.md 7 to 12.
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the spawn points.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
       baselines: scripts to compare a trained attacker with.
-      references: scripts whose success is shown beside a trained attacker's in any case: on maps other
-        than `line2` the defender may well crash by itself, which a standing attacker tells.
-      controllers: who drives a role unless the run says otherwise.
+      references: scripts whose success is always reported with that of a trained attacker. On maps other
+        than `line2` the defender may crash by itself; a standing attacker measures how often.
+      controllers: default controllers by role.
       viewer: draws evaluations.
     """
 
@@ -106,7 +106,7 @@ class F110(Environment):
 
     @property
     def world(self) -> tuple[MapBank, SpawnTable]:
-        """The maps, and the poses that episodes begin from."""
+        """Map bank and table of start poses."""
         return self.simulation.bank, self.spawns
 
     def _place_world(self, world: tuple[MapBank, SpawnTable]) -> None:
@@ -114,11 +114,11 @@ class F110(Environment):
         self.simulation = dataclasses.replace(self.simulation, bank=bank)
 
     def default_params(self) -> F110Params:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         return self._params
 
     def describe(self) -> tuple[str, ...]:
-        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        """Returns a line of text on each map: its centreline's direction, length and source."""
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
@@ -130,14 +130,13 @@ class F110(Environment):
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
 
-        Spawn points in use follow each other, and so do maps, so that a short evaluation leaves out
-        neither; every pair comes once before any comes again. Speeds are spread evenly from the
-        lowest, at the first spawn point, to the highest, at the last. Each episode starts a little
-        apart from those, by `params.evaluation_jitter`, so that no two are the same; the jitter of
-        training plays no part.
+        Episodes cycle through the spawn points in use and through the maps in use; every pair occurs
+        once before any occurs again. Speeds are spread evenly from the lowest, at the first spawn
+        point, to the highest, at the last. Starts are jittered by `params.evaluation_jitter`, so that
+        no two episodes are equal; the jitter of training is not applied. See docs/reference/f110.md 8.4.
         """
         spawns, maps = (jnp.sum(weights > 0) for weights in (params.spawn_weights, params.map_weights))
-        # Where their numbers share a factor, the same pairs would come again after the least common multiple.
+        # If their numbers share a factor, pairs would repeat after the least common multiple.
         shift = jnp.where(jnp.gcd(spawns, maps) > 1, index // jnp.lcm(spawns, maps), 0)
         place = (index + shift) % spawns
         share = place / jnp.maximum(spawns - 1, 1)
@@ -154,7 +153,7 @@ class F110(Environment):
         )
 
     def reset(self, key: jax.Array, params: F110Params) -> tuple[F110State, TimeStep]:
-        """Starts an episode at a drawn map, spawn point and speed."""
+        """Starts an episode on a random map, at a random spawn point and speed."""
         spawn_key, scan_key = jax.random.split(key)
         spawn = draw_spawn(spawn_key, self.spawns, params)
         speeds = jnp.broadcast_to(spawn.speed, (2,))
@@ -209,7 +208,7 @@ class F110(Environment):
         return moved, self._time_step(moved, params, paid, cut, trace.reverted)
 
     def _shifted(self, spawn: Spawn, params: F110Params) -> jax.Array:
-        """Poses `[2, 3]` with the largest share of the drawn shift that leaves both cars clear."""
+        """Returns poses `[2, 3]` with the largest share of the drawn shift that leaves both cars clear."""
         tries = spawn.poses + _SHARES[:, None, None] * spawn.shift
         clear = jax.vmap(lambda poses: self.simulation.clear(poses, spawn.map_index, params, MARGIN))(tries)
         return tries[jnp.argmax(clear.at[-1].set(True))]
@@ -219,7 +218,7 @@ class F110(Environment):
         return self._pays_track or bool(self._laps.any())
 
     def _finished(self, before: F110State, after: F110State) -> jax.Array:
-        """Whether the defender crossed its map's finish line, or came round a closed track."""
+        """Tells whether the defender crossed its map's finish line or completed a lap of a closed track."""
         finished = jnp.bool_(False)
         if np.isfinite(self.finish_lines).any():
             start, end = jnp.asarray(self.finish_lines, jnp.float32)[after.map_index]
@@ -234,7 +233,7 @@ class F110(Environment):
         return finished
 
     def _pay(self, before, after, trace, record, commands, outcome, params):
-        """Rewards the attacker for each physics step; returns the memory and the components' sums."""
+        """Computes the attacker's reward per physics step; returns the memory and the components' sums."""
         clearance = jnp.min(after.cars.scan[DEFENDER])
 
         def pay(memory, inputs):
@@ -256,7 +255,7 @@ class F110(Environment):
         return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
 
     def _places(self, before, record):
-        """Per step the cars' offsets `[R, 2]`, the attacker's progress and sideways speed `[R]`."""
+        """Returns per step the cars' offsets `[R, 2]`, the attacker's progress and sideways speed `[R]`."""
         if not self._pays_track:
             still = jnp.zeros(self.simulation.repeat)
             return jnp.zeros((self.simulation.repeat, 2)), still, still
@@ -265,7 +264,7 @@ class F110(Environment):
         return record.offset, ahead, sideways / self.simulation.dt
 
     def _situation(self, state, commands, map_index, place) -> Situation:
-        """What the attacker's reward sees of car states `[2, 7]`, without contacts and outcome."""
+        """Returns inputs of the attacker's reward for car states `[2, 7]`, without contacts and outcome."""
         offset, ahead, sideways = place
         poses, velocities = poses_of(state), velocities_of(state)
         wall = jnp.float32(0.0)
@@ -323,7 +322,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     """Builds the adversarial environment; `given` are keys of `conf/env/f110.yaml`, which explains each.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for a setting with a value that is not allowed.
     """
     chosen = from_flat(settings.GaplockSettings, given)
     maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
@@ -389,6 +388,6 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
 
 
 def _side(start: jax.Array, end: jax.Array, point: jax.Array) -> jax.Array:
-    """Positive where `point` lies left of the line from `start` to `end`."""
+    """Returns a number that is positive where `point` lies left of the line from `start` to `end`."""
     along, offset = end - start, point - start
     return along[0] * offset[1] - along[1] * offset[0]

@@ -1,7 +1,7 @@
 """Settings of the F110 environments that may change between episodes, as fields of their parameters.
 
-`make` reads them for the whole run and `task_params` for a stage, through the same table and so
-with the same checks.
+`make` reads them for the whole run and `task_params` for a stage, through the same table and
+therefore with the same checks.
 """
 
 import math
@@ -35,7 +35,7 @@ CRASHED = ("obstacle", "removed")
 
 
 class Limits(NamedTuple):
-    """What settings are checked against.
+    """Bounds of the settings of an environment.
 
     Attributes:
       speed: lowest and highest speed of a car, m/s.
@@ -43,8 +43,8 @@ class Limits(NamedTuple):
       maps: number of maps.
       points: the spawn points, in order.
       max_steps: the longest time limit, physics steps.
-      grid: largest distance between neighbours on a starting grid, m; more would put the first car
-        and the last on the same spot of the shortest track.
+      grid: largest distance between neighbours on a starting grid, m; with more the grid would be longer
+        than the shortest track.
     """
 
     speed: tuple[float, float]
@@ -56,7 +56,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
-        """The limits of an environment that is being built."""
+        """Returns the limits of an environment that is being built."""
         return cls((float(car.v_min), float(car.v_max)), float(car.length), len(maps), points)
 
 
@@ -82,7 +82,7 @@ def _map_weights(value, limits: Limits) -> jax.Array:
 
 
 def _jitter(name: str) -> tuple[str, Callable]:
-    """Three numbers, or 0 for none."""
+    """Returns the reader of three numbers, or 0 for none."""
 
     def read(value, _: Limits) -> jax.Array:
         none = value == 0 and not isinstance(value, bool)
@@ -140,23 +140,23 @@ RACE: Readers = _SHARED | {
 def change(
     readers: Readers, params, given: Mapping[str, Any], limits: Limits, reward: Reward, options: FTGOptions
 ):
-    """Changes some settings of an environment's parameters, on the host.
+    """Returns an environment's parameters with some settings changed, on the host.
 
     Args:
       readers: GAPLOCK or RACE.
       params: the environment's default parameters, whose time limit is the longest one allowed.
-      given: settings as in the environment's configuration: those that `readers` name, `ftg`
-        (gains, and a `target_mode`), `reward` (`{component: {weight name: value}}`).
-      limits: what values are checked against.
+      given: settings as in the environment's configuration: those in `readers`, `ftg` (gains, and a
+        `target_mode`), `reward` (`{component: {weight name: value}}`).
+      limits: bounds of the values.
       reward: the reward that `params.reward` belongs to.
       options: the static part of the follow-the-gap driver.
 
     Returns:
-      the changed parameters, with the same shapes and dtypes.
+      The changed parameters, with the same shapes and dtypes.
 
     Raises:
-      ValueError: one line, for a setting that is unknown, that would need another program, or
-        that has a value which `make` would refuse.
+      ValueError: one line, for a setting that is unknown or needs another program, or for a value that
+        `make` would refuse.
     """
     plain = dict(given)
     gains = plain.pop("ftg", None)

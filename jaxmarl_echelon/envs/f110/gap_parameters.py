@@ -1,4 +1,4 @@
-"""Gains and options of the follow-the-gap driver, and how they are read from settings."""
+"""Gains and options of the follow-the-gap driver, and their readers; see docs/reference/f110.md 10.6."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,11 +18,11 @@ _SIGNED += ("gap_width_weight", "gap_clearance_weight", "gap_center_weight", "ga
 
 @struct.dataclass
 class FTGParams:
-    """Gains; scalars (numbers or arrays) that may change without compiling again.
+    """Gains of the driver: scalars (numbers or arrays) that may change without recompiling.
 
     Attributes:
-      farthest: bool; aim at the farthest beam of the gap instead of the static choice of point.
-      max_distance: ranges are cut here, metres.
+      farthest: bool; aim at the farthest beam of the gap instead of the point of `target_mode`.
+      max_distance: ranges are clipped to this, metres.
       bubble_radius: beams cleared on either side of the nearest return (rounded half to even).
       max_steer: rad.
       min_speed: m/s.
@@ -92,19 +92,19 @@ class FTGParams:
 
 @dataclass(frozen=True)
 class FTGOptions:
-    """Which parts of the driver exist.
+    """Static choices of the driver, each of which needs its own program.
 
     Attributes:
       target_mode: the point of the gap to aim at: its middle ("center"), its farthest beam
         ("farthest"), or its range-weighted mean ("weighted"). `FTGParams.farthest` overrides it.
       window_size: widest moving average over the scan, beams.
-      preview_samples: steering angles that the preview compares; 0 leaves it out.
-      dwa_samples: steering angles, and speeds, of the dynamic window; 0 leaves it out.
+      preview_samples: steering angles that the preview compares; 0 for no preview.
+      dwa_samples: numbers of steering angles and of speeds in the dynamic window; 0 for no window.
       use_disparity_extender: widen obstacles by half a car at range jumps.
       no_cutback: bar steering back towards an obstacle at the side.
       enhanced_gap_scoring: rank gaps by a score instead of by width.
       u_shape: crawl in pockets.
-      fov: angle that the scan spans, rad.
+      fov: field of view of the scan, rad.
       rollout_steps: points on each arc of the preview and of the dynamic window.
 
     Raises:
@@ -189,7 +189,7 @@ def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOption
 
 
 def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None) -> FTGParams:
-    """Changes some gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
+    """Returns changed gains; a `target_mode` of "farthest" or of the static options sets `farthest`.
 
     Raises:
       ValueError: one line, for an unknown or static setting or a gain that is out of bounds.

@@ -1,4 +1,4 @@
-"""Racing: any number of cars drive a closed track as far as they can."""
+"""Racing task: any number of cars drive a closed track as far as they can."""
 
 import dataclasses
 import math
@@ -33,23 +33,23 @@ _GRID_MARGIN = 0.15
 
 
 class F110Race(Environment):
-    """N cars on a closed track; see `make` for the settings.
+    """Racing environment of N cars on a closed track; see `make` for the settings.
 
     The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
     features of `observation.racing_observation`. A car that touches a wall or another car is
     out; a car that has driven the target laps has finished and leaves the track. The episode is
-    over when nobody drives any more or the time limit cuts it. Its outcome is `timeout` where
-    somebody still drove, else `finished` where somebody finished, else `crashed`.
+    over when no car drives any more or the time limit is reached. Its outcome is `timeout` if a
+    car was still driving, else `finished` if a car finished, else `crashed`.
 
-    Episodes also report `progress` (metres since the start) per car, `laps` (whole ones of the leading
-    car, at least 0) and `collisions` (cars that crashed).
+    Episodes also report `progress` (metres since the start) per car, `laps` (completed by the leading
+    car, at least 0) and `collisions` (cars that crashed). See docs/reference/f110.md 14.
 
     Attributes:
       spec: roles, spaces, outcomes; tasks are the maps.
       simulation: the cars' physics and sensing.
       maps: the maps, as loaded.
       baselines: scripts to compare trained drivers with.
-      controllers: who drives unless the run says otherwise.
+      controllers: default controllers by role.
       viewer: draws evaluations.
     """
 
@@ -84,18 +84,18 @@ class F110Race(Environment):
 
     @property
     def world(self) -> MapBank:
-        """The maps."""
+        """Map bank."""
         return self.simulation.bank
 
     def _place_world(self, world: MapBank) -> None:
         self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> RaceParams:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         return self._params
 
     def describe(self) -> tuple[str, ...]:
-        """Returns a line for people about each map: which line is driven, which way, how long, from where."""
+        """Returns a line of text on each map: its centreline's direction, length and source."""
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> RaceParams:
@@ -105,12 +105,12 @@ class F110Race(Environment):
         )
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
-        """Returns the parameters of evaluation episode `index`: maps in use follow each other."""
+        """Returns the parameters of evaluation episode `index`, which cycles through the maps in use."""
         place = index % jnp.sum(params.map_weights > 0)
         return params.replace(map_weights=nth_positive(params.map_weights, place))
 
     def reset(self, key: jax.Array, params: RaceParams) -> tuple[RaceState, TimeStep]:
-        """Lines the cars up anywhere on a drawn track, in a drawn order."""
+        """Places the starting grid at a random position of a random track, in random order."""
         map_key, grid_key, speed_key, scan_key = jax.random.split(key, 4)
         map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
         poses = self._grid(grid_key, map_index, params)
@@ -156,7 +156,7 @@ class F110Race(Environment):
         return moved, self._time_step(moved, params, paid, driving, trace.reverted)
 
     def _grid(self, key, map_index, params) -> jax.Array:
-        """Poses `[N, 3]` of a starting grid: in line, left and right of the centreline in turn."""
+        """Returns poses `[N, 3]` of a starting grid, alternately left and right of the centreline."""
         bank, cars = self.simulation.bank, self.simulation.cars
         place_key, order_key = jax.random.split(key)
         slot = jax.random.permutation(order_key, cars)
@@ -175,7 +175,7 @@ class F110Race(Environment):
         return track_position.locate(self.simulation.bank, where, poses[:, :2])
 
     def _pay(self, before, trace, record, commands, params):
-        """Rewards every car for each physics step it drove; returns memories and components `[N]`."""
+        """Computes the cars' rewards of the steps that they drove; returns memories and components `[N]`."""
         crashed = trace.wall | trace.car
         out = jnp.cumsum(crashed, axis=0) - crashed > 0
         drove = before.cars.active & ~out
@@ -199,7 +199,7 @@ class F110Race(Environment):
         return memory, {name: jnp.sum(value, axis=0) for name, value in values.items()}
 
     def _situation(self, state, steer, ahead, offset, sideways, crashed) -> Situation:
-        """What a car's reward sees; there is no target, and the only outcome is its own crash."""
+        """Returns the inputs of a car's reward, without a target; the only outcome is the car's own crash."""
         zero, nothing = jnp.float32(0.0), jnp.zeros(3)
         return Situation(
             ego_pose=poses_of(state),
@@ -220,7 +220,7 @@ class F110Race(Environment):
         )
 
     def _observe(self, state: RaceState, params: RaceParams) -> jax.Array:
-        """Observations `[N, F]`."""
+        """Returns the cars' observations `[N, F]`."""
         cars, bank = self.simulation.cars, self.simulation.bank
         poses, velocities = poses_of(state.cars.state), velocities_of(state.cars.state)
         arcs = state.track.arc[:, None] + jnp.asarray(self.lookahead, jnp.float32)
@@ -272,7 +272,7 @@ def make(reward: Reward, **given) -> F110Race:
     """Builds the racing environment; `given` are keys of `conf/env/f110_race.yaml`, which explains each.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for a setting with a value that is not allowed.
     """
     chosen = from_flat(settings.RaceSettings, given)
     maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules

@@ -1,4 +1,4 @@
-"""How an adversarial episode ends."""
+"""Outcomes of the adversarial task."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ TARGET_CRASH, SELF_CRASH, COLLISION, TIMEOUT, IDLE_STOP, TARGET_FINISH = range(l
 RUNNING = -1
 SUCCESS = OUTCOMES[TARGET_CRASH]
 
-# The defender is paid the negative of what an outcome pays the attacker: by the default reward it gains by
-# each of these. A collision of both cars is nobody's success.
+# The defender's reward is the negative of the attacker's: by the default reward it gains from each of these.
+# A collision of both cars is a success of neither.
 DEFENDED = tuple(OUTCOMES[code] for code in (SELF_CRASH, TIMEOUT, IDLE_STOP, TARGET_FINISH))
 
 
@@ -20,10 +20,10 @@ def classify(
     idle: jax.Array,
     out_of_time: jax.Array,
 ) -> jax.Array:
-    """Returns the outcome code of a decision, `RUNNING` while nothing has ended.
+    """Returns the outcome code of a decision, `RUNNING` while the episode continues.
 
-    Where several things happen in one decision the first of target_finish, collision (both
-    cars crashed, into each other or not), target_crash, self_crash, idle_stop, timeout counts.
+    If several events happen in one decision, the first in this order counts: target_finish, collision
+    (both cars crashed, into each other or not), target_crash, self_crash, idle_stop, timeout.
 
     Args:
       attacker_crashed: bool; the attacker touched a wall or a car.

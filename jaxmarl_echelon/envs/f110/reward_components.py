@@ -1,4 +1,4 @@
-"""Components of the F110 rewards: what each pays for one physics step."""
+"""Components of the F110 rewards, each for one physics step; see docs/reference/f110.md 11."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ _GRADIENT_VALUE = (-1.0, -0.5, 0.0, 0.3, 0.5, 0.2, 0.0, -0.3)
 
 @struct.dataclass
 class Situation:
-    """What happened in one physics step, as seen by the car that is rewarded.
+    """Inputs of the reward components for one physics step and one rewarded car (ego).
 
     Attributes:
       ego_pose: `[3]` x, y (m) and heading (rad) after the step.
@@ -32,7 +32,7 @@ class Situation:
       collided: bool; the car hit something in this step.
       outcome: int32 index into `OUTCOMES`, -1 while the episode runs.
       dt: duration of the step in seconds.
-      scan_fresh: bool; `target_scan_min` was measured anew in this step.
+      scan_fresh: bool; `target_scan_min` was measured in this step.
     """
 
     ego_pose: jax.Array
@@ -54,7 +54,7 @@ class Situation:
 
 @struct.dataclass
 class Memory:
-    """What components carry from one physics step to the next; fresh in every episode.
+    """Carry of the components from one physics step to the next, reset in every episode.
 
     Attributes:
       pressure_steps: int32 consecutive steps under pressure.
@@ -80,17 +80,17 @@ class Memory:
 
 
 def terminal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays the outcome's reward in the step that ends the episode."""
+    """Returns the outcome's reward in the step that ends the episode, else 0."""
     table = jnp.stack([weights[name] for name in OUTCOMES])
     value = table[jnp.clip(situation.outcome, 0, len(OUTCOMES) - 1)]
     return jnp.where(situation.outcome >= 0, value, 0.0), memory
 
 
 def pressure(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for driving close behind the target, facing it.
+    """Rewards driving close to the target while facing it.
 
-    Every `interval`-th consecutive step under pressure pays `bonus`; from the second step on,
-    `streak_bonus` is added in proportion to the length of the streak, up to `streak_limit`.
+    Every `interval`-th consecutive step under pressure is rewarded with `bonus`; from the second step
+    on, `streak_bonus` is added in proportion to the length of the streak, up to `streak_limit` steps.
     """
     metres, error = _bearing(situation)
     active = (metres < weights["distance"]) & (_speed(situation) >= weights["speed"])
@@ -104,7 +104,7 @@ def pressure(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
 
 
 def distance(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays near the target, charges far from it, and may add a piecewise linear shape between."""
+    """Rewards being near the target, penalises being far, and can add a piecewise linear shape."""
     metres, _ = _bearing(situation)
     value = jnp.where(metres < weights["near_distance"], weights["near"], 0.0)
     value -= jnp.where(metres > weights["far_distance"], weights["far"], 0.0)
@@ -114,18 +114,18 @@ def distance(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
 
 
 def heading(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for facing the target: all of `amount` dead ahead, nothing dead astern."""
+    """Rewards facing the target: `amount` with the target straight ahead, 0 with it straight behind."""
     metres, error = _bearing(situation)
     return jnp.where(metres > 0.0, weights["amount"] * (1.0 - jnp.abs(error) / jnp.pi), 0.0), memory
 
 
 def speed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays `per_mps` for each m/s up to `limit`."""
+    """Rewards speed with `per_mps` for each m/s up to `limit`."""
     return weights["per_mps"] * jnp.minimum(_speed(situation), weights["limit"]), memory
 
 
 def pinch(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pulls towards the two pockets diagonally ahead of the target.
+    """Rewards being near one of the two pockets diagonally ahead of the target.
 
     With `potential` the reward runs from `amplitude * peak` in a pocket to `amplitude * floor` far
     away, by the distance to the nearer pocket; without, it is a sum of two Gaussian bumps.
@@ -141,7 +141,7 @@ def pinch(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.A
 
 
 def clearance(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for every metre by which the target's shortest range has shrunk since the last scan."""
+    """Rewards every metre by which the target's shortest range has shrunk since the last scan."""
     metres, fresh = situation.target_scan_min, situation.scan_fresh
     counts = fresh & memory.has_clearance & (metres >= weights["low"]) & (metres <= weights["high"])
     shrunk = jnp.maximum(memory.last_clearance - metres, 0.0) * _time(weights, situation)
@@ -153,7 +153,7 @@ def clearance(weights: Weights, situation: Situation, memory: Memory) -> tuple[j
 
 
 def turn(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for every radian by which the target has turned since the last step, either way."""
+    """Rewards every radian by which the target has turned since the last step, in either direction."""
     angle = situation.target_pose[2]
     turned = jnp.abs(wrap(angle - memory.last_heading)) * _time(weights, situation)
     value = jnp.minimum(weights["per_radian"] * turned, weights["limit"])
@@ -162,19 +162,19 @@ def turn(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Ar
 
 
 def idle(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges each step from the `patience`-th consecutive one slower than `speed`."""
+    """Penalises each step from the `patience`-th consecutive one slower than `speed`."""
     steps = jnp.where(_speed(situation) < weights["speed"], memory.idle_steps + 1, 0)
     value = jnp.where(steps >= weights["patience"], -weights["penalty"], 0.0)
     return value, memory.replace(idle_steps=steps)
 
 
 def reverse(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges each step driven backwards faster than `speed`."""
+    """Penalises each step driven backwards faster than `speed`."""
     return jnp.where(situation.ego_velocity[0] < -weights["speed"], -weights["penalty"], 0.0), memory
 
 
 def brake(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges losing more than `drop` m/s in one step when faster than `speed` before."""
+    """Penalises losing more than `drop` m/s in one step that began faster than `speed`."""
     now, before = _speed(situation), memory.last_speed
     hard = (before > weights["speed"]) & (before - now > weights["drop"])
     return jnp.where(hard, -weights["penalty"], 0.0), memory.replace(last_speed=now)
@@ -186,32 +186,32 @@ def step(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Ar
 
 
 def progress(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for each metre gained along the centreline; metres lost are charged."""
+    """Rewards each metre gained along the centreline, and penalises each metre lost."""
     return weights["per_metre"] * situation.ego_progress, memory
 
 
 def track_speed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for each m/s along the centreline in every step."""
+    """Rewards each m/s along the centreline in every step."""
     return weights["per_mps"] * situation.ego_progress / situation.dt, memory
 
 
 def lateral_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges speed across the centreline, per m/s, either way."""
+    """Penalises speed across the centreline, per m/s, in either direction."""
     return -weights["per_mps"] * jnp.abs(situation.ego_offset_rate), memory
 
 
 def offset(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges distance from the centreline, per metre, on either side."""
+    """Penalises distance from the centreline, per metre, on either side."""
     return -weights["per_metre"] * jnp.abs(situation.ego_offset), memory
 
 
 def steer(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges the steering command, per radian, either way."""
+    """Penalises the steering command, per radian, in either direction."""
     return -weights["per_radian"] * jnp.abs(situation.ego_steer), memory
 
 
 def steer_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges changes of the steering command, per radian, from the second step on."""
+    """Penalises changes of the steering command, per radian, from the second step on."""
     change = jnp.abs(situation.ego_steer - memory.last_steer)
     value = jnp.where(memory.has_steer, -weights["per_radian"] * change, 0.0)
     known = jnp.ones_like(memory.has_steer)
@@ -219,18 +219,18 @@ def steer_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[
 
 
 def collision(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges each step in which the car hits something."""
+    """Penalises each step in which the car hits something."""
     return jnp.where(situation.collided, -weights["penalty"], 0.0), memory
 
 
 def target_offset(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for having the target off the centreline: all of `amount` from `scale` metres on."""
+    """Rewards the target's distance from the centreline: all of `amount` from `scale` metres on."""
     share = jnp.clip(jnp.abs(situation.target_offset) / weights["scale"], 0.0, 1.0)
     return weights["amount"] * share, memory
 
 
 def target_wall(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for having the target near a wall: all of `amount` at it, nothing `scale` metres away."""
+    """Rewards the target's nearness to a wall: all of `amount` at the wall, 0 from `scale` metres on."""
     share = jnp.clip(1.0 - situation.target_wall_distance / weights["scale"], 0.0, 1.0)
     return weights["amount"] * share, memory
 
@@ -307,7 +307,7 @@ COMPONENTS: dict[str, Component] = {
 
 
 def wrap(angle: jax.Array) -> jax.Array:
-    """Maps an angle (rad) to [-pi, pi]; small angles come back unrounded."""
+    """Wraps an angle (rad) to [-pi, pi]; angles within this range are returned exactly."""
     return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))
 
 
@@ -316,7 +316,7 @@ def _speed(situation: Situation) -> jax.Array:
 
 
 def _bearing(situation: Situation) -> tuple[jax.Array, jax.Array]:
-    """Returns the distance to the target and its bearing off the own heading, in [-pi, pi]."""
+    """Returns the distance to the target and its bearing relative to the ego heading, in [-pi, pi]."""
     away = situation.target_pose[:2] - situation.ego_pose[:2]
     error = wrap(jnp.arctan2(away[1], away[0]) - situation.ego_pose[2])
     return jnp.hypot(away[0], away[1]), error

@@ -1,4 +1,4 @@
-"""Rewards of the F110 environments: what they offer, evaluated once per physics step."""
+"""Catalogue of the F110 rewards, whose components are evaluated once per physics step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 def fresh_memory() -> Memory:
-    """Returns what components remember at the start of an episode."""
+    """Returns the components' memory at the start of an episode."""
     zero, none, count = jnp.zeros(()), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
     return Memory(count, count, zero, none, zero, none, zero, zero, none)
 

@@ -35,7 +35,7 @@ GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
 
 @dataclass(frozen=True)
 class Maps(Settings):
-    """Maps, how often each is drawn, and which way it is driven."""
+    """Settings of the maps: files, relative frequencies, and driving directions."""
 
     map: str | Sequence[str] = "line2"
     map_weights: Sequence[float] | None = None
@@ -48,7 +48,7 @@ class Maps(Settings):
         return read_maps(self.map, self.reverse, centerline=self.centerline, unknown=self.unknown)
 
     def files(self, maps: Sequence[OccupancyMap]) -> dict[str, tuple[Path, ...]]:
-        """The files behind each name of the settings, for the loaded maps."""
+        """Returns the source files of the loaded maps by name in the settings."""
         names = read_names(self.map)
         lines = read_lines(self.centerline, len(names))
         given = {line: (Path(line),) for line in lines if line is not None}
@@ -62,14 +62,14 @@ class Maps(Settings):
 
 @dataclass(frozen=True)
 class RaceMaps(Maps):
-    """Maps of races."""
+    """Settings of the maps of races."""
 
     map: str | Sequence[str] = "track:0"
 
 
 @dataclass(frozen=True)
 class Sensing(Settings):
-    """The lidar and the scales of the observation; lengths in m, angles in rad, speeds in m/s."""
+    """Settings of the lidar and of the observation's scales; lengths in m, angles in rad, speeds in m/s."""
 
     lidar_beams: int = 108
     lidar_fov: float = 4.7
@@ -81,13 +81,13 @@ class Sensing(Settings):
 
     @property
     def lidar(self) -> Lidar:
-        """The sensor; its noise is a parameter of the episode."""
+        """Sensor without its noise, which is a parameter of the episode."""
         return read_lidar(self.lidar_beams, self.lidar_fov, self.lidar_max_range)
 
 
 @dataclass(frozen=True)
 class GaplockSensing(Sensing):
-    """What the observation of the adversarial task shows besides."""
+    """Settings of the sensors and of optional features in the adversarial task."""
 
     observe_target: bool = setting(True, switch)
     observe_time: bool = setting(False, switch)
@@ -95,7 +95,7 @@ class GaplockSensing(Sensing):
 
 @dataclass(frozen=True)
 class RaceSensing(Sensing):
-    """What the observation of races shows besides: points ahead on the centreline (m), nearest cars."""
+    """Settings of the sensors, of the centreline points ahead (m) and of the nearest cars in races."""
 
     speed_scale: float = setting(8.0, number, 1e-3)
     lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0)
@@ -104,7 +104,7 @@ class RaceSensing(Sensing):
 
 @dataclass(frozen=True)
 class Driving(Settings):
-    """The car, its low-level control, and the integration of its motion."""
+    """Settings of the car, its low-level control, and the integration of its motion."""
 
     car: str | Mapping = setting({"model": "limo"})
     gains: str | Mapping = setting({"model": "f110"})
@@ -117,7 +117,7 @@ class Driving(Settings):
     def simulation(
         self, maps: Sequence[OccupancyMap], lidar: Lidar, cars: int, *, shared_fate: bool
     ) -> Simulation:
-        """The simulation of some cars on the maps; see `Simulation` for the arguments."""
+        """Builds the simulation of `cars` cars on the maps; see `Simulation` for the arguments."""
         vehicle = read_car(self.car)
         return Simulation(
             bank=map_bank(maps),
@@ -137,14 +137,14 @@ class Driving(Settings):
 
 @dataclass(frozen=True)
 class GaplockDriving(Driving):
-    """Driving in the adversarial task; `attacker_speed` limits the attacker's commands, m/s."""
+    """Driving settings of the adversarial task; `attacker_speed` limits the attacker's commands, m/s."""
 
     attacker_speed: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class RaceDriving(Driving):
-    """Driving in races; `action_speed` limits the commands, m/s."""
+    """Driving settings of races; `action_speed` limits the commands, m/s."""
 
     car: str | Mapping = setting({"model": "f1tenth", "v_max": 8.0})
     gains: str | Mapping = setting({"model": "gym"})
@@ -155,7 +155,7 @@ class RaceDriving(Driving):
 
 @dataclass(frozen=True)
 class Starts(Settings):
-    """Where and how fast adversarial episodes begin."""
+    """Start poses and speeds of adversarial episodes."""
 
     spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left")
     spawn_points: Mapping | None = setting({})
@@ -170,7 +170,7 @@ class Starts(Settings):
 
 @dataclass(frozen=True)
 class Endings(Settings):
-    """What ends adversarial episodes besides contact."""
+    """Conditions other than contact that end adversarial episodes."""
 
     finish_lines: Mapping[str, Sequence] | None = setting({"line2": ((45.74, 0.657), (45.74, -2.047))})
     max_steps: int = 1500
@@ -181,7 +181,7 @@ class Endings(Settings):
 
 @dataclass(frozen=True)
 class Players(Settings):
-    """The defender's driver, and the goal that the attacker is asked for."""
+    """Settings of the defender's driver, and of the attacker's goals."""
 
     ftg: Mapping | None = setting({"steering_gain": 0.25, "bubble_radius": 2.0})
     goal: Mapping | None = None
@@ -189,7 +189,7 @@ class Players(Settings):
 
 @dataclass(frozen=True)
 class RaceRules(Settings):
-    """Cars, starting grid, and what ends a race."""
+    """Settings of the cars, the starting grid, and the end of a race."""
 
     cars: int = setting(1, whole, 1, 64)
     start_speed: float | Sequence[float] = 0.0
@@ -226,7 +226,7 @@ class RaceSettings:
 
 
 def read_spawns(value) -> str | Sequence | Mapping:
-    """Returns what `spawns.spawn_weights` can read; raises ValueError for anything else."""
+    """Returns `value` if `spawns.spawn_weights` can read it; raises ValueError for anything else."""
     if not isinstance(value, str | Sequence | Mapping):
         raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
     for name, weight in value.items() if isinstance(value, Mapping) else ():
@@ -241,18 +241,18 @@ def read_maps(
     centerline: str | Sequence[str | None] | None = None,
     unknown: str = "free",
 ) -> tuple[OccupancyMap, ...]:
-    """Loads one map or several; see `physics.occupancy.load_map` for what a map is called.
+    """Loads one map or several; see `physics.occupancy.load_map` for the names of maps.
 
-    Tables and figures name maps, so a name that occurred before gets its number: `map`, `map_2`.
+    Repeated names get a number (`map`, `map_2`), because tables and figures identify maps by name.
 
     Args:
       spec: a map or a list of maps.
       reverse: whether the maps' lines are driven backwards: all of them, or one switch per map.
-      centerline: the file of the line that is driven, one per map; None to look for one.
-      unknown: what cells are that no scan has seen, "free" or "occupied".
+      centerline: the file of the line that is driven, one per map; None to search for one.
+      unknown: the state of cells that no scan has seen, "free" or "occupied".
 
     Raises:
-      ValueError: no such map, switches that do not fit the maps, or a map without a line to reverse.
+      ValueError: an unknown map, switches that do not fit the maps, or a map without a line to reverse.
     """
     names = read_names(spec)
     switches = [reverse] * len(names) if isinstance(reverse, bool) else reverse
@@ -289,10 +289,10 @@ def read_lines(centerline: str | Sequence[str | None] | None, maps: int) -> list
 
 
 def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = False) -> None:
-    """Demands a line on every map; of one that was derived and refused a picture is drawn.
+    """Requires a centreline on every map; saves a picture of a derived line that was refused.
 
     Raises:
-      ValueError: one line with the reason, where the picture lies, and what can be done.
+      ValueError: one line with the reason, the picture's path, and the settings that help.
     """
     for grid in maps:
         if grid.centerline is not None and (grid.centerline.closed or not closed):
@@ -301,9 +301,9 @@ def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = Fa
         if not grid.files:
             raise ValueError(needed)
         if grid.doubt is None:
-            raise ValueError(f"{needed}; env.centerline=FILE names one")
+            raise ValueError(f"{needed}; set it with env.centerline=FILE")
         picture = save_doubt(grid)
-        ways = "env.centerline=FILE names one, env.unknown=occupied closes what no scan has seen"
+        ways = "set it with env.centerline=FILE, or close unseen cells with env.unknown=occupied"
         raise ValueError(f"{needed}; {grid.doubt.reason}, see {picture}; {ways}")
 
 
@@ -315,7 +315,7 @@ def _reversed(grid: OccupancyMap, backwards: bool) -> OccupancyMap:
 
 
 def _apart(maps: Sequence[OccupancyMap]) -> list[OccupancyMap]:
-    """The maps under names of their own."""
+    """Returns the maps with distinct names."""
     taken = {grid.name for grid in maps}
     result = []
     for grid in maps:

@@ -14,29 +14,29 @@ ATTACKER, DEFENDER = 0, 1
 
 @struct.dataclass
 class F110Params:
-    """What may change between episodes of the adversarial task without recompiling.
+    """Parameters of the adversarial task, which may change between episodes without recompiling.
 
     Attributes:
       car: physical parameters, the same for both cars.
       gains: gains of the low-level control.
       ftg: gains of the follow-the-gap driver.
       reward: weights of the reward.
-      spawn_weights: `[S]`, how often each spawn point is drawn; need not sum to 1.
+      spawn_weights: `[S]`, relative frequency of each spawn point; need not sum to 1.
       spawn_jitter: `[3]`, largest random shift of the attacker: m along x, m along y, rad.
-      pose_jitter: `[3]`, largest random shift of each car, as far as there is room: m along x, m along
-        y, rad. Evaluation episodes have their own, see `evaluation_jitter`.
-      evaluation_jitter: `[3]`, how far the starts of evaluation episodes lie apart: m along x and along
-        y, rad, and a share of the spawn speed.
+      pose_jitter: `[3]`, largest random shift of each car, reduced where room is short: m along x, m
+        along y, rad. Evaluation episodes use `evaluation_jitter` instead.
+      evaluation_jitter: `[3]`, largest random shifts of evaluation episodes: m along x and along y, rad,
+        and a share of the spawn speed.
       speed_range: `[2]`, both cars start at one speed drawn from this range, m/s.
       lock_steps: int32, physics steps during which `locked` cars keep their spawn speed.
       locked: `[2]` bool, attacker and defender.
-      map_weights: `[M]`, how often each map is drawn.
+      map_weights: `[M]`, relative frequency of each map.
       lidar_noise: standard deviation of a range, m.
       max_steps: int32, time limit in physics steps, at most the environment's.
-      timeout_terminal: bool; the time limit is an outcome with a reward. Otherwise it cuts the
-        episode: nothing is paid and values are bootstrapped.
-      idle_speed: attackers slower than this (m/s) stand idle.
-      idle_decisions: int32, idle decisions in a row that end an episode; 0 for never.
+      timeout_terminal: bool; the time limit is an outcome with a reward. Otherwise it truncates the
+        episode: it has no reward and values are bootstrapped.
+      idle_speed: attackers slower than this (m/s) are idle.
+      idle_decisions: int32, consecutive idle decisions that end an episode; 0 for no limit.
     """
 
     car: CarParams
@@ -60,7 +60,7 @@ class F110Params:
 
 @struct.dataclass
 class F110State:
-    """One adversarial episode.
+    """State of one adversarial episode.
 
     Attributes:
       cars: attacker (0) and defender (1).
@@ -68,10 +68,10 @@ class F110State:
       spawn: int32, spawn point.
       spawn_speed: m/s.
       step: int32, physics steps since the start.
-      idle: int32, decisions in a row that the attacker stood idle.
-      track: the cars' positions along the centreline; zeros where nothing asks for them.
+      idle: int32, consecutive decisions in which the attacker was idle.
+      track: the cars' positions along the centreline; zeros if neither rewards nor laps need them.
       reward: the reward's memory.
-      outcome: int32, `outcomes.RUNNING` or how the episode ended.
+      outcome: int32, `outcomes.RUNNING` or the outcome's code.
     """
 
     cars: Cars
@@ -87,21 +87,21 @@ class F110State:
 
 @struct.dataclass
 class RaceParams:
-    """What may change between races without recompiling.
+    """Parameters of races, which may change between episodes without recompiling.
 
     Attributes:
       car: physical parameters, the same for all cars.
       gains: gains of the low-level control.
       ftg: gains of the follow-the-gap driver.
       reward: weights of the reward.
-      map_weights: `[M]`, how often each map is drawn.
+      map_weights: `[M]`, relative frequency of each map.
       lidar_noise: standard deviation of a range, m.
       speed_range: `[2]`, all cars start at one speed drawn from this range, m/s.
       grid_gap: metres along the track between neighbours on the starting grid.
-      grid_offset: metres to the side, left and right in turn.
+      grid_offset: metres to the side, alternately left and right.
       max_steps: int32, time limit in physics steps, at most the environment's.
       target_laps: laps after which a car has finished; 0 for none.
-      obstacles: bool; a crashed car stays where it is. Otherwise it vanishes.
+      obstacles: bool; a crashed car remains as an obstacle. Otherwise it is removed.
     """
 
     car: CarParams
@@ -120,7 +120,7 @@ class RaceParams:
 
 @struct.dataclass
 class RaceState:
-    """One race of N cars.
+    """State of one race of N cars.
 
     Attributes:
       cars: the cars.
@@ -128,7 +128,7 @@ class RaceState:
       step: int32, physics steps since the start.
       track: the cars' positions along the centreline.
       reward: the rewards' memories, `[N]`.
-      outcome: `[N]` int32, `race.RUNNING` or how each car's race ended.
+      outcome: `[N]` int32, `outcomes.RUNNING` or the code of each car's outcome.
     """
 
     cars: Cars

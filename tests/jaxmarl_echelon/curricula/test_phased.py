@@ -442,7 +442,7 @@ def test_a_users_own_order_and_phases(env):
     [
         ({"ftg": {"steering_gain": 1.4}}, "ftg steering_gain is 1.4; it must be between 0 and 1"),
         ({"ftg": {"window_size": 9}}, "ftg.window_size=9: is fixed"),
-        ({"lidar_beams": 20}, "env.lidar_beams: no setting that may change"),
+        ({"lidar_beams": 20}, "env.lidar_beams: cannot change between episodes"),
         ({"max_steps": 61}, "max_steps=61"),
     ],
 )

@@ -28,7 +28,7 @@ START = DEAD_AGENT.reset  # one function, which jax compiles once for all that i
 
 
 class Broken(Environment):
-    """A sound environment with one fault: each argument replaces one thing it does."""
+    """A sound environment with one fault: each argument replaces one of its functions or values."""
 
     def __init__(self, env=None, spec=None, reset=None, step=None, params=None):
         self.env = env or DEAD_AGENT
@@ -131,12 +131,12 @@ BROKEN = {
         dict(reset=show(action_mask={ROLE: jnp.ones((2, 3), bool)})),
         r"action_mask\['player'\] from reset is bool\[2, 3\], expected bool\[2, 2\]",
     ),
-    "mask that allows nothing": (
+    "mask that allows no action": (
         dict(
             reset=show(action_mask={ROLE: jnp.zeros((2, 2), bool)}),
             step=show(action_mask={ROLE: jnp.ones((2, 2), bool)}),
         ),
-        r"action_mask\['player'\] allows nothing",
+        r"action_mask\['player'\] allows no action",
     ),
     "info key after steps only": (
         dict(step=show(info={"speed": jnp.float32(1)})),
@@ -173,7 +173,7 @@ BROKEN = {
     ),
     "rate above 1": (
         dict(spec={"results": (*SOUND, Result("clock", kind="rate"))}),
-        r"info\['clock'\] at the end is no rate in 0..1",
+        r"info\['clock'\] at the end is not in 0..1",
     ),
     "code unknown": (
         dict(
@@ -207,7 +207,7 @@ BROKEN = {
             reset=show(begins={ROLE: jnp.zeros(1, bool)}),
             step=show(begins={ROLE: jnp.ones(1, bool)}),
         ),
-        r"begins\['player'\] is set for an agent whose story goes on",
+        r"begins\['player'\] is set for a running trajectory",
     ),
     "what only critics see": (
         dict(spec=with_role(critic_observation=Box((3,), -1.0, 1.0))),
@@ -336,7 +336,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("fault", HIDDEN)
-def test_a_run_demands_what_can_be_seen_without_playing(fault):
+def test_a_run_requires_what_can_be_checked_without_playing(fault):
     arguments, message = HIDDEN[fault]
     env = Broken(**arguments)
     with pytest.raises(ValueError, match=message) as error:
@@ -345,19 +345,19 @@ def test_a_run_demands_what_can_be_seen_without_playing(fault):
 
 
 @pytest.mark.parametrize("env", probes.CONFORMING, ids=lambda env: env.spec.name)
-def test_a_run_demands_nothing_of_sound_environments(env):
+def test_a_run_accepts_sound_environments(env):
     contract.require_traces(env)
     contract.require_spec(env)
 
 
-def test_what_is_demanded_of_others_goes_by_the_module_of_the_class(monkeypatch):
+def test_environments_of_others_are_recognised_by_the_module_of_their_class(monkeypatch):
     monkeypatch.setattr(Broken, "__module__", "jaxmarl_echelon.envs.broken")
     contract.require_traces(Broken(**BROKEN["params not arrays"][0]))
     with pytest.raises(ValueError, match="expected finite bounds"):
         contract.require_spec(Broken(**BROKEN["action without bounds"][0]))
 
 
-def test_a_reset_without_chance_only_warns():
+def test_a_deterministic_reset_only_warns():
     class Fixed(Broken):
         def reset(self, key, params):
             return self.env.reset(jax.random.key(0), params)
@@ -366,7 +366,7 @@ def test_a_reset_without_chance_only_warns():
         check_env(Fixed(), steps=8)
 
 
-def test_play_goes_on_until_an_episode_has_ended():
+def test_play_continues_until_an_episode_has_ended():
     check_env(probes.TimeLimit(9), steps=4)
     with pytest.raises(AssertionError, match="spec.episode_limit=8"):
         check_env(Broken(env=probes.TimeLimit(9), spec={"episode_limit": 8}), steps=4)

@@ -1,4 +1,4 @@
-"""The environments of docs/environments.md pass the check that it recommends, and can be learnt."""
+"""The environments of docs/environments.md pass the check that it recommends, and PPO learns them."""
 
 import re
 import sys

@@ -115,7 +115,7 @@ def test_every_episode_has_its_own_start_and_params_from_beginning_to_end():
     np.testing.assert_array_equal(transition.time.reward[ROLE][..., 0], 1.0 + acted_on.info["task"])
 
 
-def test_the_dead_do_not_act_and_their_rewards_count_nowhere():
+def test_dead_agents_do_not_act_and_their_rewards_are_dropped():
     env = probes.DeadAgent()
     draw = fixed(env, garbage=np.float32(1e6))
     _, (transition, _, actions) = run(env, jax.random.key(2), draw, 3, 8)
@@ -185,7 +185,7 @@ def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
 
 
 @pytest.mark.parametrize("where", ["state", "obs"])
-def test_a_reset_that_fails_is_thrown_away_and_repeated(where):
+def test_a_failed_reset_is_discarded_and_repeated(where):
     env = probes.Poison(where)
 
     def draw(key):
@@ -320,7 +320,7 @@ def test_layout_difference_names_the_leaf():
     assert "containers" in layout_difference(tree, tree | {"b": [jnp.int32(1)]})
 
 
-def test_an_episode_that_is_broken_off_is_truncated_reset_and_not_counted():
+def test_a_cut_episode_is_truncated_reset_and_not_counted():
     env = probes.TimeLimit(horizon=5)
     cut = np.array([True, False, True, False])
 

@@ -141,7 +141,7 @@ def test_observation_is_119_numbers_and_time_is_the_120th():
 
 
 def test_the_target_can_be_hidden():
-    """Only the scan is left to show it; everything else that is seen stays."""
+    """Only the scan still shows the target; the other features are unchanged."""
     shown, hidden = (build(observe_target=visible) for visible in (True, False))
     key = jax.random.key(0)
     (_, seen), (_, rest) = (env.reset(key, env.default_params()) for env in (shown, hidden))
@@ -347,7 +347,7 @@ def test_same_key_same_bits_and_other_key_other_noise(batch, step):
     assert np.mean(scan[:, 0, :10] != scan[:, 1, :10]) > 0.9
 
 
-def test_one_long_decision_pays_what_two_short_ones_pay(env, batch, step):
+def test_one_long_decision_is_rewarded_like_two_short_ones(env, batch, step):
     """All environments of the batch play the same."""
     short = build(spawns="all", lidar_beams=54, action_repeat=1)
     params = env.default_params().replace(
@@ -396,7 +396,7 @@ def test_spawns_have_room_on_real_maps(maps_folder):
         assert np.all((gap > 0.6) & (gap < 1.6))
 
 
-def test_own_spawn_points(env):
+def test_custom_spawn_points(env):
     points = spawns.read_points(
         {
             "behind": {"offset": [-1.0, 0.0, 0.0]},
@@ -409,7 +409,7 @@ def test_own_spawn_points(env):
     np.testing.assert_allclose(fixed, [[-40, -0.7, 0], [-42, -0.7, 0]], atol=1e-5)
 
 
-def test_evaluation_goes_round_the_spawn_points(env):
+def test_evaluation_cycles_through_the_spawn_points(env):
     params = env.default_params().replace(
         spawn_weights=np.float32([1.0, 0, 2.0, 0, 0, 1.0]), speed_range=np.float32([0.1, 0.3])
     )
@@ -450,7 +450,7 @@ def test_evaluation_without_jitter_starts_where_the_original_does(env, given):
 
 @pytest.mark.parametrize("changes", [{}, {"spawns": ["pinch_left"], "spawn_speed": 0.0}])
 def test_no_two_evaluation_episodes_start_alike(env, changes):
-    """Noise left aside: where the original has one start per spawn point, cars stand elsewhere."""
+    """Without noise: starts differ where the original has a single start per spawn point."""
     check_starts_differ(env, env.task_params({"lidar_noise": 0.0} | changes))
 
 
@@ -468,7 +468,7 @@ def test_however_large_the_jitter_no_evaluation_starts_in_a_wall_or_in_a_car(env
 
 
 @pytest.mark.parametrize("jitter", [0, [0.02, 0.03, 0.04]])
-def test_training_starts_apart_only_if_asked_to(env, batch, jitter):
+def test_training_starts_are_jittered_only_if_configured(env, batch, jitter):
     params = env.task_params({"pose_jitter": jitter, "evaluation_jitter": 0})
     state, _ = batch[1](jax.random.split(jax.random.key(0), BATCH), tiled(params))
     poses = np.asarray(state.cars.state)[..., [X, Y, YAW]]

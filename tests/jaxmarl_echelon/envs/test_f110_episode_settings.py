@@ -1,4 +1,4 @@
-"""Settings that a curriculum changes: the same numbers and the same refusals as in `make`."""
+"""Settings that a curriculum changes: the same numbers and the same errors as in `make`."""
 
 import functools
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_a_setting_does_what_it_does_in_make(env, key):
     assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_all_settings_together_and_none(env):
+def test_all_settings_or_none_can_be_changed(env):
     same(env.task_params(CHANGES), build(**CHANGES).default_params())
     same(env.task_params({}), env.default_params())
     same(env.task_params({"ftg": None, "reward": None}), env.default_params())
@@ -81,7 +81,7 @@ def test_spawns_by_name_and_by_weight(env):
     )
 
 
-def test_the_point_aimed_at_switches_both_ways(env):
+def test_the_target_mode_switches_in_both_directions(env):
     hard = build(ftg={"target_mode": "farthest"})
     assert bool(hard.default_params().ftg.farthest)
     assert not bool(hard.task_params({"ftg": {"target_mode": "center"}}).ftg.farthest)
@@ -170,13 +170,13 @@ def refusal(call, given):
 
 
 @pytest.mark.parametrize(("given", "words"), REFUSED)
-def test_what_is_not_allowed_gets_one_line(env, given, words):
+def test_invalid_settings_raise_one_line(env, given, words):
     line = refusal(env.task_params, given)
     assert all(word in line for word in words), line
 
 
 @pytest.mark.parametrize("index", [0, 4, 9, 13, 18, 20])
-def test_make_refuses_in_the_same_words(env, index):
+def test_make_raises_the_same_errors(env, index):
     given, _ = REFUSED[index]
     reward = make_reward({"terminal": None})
     assert refusal(env.task_params, given) == refusal(lambda g: make(reward, **g), given)
@@ -198,7 +198,7 @@ def test_make_refuses_in_the_same_words(env, index):
         ({"reward": [1]}, ["reward=[1]", "mapping"]),
     ],
 )
-def test_what_cannot_change_between_episodes_gets_one_line(env, given, words):
+def test_fixed_settings_raise_one_line(env, given, words):
     line = refusal(env.task_params, given)
     assert all(word in line for word in words), line
 
@@ -224,6 +224,6 @@ def test_races_have_tasks_too(race):
         ({"max_steps": 10**6}, ["max_steps=1000000"]),
     ],
 )
-def test_races_refuse_in_one_line(race, given, words):
+def test_invalid_settings_of_races_raise_one_line(race, given, words):
     line = refusal(race.task_params, given)
     assert all(word in line for word in words), line

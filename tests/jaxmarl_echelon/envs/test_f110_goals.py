@@ -1,4 +1,4 @@
-"""Goals of the adversarial task, and that hindsight can do with observations alone."""
+"""Goals of the adversarial task, which hindsight relabelling reads from observations alone."""
 
 import functools
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_the_component_is_what_hindsight_computes_from_observations(env, played)
 
 
 def test_goals_are_relative_positions_in_metres(env, played):
-    """What was achieved is where the defender is, forward and left of the attacker."""
+    """The achieved goal is the position of the defender, forward and left of the attacker."""
     (state, time), _ = jax.device_get(played)
     poses = poses_of(state.cars.state)
     ego, target = poses[:, :, ATTACKER], poses[:, :, DEFENDER]
@@ -94,7 +94,7 @@ def test_goals_are_relative_positions_in_metres(env, played):
 
 
 def test_the_rest_of_the_task_is_the_plain_one(env, played):
-    """The same states, actions and keys: only two features, one component and its pay are added."""
+    """The same states, actions and keys: only two features, one component and its reward are added."""
     plain, params = build(), env.default_params()
     (states, times), (keys, actions) = played
     state, key, action = jax.tree.map(lambda x: x[5], (states, keys, actions))
@@ -119,7 +119,7 @@ def test_replace_changes_the_two_features_only():
 
 
 @pytest.mark.parametrize(("dense", "missed"), [(False, [0.0, 0.0]), (True, [-0.5, -5.0])])
-def test_what_a_goal_pays(dense, missed):
+def test_rewards_of_a_goal(dense, missed):
     goal = make_goal(0, 1.0, radius=0.3, amount=2.0, dense=dense)
     achieved = jnp.array([[1.0, 1.0], [1.2, 1.0], [1.5, 1.0], [4.0, 5.0]])
     np.testing.assert_allclose(goal.reward(achieved, jnp.ones(2)), [2.0, 2.0, *missed], rtol=1e-6)

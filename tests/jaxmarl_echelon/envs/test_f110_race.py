@@ -81,7 +81,7 @@ def first_out(state):
 
 
 def test_no_two_evaluation_episodes_start_alike(env):
-    """Noise left aside: the cars stand elsewhere on the track."""
+    """Without noise: the cars start at different places of the track."""
     check_starts_differ(env, env.task_params({"lidar_noise": 0.0}))
 
 
@@ -257,7 +257,7 @@ def test_wrong_values_get_one_line(changes, message):
 
 
 def draw_ring(folder, name="hall"):
-    """A corridor of 2 m around a block, open to the outside through a door; all that is no wall is white."""
+    """A corridor of 2 m around a block, open to the outside through a door; all cells but walls are white."""
     cells = np.full((150, 150), 254, np.uint8)
     cells[30:120, 30:120], cells[32:118, 32:118] = 0, 254
     cells[52:98, 52:98] = 0
@@ -268,7 +268,7 @@ def draw_ring(folder, name="hall"):
     return str(folder / f"{name}.yaml")
 
 
-def test_a_map_whose_line_is_doubted_is_raced_along_the_line_that_is_given(tmp_path, monkeypatch):
+def test_a_given_centreline_replaces_a_refused_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = draw_ring(tmp_path)
     with pytest.raises(ValueError) as refused:

@@ -21,7 +21,7 @@ def preset(name):
 
 
 def situation(**changes):
-    """Standing 5 m behind a target that faces away; nothing pays unless changed."""
+    """Standing 5 m behind a target that faces away; no component is rewarded unless changed."""
     given = {
         "ego_pose": [0.0, 0.0, 0.0],
         "ego_velocity": [0.0, 0.0, 0.0],
@@ -44,7 +44,7 @@ def situation(**changes):
 
 
 def pay(name, *steps, **weights):
-    """What one component pays in each of the steps."""
+    """Returns the reward of one component in each of the steps."""
     reward = make_reward({name: weights})
     params, memory, paid = reward.params(), reward.init(), []
     for changes in steps:
@@ -58,7 +58,7 @@ def near(actual, wanted):
 
 
 @pytest.mark.parametrize("name", ["gaplock_full", "gaplock_original"])
-def test_terminal_pays_each_outcome_once(name):
+def test_terminal_rewards_each_outcome_once(name):
     reward = preset(name)
     for code, wanted in zip(range(-1, 6), (0.0, 200.0, -20.0, 0.0, -100.0, -5.0, -20.0), strict=True):
         values, _ = reward(reward.params(), situation(outcome=code), reward.init())
@@ -94,7 +94,7 @@ def test_pressure_streaks_of_the_original():
     near(pay("pressure", *[CHASE] * 45, away, CHASE, CHASE, **weights), [*wanted, 0.0, 0.0, 0.005])
 
 
-def test_distance_pays_near_and_charges_far():
+def test_distance_rewards_near_and_penalises_far():
     steps = [{"target_pose": [x, 0.0, 0.0]} for x in (0.9, 1.1, 2.4, 2.6)]
     near(pay("distance", *steps), [0.002, 0.0, 0.0, -0.002])
 
@@ -108,11 +108,11 @@ def test_distance_gradient_is_piecewise_linear_and_limited():
 
 
 @pytest.mark.parametrize(("yaw", "share"), [(0.0, 1.0), (np.pi / 2, 0.5), (-np.pi / 2, 0.5), (np.pi, 0.0)])
-def test_heading_pays_for_facing_the_target(yaw, share):
+def test_heading_rewards_facing_the_target(yaw, share):
     near(pay("heading", {"ego_pose": [0.0, 0.0, yaw]}), [0.001 * share])
 
 
-def test_heading_pays_nothing_on_top_of_the_target():
+def test_heading_is_zero_at_the_target():
     near(pay("heading", {"target_pose": [0.0, 0.0, 1.0]}), [0.0])
 
 
@@ -122,7 +122,7 @@ def test_heading_wraps():
     near(pay("heading", step), [0.001 * (1 - error / np.pi)])
 
 
-def test_speed_is_paid_up_to_its_limit_in_any_direction():
+def test_speed_is_rewarded_up_to_its_limit_in_any_direction():
     steps = [{"ego_velocity": v} for v in ([0.3, 0.4, 9.0], [-0.5, 0.0, 0.0], [0.9, 0.0, 0.0])]
     near(pay("speed", *steps), [0.00025, 0.00025, 0.0003])
 
@@ -154,7 +154,7 @@ def test_pinch_simple_sums_both_bumps():
     near(pay("pinch", POCKET, **weights), [0.3 * bumps])
 
 
-def test_clearance_pays_for_shrinking_only():
+def test_clearance_rewards_shrinking_only():
     ranges = (1.0, 0.9, 0.95, 0.945, 0.25, 0.29, 0.2)
     steps = [{"target_scan_min": r} for r in ranges]
     near(pay("clearance", *steps), [0.0, 0.0003, 0.0, 0.000015, 0.0, 0.0, 0.0])
@@ -168,7 +168,7 @@ def test_clearance_waits_for_a_fresh_scan():
     near(pay("clearance", *steps), [0.0, 0.0, 0.0, 0.0003])
 
 
-def test_turn_pays_either_way_across_the_seam():
+def test_turn_rewards_both_directions_across_the_seam():
     steps = [{"target_pose": [5.0, 0.0, yaw]} for yaw in (3.1, 3.14, -3.13, 3.14, 0.0)]
     seam = 0.006 * (2 * np.pi - 6.27)
     np.testing.assert_allclose(pay("turn", *steps), [0.0, 0.00024, seam, seam, 0.015], rtol=1e-4)
@@ -180,12 +180,12 @@ def test_idle_starts_at_its_patience_and_restarts():
     near(pay("idle", *steps, penalty=0.05), [0.0] * 24 + [-0.05] * 2 + [0.0] * 25 + [-0.05])
 
 
-def test_reverse_charges_backward_driving():
+def test_reverse_penalises_backward_driving():
     steps = [{"ego_velocity": [v, 0.0, 0.0]} for v in (0.5, -0.01, -0.03)]
     near(pay("reverse", *steps), [0.0, 0.0, -0.001])
 
 
-def test_brake_charges_sudden_stops_but_never_the_first_step():
+def test_brake_penalises_sudden_stops_but_never_the_first_step():
     steps = [{"ego_velocity": [v, 0.0, 0.0]} for v in (0.0, 0.8, 0.5, 0.3, 0.0, 0.39, 0.0)]
     near(pay("brake", *steps), [0.0, 0.0, -0.0005, 0.0, 0.0, 0.0, 0.0])
 

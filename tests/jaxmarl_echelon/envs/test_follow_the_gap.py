@@ -354,7 +354,7 @@ def test_no_cutback_bars_the_near_side_for_its_hold():
 
 
 def test_disparity_extender_keeps_the_aim_off_an_edge():
-    """A far beam right beside a near edge is passed over for one that the car's width clears."""
+    """A far beam next to a near edge is rejected in favour of one that the car's width clears."""
     scan = np.full(109, 1.0)
     scan[60:80] = 4.0
     scan[60] = 4.5
@@ -378,7 +378,7 @@ def test_scoring_may_prefer_a_deep_gap_to_a_wide_one():
 @pytest.mark.parametrize(
     "options", [FTGOptions(preview_samples=11), FTGOptions(dwa_samples=11)], ids=["preview", "window"]
 )
-def test_rollouts_steer_around_what_stands_ahead(options):
+def test_rollouts_steer_around_obstacles_ahead(options):
     """A post ahead, a little to the right: the clear arc bends left, and right for its mirror."""
     scan = np.full(109, 4.0)
     scan[44:56] = 0.6

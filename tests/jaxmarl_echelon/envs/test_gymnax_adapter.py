@@ -1,4 +1,4 @@
-"""gymnax's environments behind our contract: its numbers, our flags."""
+"""gymnax's environments behind the environment contract: its numbers, our flags."""
 
 import subprocess
 import sys
@@ -79,8 +79,8 @@ def test_the_contract_is_kept(name):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Catch-bsuite", "UmbrellaChain-bsuite"])
-def test_every_step_is_gymnax_own(name):
-    """gymnax's `step` resets by itself, but tells what it would have shown: the reference."""
+def test_every_step_equals_that_of_gymnax(name):
+    """gymnax's `step` resets by itself, but returns the final observation: the reference."""
     env, (reference, own) = make(name, params={"max_steps_in_episode": 12}), gymnax.make(name)
     own, params = own.replace(max_steps_in_episode=12), env.default_params()
     reset, step, act = jax.jit(env.reset), jax.jit(env.step), jax.jit(partial(random_actions, env.spec))
@@ -122,7 +122,7 @@ def test_cartpole_terminates_when_the_pole_falls_and_is_cut_after_500_steps():
 
 
 @pytest.mark.parametrize(("later", "terminated"), [(0, True), (-1, False)])
-def test_an_ending_wins_over_a_limit_that_falls_on_the_same_step(later, terminated):
+def test_termination_takes_precedence_over_a_limit_in_the_same_step(later, terminated):
     def fall(params):
         return rollout(POLE, jax.random.key(1), 40, params, left)
 
@@ -227,7 +227,7 @@ def test_wrong_settings_say_what_is_allowed(arguments, message):
 
 
 @pytest.mark.parametrize("name", gymnax.registered_envs)
-def test_every_environment_has_a_file_that_says_what_gymnax_says(name, repository):
+def test_every_environment_file_lists_the_defaults_of_gymnax(name, repository):
     settings = yaml.safe_load((repository / "conf" / "env" / "gymnax" / f"{name}.yaml").read_text())
     assert settings["name"] == name
     if name == DOWNLOADED:

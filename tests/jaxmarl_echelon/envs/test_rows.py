@@ -1,4 +1,4 @@
-"""Rows: trees of small arrays laid end to end."""
+"""Packed rows: trees of small arrays concatenated by dtype."""
 
 import chex
 import jax
@@ -29,7 +29,7 @@ def trees(number: int):
 
 
 @pytest.mark.parametrize("number", [1, 5])
-def test_a_tree_comes_back_as_it_was(number):
+def test_packing_and_unpacking_returns_the_same_tree(number):
     tree = trees(number)
     back = rows(tree).tree
     chex.assert_trees_all_equal_structs(tree, back)
@@ -58,7 +58,7 @@ def test_rows_are_those_of_the_single_trees_also_in_a_batch_of_batches():
     chex.assert_trees_all_equal(jax.tree.map(_raw, tree), jax.tree.map(_raw, back))
 
 
-def test_what_does_not_depend_on_the_batch_is_laid_out_once():
+def test_unbatched_leaves_are_packed_once():
     constant = {"gain": jnp.float32(2.0), "limit": jnp.arange(3.0)}
     laid = jax.jit(jax.vmap(lambda _: row(constant), out_axes=None, axis_size=7))(jnp.arange(7))
     assert laid.narrow["float32"].tolist() == [2.0, 0.0, 1.0, 2.0]

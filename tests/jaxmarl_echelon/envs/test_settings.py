@@ -62,7 +62,7 @@ def test_a_variant_changes_known_settings_only(repository):
 
 
 @pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
-def test_flat_keys_come_back(kind):
+def test_flat_keys_survive_a_round_trip(kind):
     given = flat(kind())
     assert from_flat(kind, given) == kind()
     concerns = [

@@ -1,4 +1,7 @@
-"""Cars on a map: dynamics, contact and sensing, shared by the F110 environments."""
+"""Simulation of cars on a map: dynamics, contact and sensing, shared by the F110 environments.
+
+See docs/reference/f110.md 6 and 7.
+"""
 
 from dataclasses import dataclass
 
@@ -19,12 +22,12 @@ _CONTACT_TIME = 0.005
 
 @struct.dataclass
 class Cars:
-    """N cars between two decisions.
+    """State of N cars between two decisions.
 
     Attributes:
       state: `[N, 7]`, see `physics.single_track`.
-      pending: `[N, D, 2]` commands that the steering delay still holds back.
-      scan: `[N, B]` ranges in metres that every reader shares: walls with noise, then other cars.
+      pending: `[N, D, 2]` commands in the queue of the steering delay.
+      scan: `[N, B]` ranges in metres, shared by all readers: walls with noise, then other cars.
       active: `[N]` bool; the car still drives.
     """
 
@@ -36,13 +39,13 @@ class Cars:
 
 @struct.dataclass
 class Trace:
-    """The R physics steps of one decision.
+    """Record of the R physics steps of one decision.
 
     Attributes:
       state: `[R, N, 7]` after each physics step.
       wall: `[R, N]` bool; touched a wall in this step.
       car: `[R, N]` bool; touched another car in this step.
-      ran: `[R]` bool; somebody was still driving when the step began.
+      ran: `[R]` bool; at least one car was still driving when the step began.
       reverted: int32, integrations undone because their result was not finite.
     """
 
@@ -54,23 +57,23 @@ class Trace:
 
     @property
     def crashed(self) -> jax.Array:
-        """`[N]` bool; touched anything in any step."""
+        """Cars that touched anything in any step, bool `[N]`."""
         return jnp.any(self.wall | self.car, axis=0)
 
     @property
     def steps(self) -> jax.Array:
-        """int32, physics steps that were run."""
+        """Number of physics steps that were run, int32."""
         return jnp.sum(self.ran, dtype=jnp.int32)
 
     @property
     def last(self) -> jax.Array:
-        """`[R]` bool; the last step that was run."""
+        """Mask `[R]` of the last step that was run."""
         return self.ran & (jnp.arange(self.ran.shape[0]) == self.steps - 1)
 
 
 @struct.dataclass
 class SpeedLock:
-    """Holds the speed of some cars: `cars` [N] bool, for `steps` more physics steps, at `speed` m/s."""
+    """Lock of the speed of some cars: `cars` [N] bool, for `steps` more physics steps, at `speed` m/s."""
 
     cars: jax.Array
     steps: jax.Array
@@ -79,7 +82,7 @@ class SpeedLock:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Static choices of the simulation; parameters come with each call.
+    """Static choices of the simulation; parameters are arguments of each call.
 
     `params` below is any pytree with `car` (CarParams), `gains` (ControlGains) and
     `lidar_noise` (standard deviation of a range, m).
@@ -94,8 +97,8 @@ class Simulation:
       delay: physics steps between a steering command and its effect.
       wall_contact: "field" tests the car's box against the distance field; "scan" tests the
         noisy ranges against the car's outline, and takes a scan in every physics step.
-      shared_fate: one crash stops all cars.
-      outline: how finely a car's outline is sampled, see `boxes.boundary_intervals`.
+      shared_fate: whether one crash stops all cars.
+      outline: pieces into which a car's long and wide sides are sampled, see `boxes.boundary_intervals`.
     """
 
     bank: MapBank
@@ -110,7 +113,7 @@ class Simulation:
     outline: tuple[int, int] = (7, 5)
 
     def place(self, key, poses, speeds, map_index, params) -> Cars:
-        """Puts cars at `poses [N, 3]` with `speeds [N]` and takes their first scan."""
+        """Places cars at `poses [N, 3]` with `speeds [N]` and takes their first scan."""
         still = jnp.zeros(self.cars)
         state = jnp.stack([poses[:, 0], poses[:, 1], still, speeds, poses[:, 2], still, still], axis=-1)
         active = jnp.ones(self.cars, bool)
@@ -118,7 +121,7 @@ class Simulation:
         return Cars(state, jnp.zeros((self.cars, self.delay, 2)), scan, active)
 
     def clear(self, poses, map_index, params, margin: float):
-        """Whether cars at `poses [N, 3]` keep a cell and `margin` metres off walls, and touch no other."""
+        """Tells whether cars at `poses [N, 3]` are a cell and `margin` m off walls, and do not overlap."""
         off = self._room(poses, map_index, params) > self.bank.resolution[map_index] + margin
         return jnp.all(off & ~self._touch_cars(poses, jnp.ones(self.cars, bool), params))
 
@@ -127,17 +130,17 @@ class Simulation:
 
         Args:
           key: random key of the range noise.
-          cars: where the cars are.
-          commands: `[N, 2]` steering angle (rad) and speed (m/s), limited to the car's.
-          map_index: int32, the map they are on.
+          cars: the cars before the decision.
+          commands: `[N, 2]` steering angle (rad) and speed (m/s), clipped to the car's limits.
+          map_index: int32, the map.
           params: parameters.
-          parked: `[N]` bool; this car stands, but can be seen and hit, once it no longer drives.
+          parked: `[N]` bool; the car remains as an obstacle, visible to scans, once it no longer drives.
           lock: SpeedLock or None.
 
         Returns:
-          the Cars afterwards and the Trace. A car that touches a wall is put back to where it
-          was one physics step earlier, standing; a car that crashed no longer drives. Where fates
-          are not shared a car that touches another one stands as well.
+          The Cars afterwards and the Trace. A car that touches a wall is put back to its pose of one
+          physics step earlier, at rest; a car that crashed no longer drives. Without `shared_fate` a
+          car that touches another one also comes to rest.
         """
         commands = jnp.stack(
             [
@@ -166,7 +169,7 @@ class Simulation:
         return cars.replace(scan=scan), Trace(state, wall, car, ran, jnp.sum(reverted, dtype=jnp.int32))
 
     def _tick(self, key, cars, commands, map_index, params, parked):
-        """One physics step; returns the cars and what a Trace records of it."""
+        """Runs one physics step; returns the cars and the step's entries of a Trace."""
         pending, applied = single_track.push_command(cars.pending, commands)
         moved, reverted = single_track.advance(
             cars.state, applied, params.car, params.gains, self.dt, self.integrator
@@ -177,7 +180,7 @@ class Simulation:
         state = jnp.where(wall[:, None], _standing(cars.state), state)
         touched = self._touch_cars(poses_of(state), cars.active | parked, params) & cars.active
         if not self.shared_fate:
-            # Others drive on and see the wreck, which stands whatever it ran into.
+            # Other cars drive on and see the wreck, which is at rest.
             state = jnp.where(touched[:, None], _standing(state), state)
 
         active = cars.active & ~(wall | touched)
@@ -187,14 +190,14 @@ class Simulation:
         return Cars(state, pending, scan, active), (wall, touched, ran, jnp.sum(reverted & cars.active))
 
     def _touch_walls(self, key, state, scan, map_index, params):
-        """Returns ranges (those given, unless contact is read off new ones) and contact `[N]`."""
+        """Returns ranges (new ones if contact is tested by scans, else the given ones) and contact `[N]`."""
         if self.wall_contact == "scan":
             scan = self._see_walls(key, state, map_index, params)
             return scan, self._near_outline(scan, state, params.car)
         return scan, self._room(poses_of(state), map_index, params) <= 0
 
     def _room(self, poses, map_index, params):
-        """Distances `[N]` from the cars' outlines to the nearest wall, m."""
+        """Returns the distances `[N]` from the cars' outlines to the nearest wall, m."""
         size = jnp.stack([params.car.length, params.car.width])
 
         def gap(pose):
@@ -203,14 +206,14 @@ class Simulation:
         return jax.vmap(gap)(poses)
 
     def _near_outline(self, scan, state, car):
-        """Whether any range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
+        """Tells whether a range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
         angles = jnp.asarray(self.lidar.angles, scan.dtype)
         gap = scan - boxes.side_distances(angles, (car.lf + car.lr) / 2, car.width / 2)
         closing = state[:, SPEED, None] * jnp.cos(angles)
         return jnp.any((gap < _CONTACT_DISTANCE) | (gap < _CONTACT_TIME * closing), axis=-1)
 
     def _touch_cars(self, poses, present, params):
-        """Which of the cars at `poses [N, 3]` overlap another one."""
+        """Marks the cars at `poses [N, 3]` that overlap another one."""
         first, second = np.triu_indices(self.cars, k=1)
         if first.size == 0:
             return jnp.zeros(self.cars, bool)
@@ -221,13 +224,13 @@ class Simulation:
         return jnp.any(hit[:, None] & belongs, axis=0)
 
     def _see_walls(self, key, state, map_index, params):
-        """Noisy ranges `[N, B]` to the walls."""
+        """Returns noisy ranges `[N, B]` to the walls."""
 
         ranges = lidar.scan(self.bank, map_index, poses_of(state), self.lidar)
         return lidar.add_noise(key, ranges, self.lidar, params.lidar_noise)
 
     def _see_cars(self, ranges, state, present, params):
-        """Ranges `[N, B]` cut short by the boxes of the other cars."""
+        """Returns ranges `[N, B]` shortened by the boxes of the other cars."""
         if self.cars == 1:
             return ranges
         others = np.array([[j for j in range(self.cars) if j != i] for i in range(self.cars)])
@@ -242,7 +245,7 @@ class Simulation:
 
 
 def _standing(state: jax.Array) -> jax.Array:
-    """Car states `[N, 7]` without their speed and yaw rate."""
+    """Returns car states `[N, 7]` with zero speed and yaw rate."""
     return state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
 
 

@@ -1,4 +1,4 @@
-"""Flat observations of the F110 environments, every feature scaled to about [-1, 1]."""
+"""Flat observations of the F110 environments, with features in [-1, 1]; see docs/reference/f110.md 9."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class ObservationScales:
 
 @struct.dataclass
 class RacingScales:
-    """Divisors of the racing observation: metres, m/s, rad/s, rad, metres, metres."""
+    """Divisors of the racing observation; units in order: metres, m/s, rad/s, rad, metres, metres."""
 
     lidar_range: jax.Array | float = 12.0
     speed_scale: jax.Array | float = 1.0
@@ -35,13 +35,13 @@ class RacingScales:
 
 
 def layout(beams: int, observe_time: bool = False) -> dict[str, slice]:
-    """Returns where each part of the gaplock observation lies, in order and without holes."""
+    """Returns the slice of each part of the gaplock observation, in order and without holes."""
     sizes = {"lidar": beams, "ego_velocity": 3, "target_velocity": 3, "relative_pose": 5}
     return _slices(sizes | ({"time": 1} if observe_time else {}))
 
 
 def racing_layout(beams: int, lookahead: int, neighbours: int) -> dict[str, slice]:
-    """Returns where each part of the racing observation lies, in order and without holes."""
+    """Returns the slice of each part of the racing observation, in order and without holes."""
     return _slices(
         {
             "lidar": beams,
@@ -65,7 +65,7 @@ def gaplock_observation(
     scales: ObservationScales,
     time_left: jax.Array | None = None,
 ) -> jax.Array:
-    """What the attacker sees: its scan, both velocities, and the target's pose in its own frame.
+    """Returns the attacker's observation: scan, both velocities, and the target's pose in the ego frame.
 
     Args:
       scan: `[B]` ranges in metres, right-hand beam first.
@@ -73,7 +73,7 @@ def gaplock_observation(
       ego_velocity: `[3]` vx, vy (m/s, body frame) and yaw rate (rad/s).
       target_pose: `[3]` of the target, like `ego_pose`.
       target_velocity: `[3]` of the target, in the target's own body frame.
-      has_target: bool; without a target its eight features are 0, whatever its arrays hold.
+      has_target: bool; without a target its eight features are 0.
       scales: divisors.
       time_left: remaining fraction of the episode, appended as one more feature if given.
 
@@ -115,7 +115,7 @@ def racing_observation(
     scales: RacingScales,
     neighbours: int = 2,
 ) -> jax.Array:
-    """What a racing car sees: scan, own motion, the centreline around it, its nearest opponents.
+    """Returns a racing car's observation: scan, own motion, the centreline ahead, its nearest opponents.
 
     Args:
       scan: `[B]` ranges in metres, right-hand beam first.
@@ -129,7 +129,7 @@ def racing_observation(
       others_velocity: `[M, 3]` of the other cars, each in its own body frame.
       others_valid: `[M]` bool; cars that exist and are in the race.
       scales: divisors.
-      neighbours: how many of the nearest cars are shown (static).
+      neighbours: number of nearest cars in the observation (static).
 
     Returns:
       `[B + 7 + 2 K + 7 neighbours]`: the parts of `racing_layout`. The heading error is shown as sine
@@ -153,7 +153,7 @@ def racing_observation(
 
 
 def rotate(vector: jax.Array, angle: jax.Array) -> jax.Array:
-    """Turns `[..., 2]` vectors counter-clockwise by `angle` (rad)."""
+    """Rotates vectors `[..., 2]` counter-clockwise by `angle` (rad)."""
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     x, y = vector[..., 0], vector[..., 1]
     return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)

@@ -1,4 +1,7 @@
-"""Where cars are along a map's centreline, followed from decision to decision."""
+"""Positions of cars along a map's centreline, tracked from decision to decision.
+
+See docs/reference/f110.md 7.3.
+"""
 
 import math
 
@@ -20,7 +23,7 @@ class TrackPosition:
       offset: `[N]` metres to the left of the centreline.
       heading: `[N]` tangent angle of the centreline, rad.
       index: `[N]` int32 centreline segment.
-      progress: `[N]` metres travelled along the centreline since the start, backwards negative.
+      progress: `[N]` metres travelled along the centreline since the start, negative if backwards.
     """
 
     arc: jax.Array
@@ -31,13 +34,13 @@ class TrackPosition:
 
 
 def nowhere(cars: int) -> TrackPosition:
-    """Returns zeros: positions of cars that nobody follows."""
+    """Returns zeros, the positions of cars that are not tracked."""
     zero = jnp.zeros(cars)
     return TrackPosition(zero, zero, zero, jnp.zeros(cars, jnp.int32), zero)
 
 
 def locate(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> TrackPosition:
-    """Finds cars at `xy [N, 2]` anywhere along the centreline; their progress is 0."""
+    """Locates cars at `xy [N, 2]` on the whole centreline; their progress is 0."""
     arc, offset, heading, index = frenet(bank, map_index, xy)
     return TrackPosition(arc, offset, heading, index, jnp.zeros_like(arc))
 
@@ -45,17 +48,17 @@ def locate(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> TrackPosition:
 def follow(
     bank: MapBank, map_index: jax.Array, before: TrackPosition, xy: jax.Array, window: int
 ) -> TrackPosition:
-    """Follows cars through R physics steps.
+    """Tracks cars through R physics steps.
 
     Args:
       bank: maps.
       map_index: int32.
-      before: positions when the steps began.
+      before: positions before the steps.
       xy: `[R, N, 2]` after each step, metres.
       window: centreline segments that a car may pass in R steps, see `search_window`.
 
     Returns:
-      positions `[R, N]` after each step.
+      Positions `[R, N]` after each step.
     """
     hint = jnp.broadcast_to(before.index, xy.shape[:-1])
     where = jnp.broadcast_to(map_index, xy.shape[:-1])
@@ -66,7 +69,7 @@ def follow(
 
 
 def search_window(bank: MapBank, metres: float) -> int:
-    """Returns how many centreline segments of any map a car passes in `metres`, with one to spare."""
+    """Returns the largest number of centreline segments that a car passes in `metres`, plus one."""
     length = np.asarray(bank.centerline_length)[np.asarray(bank.has_centerline)]
     if length.size == 0:
         return 1

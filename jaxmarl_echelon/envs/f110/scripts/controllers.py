@@ -1,7 +1,8 @@
 """Scripted drivers for the cars of the F110 environments.
 
-Each builds a ScriptedPolicy for some of the cars, named by their indices; its actions are
-`[len(cars), 2]`, steering angle (rad) and speed (m/s). Drivers read the same scans as learners.
+Each function builds a ScriptedPolicy for some of the cars, given by their indices; its actions are
+`[len(cars), 2]`, steering angle (rad) and speed (m/s). Scripts read the same scans as learners. See
+docs/reference/f110.md 15.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ GAUSSIAN_STD = 0.6
 
 
 class DriverView(NamedTuple):
-    """What drivers of N cars look at: `scan` [N, B] m, `pose` [N, 3], `velocity` [N, 3], see `simulation`."""
+    """Inputs of scripts for N cars: `scan` [N, B] m, `pose` [N, 3], `velocity` [N, 3], see `simulation`."""
 
     scan: jax.Array
     pose: jax.Array
@@ -30,7 +31,7 @@ class DriverView(NamedTuple):
 
 
 def driver_view(state, cars: Sequence[int]) -> DriverView:
-    """Returns what the drivers of `cars` see in an environment's state."""
+    """Returns the scans, poses and velocities of `cars` in an environment's state."""
     index = np.asarray(cars)
     physical = state.cars.state[index]
     return DriverView(state.cars.scan[index], poses_of(physical), velocities_of(physical))
@@ -40,7 +41,7 @@ def scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the adversarial task by name.
 
     `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
-    others suit either role: `standing`, `straight` at the spawn speed, uniformly `random`
+    others fit both roles: `standing`, `straight` at the spawn speed, uniformly `random`
     commands, and `gaussian` commands around driving straight at 0.44 m/s.
     """
     space = env.spec.role("attacker").action
@@ -66,7 +67,7 @@ def race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
 
 
 def ftg(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
-    """Follows the gap with the gains in `params.ftg`."""
+    """Returns the policy that follows the gap with the gains in `params.ftg`."""
 
     def init():
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(cars), *x.shape)), follow_the_gap.init())
@@ -86,13 +87,13 @@ def ftg(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
 
 
 def constant(cars: Sequence[int], steer: float, speed: float) -> ScriptedPolicy:
-    """Commands the same steering angle and speed for ever; 0 and 0 is standing still."""
+    """Returns the policy that always commands the same steering angle and speed; 0 and 0 stands still."""
     action = np.tile(np.array([steer, speed], np.float32), (len(cars), 1))
     return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.asarray(action)))
 
 
 def straight() -> ScriptedPolicy:
-    """Drives one car straight ahead at the episode's spawn speed."""
+    """Returns the policy that drives one car straight ahead at the episode's spawn speed."""
 
     def act(key, memory, state, params):
         return memory, jnp.stack([jnp.float32(0.0), state.spawn_speed])[None]
@@ -101,7 +102,7 @@ def straight() -> ScriptedPolicy:
 
 
 def random(cars: int, space) -> ScriptedPolicy:
-    """Draws every command uniformly from an action space."""
+    """Returns the policy that draws every command uniformly from an action space."""
 
     def act(key, memory, state, params):
         return memory, jax.vmap(space.sample)(jax.random.split(key, cars))
@@ -110,7 +111,7 @@ def random(cars: int, space) -> ScriptedPolicy:
 
 
 def gaussian(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedPolicy:
-    """Draws one car's commands around driving straight at `speed` m/s; `std` in half widths of the space."""
+    """Returns one car's Gaussian policy around driving straight at `speed`; `std` in half ranges."""
     low, high = (np.asarray(bound, np.float32) for bound in space.bounds())
     mean = np.clip(np.array([0.0, speed], np.float32), low, high)
 
@@ -124,14 +125,14 @@ def gaussian(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedP
 def pure_pursuit(
     env, cars: Sequence[int], speed: float = 2.0, reach: float = 0.6, per_speed: float = 0.25
 ) -> ScriptedPolicy:
-    """Steers for a point of the centreline ahead (R. C. Coulter, "Pure pursuit", 1992).
+    """Returns the policy that steers for a centreline point ahead (R. C. Coulter, "Pure pursuit", 1992).
 
     Args:
-      env: an environment whose state follows the cars along the track.
+      env: an environment whose state tracks the cars along the centreline.
       cars: indices of the cars.
-      speed: commanded speed, m/s, at most the car's own limit; less in bends.
-      reach: distance of the point along the track when standing, m.
-      per_speed: how much farther it is per m/s, s.
+      speed: commanded speed, m/s, at most the car's limit; less in bends.
+      reach: distance to the point along the track at standstill, m.
+      per_speed: added distance per m/s, s.
     """
     bank = env.simulation.bank
     index = np.asarray(cars)

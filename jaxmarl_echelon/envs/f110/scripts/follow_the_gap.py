@@ -1,7 +1,8 @@
 """Follow the gap: a reactive driver that steers its car into the free space of its scan.
 
 Written for one car; callers vmap it. After V. Sezer and M. Gokasan, "A novel obstacle avoidance
-algorithm: Follow the Gap Method", 2012, with the additions common in F1TENTH racing.
+algorithm: Follow the Gap Method", 2012, with additions common in F1TENTH racing. Formulas:
+docs/reference/f110.md 10.
 """
 
 import jax
@@ -20,7 +21,7 @@ class FTGState:
     Attributes:
       last_steer: smoothed steering of the previous decision, rad.
       cutback_side: +1 left, -1 right: the side that is barred while `cutback_left` > 0.
-      cutback_left: int32 decisions for which it stays barred.
+      cutback_left: int32 remaining decisions for which it is barred.
     """
 
     last_steer: jax.Array
@@ -42,12 +43,12 @@ def act(
     low: jax.Array,
     high: jax.Array,
 ) -> tuple[FTGState, jax.Array]:
-    """Decides once for one car.
+    """Computes one decision of one car.
 
     Args:
       state: memory.
-      scan: `[B]` ranges in metres, right-hand beam first; 0 and non-finite mean nothing was hit.
-      velocity: `[2]` or `[3]` vx, vy (m/s) and anything after.
+      scan: `[B]` ranges in metres, right-hand beam first; 0 and non-finite values mean no return.
+      velocity: `[2]` or more: vx, vy (m/s); further elements are ignored.
       params: gains.
       options: static choices.
       low: `[2]` lower bounds of the action.
@@ -91,10 +92,10 @@ def _clean(scan: jax.Array, params: FTGParams) -> jax.Array:
 def _free_ranges(
     scan: jax.Array, nearest: jax.Array, params: FTGParams, options: FTGOptions
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the ranges by which gaps are ranked, and which beams are free.
+    """Returns the ranges that rank gaps, and a mask of the free beams.
 
-    Gaps are sought in the smoothed scan without the bubble around its nearest return. They are
-    ranked by the raw scan or, if edges are widened, by the widened one.
+    Gaps are searched in the smoothed scan without the bubble around its nearest return. They are
+    ranked by the raw scan or, if edges are widened, by the widened scan.
     """
     ratio = jnp.clip(nearest / params.max_distance, 0.2, 1.0)
     smooth = _moving_average(scan, ratio, options.window_size)
@@ -109,7 +110,7 @@ def _free_ranges(
 
 
 def _moving_average(scan: jax.Array, ratio: jax.Array, window: int) -> jax.Array:
-    """Averages over an odd number of beams of at most `window`, fewer near obstacles.
+    """Averages ranges over an odd number of at most `window` beams, fewer near obstacles.
 
     Beams outside the scan count as 0. Shifted copies are summed instead of differences of
     cumulative sums, whose rounding would break ties between equal ranges.
@@ -125,10 +126,10 @@ def _moving_average(scan: jax.Array, ratio: jax.Array, window: int) -> jax.Array
 
 
 def _extend_disparities(ranges: jax.Array, params: FTGParams, options: FTGOptions) -> jax.Array:
-    """Carries the near side of every range jump over the beams that half a car would cover.
+    """Extends the near side of every range jump over the beams that half a car would cover.
 
-    The angle kept free is the one under which a point at the edge's range is passed at half the
-    width plus the margin (N. Otterness, "The Disparity Extender Algorithm", 2019).
+    The angle kept free is the one under which half the width plus the margin is seen at the edge's
+    range (N. Otterness, "The Disparity Extender Algorithm", 2019).
     """
     beams = jnp.arange(ranges.shape[0])
     half = 0.5 * params.vehicle_width + params.safety_margin
@@ -147,7 +148,7 @@ def _extend_disparities(ranges: jax.Array, params: FTGParams, options: FTGOption
 def _select_gap(
     free: jax.Array, ranges: jax.Array, params: FTGParams, options: FTGOptions
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the first and the last beam of the best gap; the whole scan if there is none."""
+    """Returns the first and the last beam of the best gap, or of the whole scan without a gap."""
     beams = jnp.arange(ranges.shape[0])
     blocked_before = jax.lax.cummax(jnp.where(free, -1, beams))
     width = beams - blocked_before
@@ -162,7 +163,7 @@ def _select_gap(
 
 
 def _gap_scores(free: jax.Array, start: jax.Array, scan: jax.Array, params: FTGParams) -> jax.Array:
-    """Scores, at each beam, the gap that ends there and begins at `start`."""
+    """Returns, at each beam, the score of the gap that ends there and begins at `start`."""
     count = scan.shape[0]
     centre = count // 2
     end = jnp.arange(count)
@@ -186,7 +187,7 @@ def _restarting_minimum(left: tuple, right: tuple) -> tuple:
 def _aim(
     start: jax.Array, end: jax.Array, scan: jax.Array, params: FTGParams, options: FTGOptions
 ) -> jax.Array:
-    """Returns the beam of the gap to steer at."""
+    """Returns the beam of the gap at which to steer."""
     beams = jnp.arange(scan.shape[0])
     inside = (beams >= start) & (beams <= end)
     farthest = jnp.argmax(jnp.where(inside, scan, -1.0))
@@ -207,14 +208,14 @@ def _beam_towards(share: jax.Array, count: int) -> jax.Array:
 
 
 def _guard(steer: jax.Array, scan: jax.Array, nearest: jax.Array, params: FTGParams) -> jax.Array:
-    """Halves the steering in open space if what lies that way is near."""
+    """Halves the steering in open space if the range in its direction is short."""
     look = scan[_beam_towards(0.15 * steer / params.max_steer, scan.shape[0])]
     risky = (nearest >= 1.5) & (look < jnp.maximum(1.2, 0.4 * nearest))
     return jnp.where(risky, 0.5 * steer, steer)
 
 
 def _react(steer: jax.Array, scan: jax.Array, nearest: jax.Array, params: FTGParams) -> jax.Array:
-    """Applies the biases, the panic factors, the kick off the nearer side and the evasive limit."""
+    """Applies the biases, the panic factors, the kick away from the nearer side and the evasive limit."""
     right, left = scan[: scan.shape[0] // 2], scan[scan.shape[0] // 2 :]
     open_left = jnp.clip((jnp.mean(left) - jnp.mean(right)) / params.max_distance, -1.0, 1.0)
     centring = jnp.where(nearest > 3.0, params.center_bias_gain, 0.0)
@@ -231,10 +232,10 @@ def _react(steer: jax.Array, scan: jax.Array, nearest: jax.Array, params: FTGPar
 def _hold_course(
     steer: jax.Array, scan: jax.Array, state: FTGState, params: FTGParams
 ) -> tuple[jax.Array, FTGState]:
-    """Bars steering towards a side where something was near, until it has been passed.
+    """Bars steering towards a side with a near obstacle for some decisions.
 
     The outer thirds of the scan are the sides. The nearer one is barred for `cutback_hold`
-    decisions, beginning with this one, each time it is seen closer than `cutback_clearance`.
+    decisions, beginning with this one, each time its range is below `cutback_clearance`.
     """
     third = scan.shape[0] // 3
     right, left = jnp.min(scan[:third]), jnp.min(scan[scan.shape[0] - third :])
@@ -256,9 +257,9 @@ def _clearance(
     params: FTGParams,
     options: FTGOptions,
 ) -> jax.Array:
-    """Returns how far, in metres, an arc of constant steering and speed stays from all returns.
+    """Returns the distance in metres between an arc of constant steering and speed and all returns.
 
-    Negative if the arc runs behind a return.
+    It is negative if the arc runs behind a return.
     """
     steps = jnp.arange(1, options.rollout_steps + 1) / options.rollout_steps
     length = speed * horizon * steps
@@ -315,7 +316,7 @@ def _dynamic_window(
 
 
 def _target_speed(steer: jax.Array, scan: jax.Array, params: FTGParams, options: FTGOptions) -> jax.Array:
-    """Returns the speed for what lies ahead and where the car is steering."""
+    """Returns the speed for the ranges ahead and in the direction of steering."""
     centre = scan.shape[0] // 2
     wide, narrow = max(centre // 4, 1), max(centre // 12, 1)
     front = scan[centre]

@@ -1,8 +1,8 @@
-"""Goals of the adversarial task: where the attacker should have the target, as seen from its own car.
+"""Goals of the adversarial task: desired positions of the target relative to the attacker.
 
-A goal is a relative position `[forward, left]` of the target in the attacker's frame, in metres. What was
-asked for is shown in the observation and what was reached can be read from it, so that experience can be
-relabelled in hindsight with flat observations alone.
+A goal is a position `[forward, left]` of the target in the attacker's frame, in metres. Observations contain
+the desired and the achieved goal, so that experience can be relabelled in hindsight (M. Andrychowicz et al.,
+"Hindsight Experience Replay", 2017) from flat observations alone. See docs/reference/f110.md 13.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ DEFAULTS = {"low": None, "high": None, "radius": 0.25, "amount": 1.0, "dense": F
 
 @struct.dataclass
 class GoalParams(F110Params):
-    """Parameters of the task with goals, which are drawn from between `goal_low` and `goal_high`, `[2]` m."""
+    """Parameters of the task with goals, which are drawn between `goal_low` and `goal_high`, `[2]` m."""
 
     goal_low: jax.Array
     goal_high: jax.Array
@@ -35,28 +35,30 @@ class GoalParams(F110Params):
 
 @struct.dataclass
 class GoalState(F110State):
-    """One episode of the task with goals; `goal` is the one asked for, `[2]` m."""
+    """State of one episode of the task with goals; `goal` is the desired one, `[2]` m."""
 
     goal: jax.Array
 
 
 class F110Goals(Environment):
-    """The adversarial task in which the attacker is asked for a relative position of the target.
+    """Adversarial task with goals for the target's position relative to the attacker.
 
-    Besides what the plain task does, each episode draws a goal, the attacker's observation ends
-    in two more features (the goal divided by `position_scale`), and the component `goal` pays once per
-    decision: `amount` within `radius` metres of the goal, and nothing (or minus the distance in metres)
-    farther away. These three numbers are fixed for a run, as hindsight has to know them; the range
-    of the goals is a parameter.
+    In addition to the plain task, each episode draws a goal, the attacker's observation ends in two more
+    features (the goal divided by `position_scale`), and the reward component `goal` is added once per
+    decision: `amount` within `radius` metres of the goal, and 0 (or minus the distance in metres) farther
+    away. These settings are fixed for a run, because relabelling needs them; the range of the goals is a
+    parameter.
 
     Attributes:
       goals: role name to its Goal.
-      others: as of the plain task.
+      plain: the task without goals, which provides all other attributes.
     """
 
     def __init__(self, env, given: Mapping):
-        """Adds goals to a plain task `env`; `given` has the keys of `DEFAULTS`, of which `low` and `high`
-        are needed. Raises ValueError in one line for a setting that is not allowed.
+        """Adds goals to a plain task `env`; `given` has keys of `DEFAULTS`, and `low` and `high` are needed.
+
+        Raises:
+          ValueError: one line, for a setting that is not allowed.
         """
         chosen = DEFAULTS | _known(given)
         self.plain = env
@@ -79,12 +81,12 @@ class F110Goals(Environment):
 
     @property
     def scripts(self):
-        """Scripted policies by name, those of the plain task."""
+        """Scripted policies of the plain task, by name."""
         return self.plain.scripts
 
     @property
     def world(self):
-        """The maps."""
+        """World of the plain task."""
         return self.plain.world
 
     def _place_world(self, world) -> None:
@@ -92,7 +94,7 @@ class F110Goals(Environment):
         self.simulation = self.plain.simulation
 
     def describe(self) -> tuple[str, ...]:
-        """Returns a line for people about each map."""
+        """Returns a line of text on each map."""
         return self.plain.describe()
 
     def evaluation_params(self, params: GoalParams, index: jax.Array) -> GoalParams:
@@ -100,11 +102,11 @@ class F110Goals(Environment):
         return self.plain.evaluation_params(params, index)
 
     def default_params(self) -> GoalParams:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         return _extended(GoalParams, self.plain.default_params(), **self._range)
 
     def task_params(self, given: Mapping) -> GoalParams:
-        """Returns the default parameters with some settings changed; of `goal` these are `low` and `high`."""
+        """Returns the default parameters with changed settings; `goal` may change `low` and `high`."""
         plain = dict(given)
         ends = mapping("goal", plain.pop("goal", None))
         for name in ends:
@@ -114,7 +116,7 @@ class F110Goals(Environment):
         return _extended(GoalParams, self.plain.task_params(plain), **changed)
 
     def reset(self, key: jax.Array, params: GoalParams) -> tuple[GoalState, TimeStep]:
-        """Starts an episode with a goal of its own."""
+        """Starts an episode with a random goal."""
         key_goal, key_plain = jax.random.split(key)
         share = jax.random.uniform(key_goal, (2,))
         wanted = params.goal_low + share * (params.goal_high - params.goal_low)
@@ -124,29 +126,29 @@ class F110Goals(Environment):
     def step(
         self, key: jax.Array, state: GoalState, actions: dict[str, jax.Array], params: GoalParams
     ) -> tuple[GoalState, TimeStep]:
-        """Advances one decision and pays for the goal."""
+        """Advances one decision and adds the goal's reward."""
         state, time = self.plain.step(key, state, actions, params)
         time = self._ask(time, state.goal)
         goal, seen = self.goals[ROLE], time.obs[ROLE][0]
         return state, _pay(time, goal.reward(goal.achieved(seen), goal.desired(seen)))
 
     def _ask(self, time: TimeStep, wanted: jax.Array) -> TimeStep:
-        """Shows the goal to the attacker."""
+        """Appends the goal to the attacker's observation."""
         features = (wanted / self._scale)[None]
         return time.replace(obs=time.obs | {ROLE: jnp.concatenate([time.obs[ROLE], features], axis=-1)})
 
 
 def make_goal(start: int, scale: float, *, radius: float, amount: float, dense: bool) -> Goal:
-    """The goals of observations that hold the relative position at `start` and end in the goal.
+    """Builds the Goal of observations that hold the relative position at `start` and end in the goal.
 
-    Observations are clipped, so that what is reached beyond their scale counts as being there.
+    Observations are clipped, so that a position beyond their scale counts as one at the scale.
 
     Args:
       start: index of the first of the two features forward and left.
       scale: metres that a feature of 1 stands for.
       radius: metres within which a goal counts as reached.
-      amount: paid for a goal that is reached.
-      dense: whether a goal that is not reached costs its distance in metres.
+      amount: reward of a goal that is reached.
+      dense: whether the reward of a goal that is not reached is minus its distance in metres.
     """
 
     def reward(achieved, desired):
@@ -176,7 +178,7 @@ def _known(given: Mapping) -> Mapping:
 
 
 def _corner(end: str, value, scale: float) -> jax.Array:
-    """One end of the goals' range, `[2]` metres."""
+    """Reads one end of the goals' range, `[2]` metres."""
     position = numbers(f"goal.{end}", value, 2)
     if max(map(abs, position)) > scale:
         raise ValueError(f"env.goal.{end}={value}: must lie within env.position_scale={scale:g} m")
@@ -190,7 +192,7 @@ def _require_order(ends: Mapping[str, jax.Array]) -> None:
 
 
 def _with_goal(spec: EnvSpec) -> EnvSpec:
-    """The plain task's spec with two more features for the attacker and one more component."""
+    """Returns the plain task's spec with two more features for the attacker and one more component."""
 
     def widened(role):
         if role.name != ROLE:
@@ -204,5 +206,5 @@ def _with_goal(spec: EnvSpec) -> EnvSpec:
 
 
 def _extended(kind: type, base, **more):
-    """A dataclass with more fields than the one it derives from."""
+    """Builds a dataclass with more fields from an instance of its base class."""
     return kind(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)}, **more)

@@ -1,6 +1,7 @@
-"""Where an adversarial episode begins: named spawn points on any map.
+"""Start poses of adversarial episodes: named spawn points on any map.
 
-The poses are worked out once, on the host, into a table that an episode's start is drawn from.
+The poses are computed once, on the host, into a table from which the start of an episode is drawn. See
+docs/reference/f110.md 8.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,10 +38,10 @@ _CANDIDATES = 4096
 
 @dataclass(frozen=True)
 class SpawnPoint:
-    """One way to place the two cars.
+    """Named placement of the two cars.
 
     Attributes:
-      name: what configurations and tables call it.
+      name: its name in configurations and tables.
       offset: attacker relative to the defender: metres ahead, metres to the left, turn in rad.
         On a map with a centreline "ahead" follows the track.
       attacker: the attacker's pose `(x, y, psi)`, instead of an offset.
@@ -55,11 +56,11 @@ class SpawnPoint:
 
 @struct.dataclass
 class SpawnTable:
-    """Poses that episodes begin from.
+    """Table of start poses.
 
     Attributes:
       poses: `[M, P, S, 2, 3]` per map, base position and spawn point: attacker, defender.
-      count: `[M]` int32, how many of the P base positions a map has.
+      count: `[M]` int32, number of base positions of each map, at most P.
     """
 
     poses: jax.Array
@@ -68,13 +69,13 @@ class SpawnTable:
 
 @struct.dataclass
 class Spawn:
-    """One drawn start.
+    """Random start of one episode.
 
     Attributes:
       map_index: int32.
       point: int32, spawn point.
       poses: `[2, 3]`.
-      shift: `[2, 3]` by which the poses are to differ from it where there is room.
+      shift: `[2, 3]` random shift of the poses, to be applied as far as there is room.
       speed: m/s.
     """
 
@@ -89,8 +90,8 @@ def read_points(extra: Mapping | None) -> tuple[SpawnPoint, ...]:
     """Returns the built-in spawn points followed by a configuration's own.
 
     Args:
-      extra: name to `{offset: [ahead, left, turn]}` or `{pose: [x, y, psi]}`, either with an
-        optional `defender: [x, y, psi]`; a built-in name is replaced.
+      extra: name to `{offset: [ahead, left, turn]}` or `{pose: [x, y, psi]}`, both with an
+        optional `defender: [x, y, psi]`; entries replace built-in ones of the same name.
 
     Raises:
       ValueError: an entry has other keys, or a pose without three finite numbers.
@@ -102,7 +103,7 @@ def read_points(extra: Mapping | None) -> tuple[SpawnPoint, ...]:
 
 
 def spawn_weights(spawns: str | Sequence | Mapping, points: Sequence[SpawnPoint]) -> np.ndarray:
-    """Turns `"all"`, names, or `name: weight` into a weight per spawn point, float32 `[S]`.
+    """Converts `"all"`, names, or `name: weight` into a weight per spawn point, float32 `[S]`.
 
     Raises:
       ValueError: an unknown name, a negative weight, or no positive weight at all.
@@ -129,12 +130,12 @@ def spawn_table(
     size: tuple[float, float],
     bases: Mapping[str, Sequence[Sequence[float]]],
 ) -> SpawnTable:
-    """Works out where every spawn point puts the cars on every map.
+    """Computes the poses of both cars for every spawn point on every map.
 
     Base poses (the defender's) are, in this order of preference: those in `bases`, positions
     spread over the map's centreline, positions in its free space. The attacker's lateral
-    offset is shrunk until its box is clear of the walls and of the defender's; base poses without
-    room are left out.
+    offset is shrunk until its box is clear of the walls and of the defender's box; base poses
+    without room are left out.
 
     Args:
       maps: the M maps.
@@ -143,7 +144,7 @@ def spawn_table(
       bases: map name to base poses `[[x, y, psi], ...]`.
 
     Raises:
-      ValueError: a map has no room for some spawn point.
+      ValueError: a map has no room for one of the spawn points.
     """
     tables = [_map_table(grid, points, size, bases.get(grid.name)) for grid in maps]
     longest = max(table.shape[0] for table in tables)
@@ -162,7 +163,7 @@ def draw_spawn(key: jax.Array, table: SpawnTable, params) -> Spawn:
       table: the poses.
       params: anything with `map_weights [M]`, `spawn_weights [S]`, `spawn_jitter [3]` (half
         widths of a uniform shift of the attacker along x and y, m, and of its heading, rad),
-        `pose_jitter [3]` (the same for each car, as a `shift`) and `speed_range [2]` (m/s).
+        `pose_jitter [3]` (the same for each car, returned as `shift`) and `speed_range [2]` (m/s).
     """
     map_key, base_key, point_key, jitter_key, speed_key, shift_key = jax.random.split(key, 6)
     map_index = jax.random.categorical(map_key, jnp.log(params.map_weights)).astype(jnp.int32)
@@ -188,7 +189,7 @@ def nth_positive(weights: jax.Array, n: jax.Array) -> jax.Array:
 def follow_centerline(line: Centerline, s, d=0.0, turn=0.0) -> np.ndarray:
     """Returns poses `[..., 3]` at arc length `s` and `d` metres to the left of a centreline, on the host.
 
-    `turn` is added to the tangent's heading. Closed lines wrap, open ones end at their ends.
+    `turn` is added to the tangent's heading. Arc lengths wrap on closed lines and are clipped on open ones.
     """
     s, d, turn = np.broadcast_arrays(s, d, turn)
     knots = np.asarray(line.s, np.float64)
@@ -204,7 +205,7 @@ def follow_centerline(line: Centerline, s, d=0.0, turn=0.0) -> np.ndarray:
 
 
 def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> np.ndarray:
-    """Whether boxes at `poses [..., 3]` keep a cell and a margin off every wall."""
+    """Tells whether boxes at `poses [..., 3]` are a cell and a margin away from every wall."""
     ahead, left = (np.linspace(-0.5, 0.5, 9) * extent for extent in size)
     spots = np.stack(np.meshgrid(ahead, left, indexing="ij"), axis=-1).reshape(-1, 2)
     c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
@@ -214,7 +215,7 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
 
 
 def _apart(poses: np.ndarray, others: np.ndarray, size: tuple[float, float]) -> np.ndarray:
-    """Whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
+    """Tells whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
     box = np.reshape(size, (2, 1, 1))
     return ~overlap(np.moveaxis(poses, -1, 0), box, np.moveaxis(others, -1, 0), box, np)
 
@@ -246,7 +247,7 @@ def _map_table(grid, points, size, fixed) -> np.ndarray:
 
 
 def _base_poses(grid, points, size, fixed):
-    """Returns base poses `[P, 3]` and how an offset is laid from them, `(offset, share) -> [P, 3]`."""
+    """Returns base poses `[P, 3]` and the function `(offset, share) -> [P, 3]` that offsets them."""
     if fixed is not None:
         bases = np.asarray(fixed, np.float64).reshape(-1, 3)
     elif grid.centerline is not None:
@@ -264,7 +265,7 @@ def _base_poses(grid, points, size, fixed):
 
 
 def _place_point(point, bases, place, grid, size) -> tuple[np.ndarray, np.ndarray]:
-    """Returns attacker and defender poses `[P, 2, 3]` of a spawn point and whether both are clear."""
+    """Returns attacker and defender poses `[P, 2, 3]` of a spawn point, and a mask of clear pairs."""
     defender = bases if point.defender is None else np.broadcast_to(point.defender, bases.shape)
     if point.attacker is not None:
         tries = np.broadcast_to(point.attacker, (1, *bases.shape))
@@ -287,7 +288,7 @@ def _ahead_of(bases, offset, share) -> np.ndarray:
 
 
 def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
-    """Finds base poses `[P, 3]` in free space that was seen, each facing its longest free direction."""
+    """Finds base poses `[P, 3]` in free, seen space, each facing its longest free direction."""
     shut = closed(grid)
     grid = grid if shut.occupied.all() else shut
     room = 0.5 * float(np.hypot(*size)) + grid.resolution + MARGIN
@@ -298,13 +299,13 @@ def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
     angles = np.tile(headings, len(xy))
     reach = wall_distance(grid, np.repeat(xy, _HEADINGS, axis=0), angles, 10.0)
     longest = reach.reshape(len(xy), _HEADINGS).argmax(axis=1)
-    # The roomiest candidates only, so that few episodes begin hugging a wall.
+    # Only the roomiest candidates, so that few episodes begin close to a wall.
     order = np.argsort(-grid.distance(xy), kind="stable")[: 2 * _BASES]
     return np.column_stack([xy, headings[longest]])[order]
 
 
 def _indoors(values: np.ndarray) -> np.ndarray:
-    """Marks the largest free region that walls close off from the image's border, if there is one."""
+    """Marks the largest free region that walls separate from the image's border, or else the largest one."""
     labels, count = ndimage.label(values > 0)
     border = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
     sizes = np.bincount(labels.ravel(), minlength=count + 1)

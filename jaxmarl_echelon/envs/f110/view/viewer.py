@@ -36,7 +36,7 @@ _FREE, _WALL, _RAY, _INK = (250, 250, 248), (90, 90, 96), (205, 222, 238), (30, 
 
 @struct.dataclass
 class Frame:
-    """One moment of an episode of N cars.
+    """Recorded state of an episode of N cars at one decision.
 
     Attributes:
       pose: `[N, 3]` x, y (m), heading (rad).
@@ -56,7 +56,7 @@ class Frame:
 
 
 def snapshot(state, params, time=None) -> Frame:
-    """Returns what a picture needs of a state; pure, for use inside jit."""
+    """Returns the frame of a state that pictures need; pure, for use inside jit."""
     del time
     return Frame(
         pose=poses_of(state.cars.state),
@@ -69,7 +69,7 @@ def snapshot(state, params, time=None) -> Frame:
 
 
 class Viewer(base.Viewer):
-    """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
+    """Renderer of one environment's evaluations; see `jaxmarl_echelon.training.program.evaluation`.
 
     Attributes:
       snapshot: the function to record with.
@@ -81,7 +81,7 @@ class Viewer(base.Viewer):
         self.maps, self.outcomes, self.simulation = maps, tuple(outcomes), simulation
 
     def picture(self, path: Path, recorded) -> None:
-        """Draws the episodes of an evaluation that were on the same map as the first."""
+        """Draws the episodes of an evaluation that took place on the same map as the first."""
         frames = jax.tree.map(np.asarray, recorded.frames)
         here = np.flatnonzero(frames.map_index[0] == frames.map_index[0, 0])
         episodes = [
@@ -114,13 +114,13 @@ def save_picture(
 ) -> None:
     """Draws trajectories on a map, as a PNG.
 
-    Car 0's path has its outcome's colour, other cars' paths are grey; cars stand as boxes where
-    they ended, car 0 filled.
+    Car 0's path has its outcome's colour, other cars' paths are grey; boxes show the cars' final
+    poses, car 0 filled.
 
     Args:
       path: file to write.
       grid: the map.
-      episodes: for each episode its poses `[T, N, 3]` and its outcome's name.
+      episodes: per episode its poses `[T, N, 3]` and its outcome's name.
       size: length and width of a car, m.
     """
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ def save_gif(
       path: file to write.
       grid: the map.
       frames: the episode's frames, `[T, ...]`.
-      outcome: how it ended.
+      outcome: the outcome's name.
       angles: `[B]` directions of the beams, rad.
       dt: seconds per physics step.
     """
@@ -244,7 +244,7 @@ def _corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def _bounds(poses: Sequence[np.ndarray], margin: float) -> tuple[np.ndarray, np.ndarray]:
-    """Corners of the rectangle that holds all positions, and a margin in metres."""
+    """Returns two corners of the rectangle around all positions, with a margin in metres."""
     low = np.min([p[..., :2].reshape(-1, 2).min(axis=0) for p in poses], axis=0)
     high = np.max([p[..., :2].reshape(-1, 2).max(axis=0) for p in poses], axis=0)
     return low - margin, high + margin

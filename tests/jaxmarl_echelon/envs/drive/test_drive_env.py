@@ -126,7 +126,7 @@ def test_curricula_change_rules_but_not_the_program():
     assert float(params.goal_radius) == 5.0 and float(params.reward["collision"]["weight"]) == -1.0
     with pytest.raises(ValueError, match="env.goal_behavior='new_goal': must be respawn, stop or remove"):
         env.task_params({"goal_behavior": "new_goal"})
-    with pytest.raises(ValueError, match="env.partners: no setting that may change"):
+    with pytest.raises(ValueError, match="env.partners: cannot change between episodes"):
         env.task_params({"partners": 3})
 
 

@@ -61,7 +61,7 @@ def scores_from_the_start(time):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (everybody_alive, r"alive\['player'\] is set for a seat whose turn it is not"),
+        (everybody_alive, r"alive\['player'\] is set for a seat that is not in turn"),
         (scores_from_the_start, r"info\['score/0'\] is not 0 while the episode runs"),
     ],
 )
