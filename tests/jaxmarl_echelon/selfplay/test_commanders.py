@@ -196,7 +196,7 @@ def test_other_pools_know_no_kinds(options):
 WRONG = [
     ({"recent": 0}, "pool.recent=0: must be a whole number of at least 1"),
     ({"promote_after": 2.5}, "pool.promote_after=2.5: must be a whole number of at least 1"),
-    ({"evict": "idle", "league": {"main": 2}}, "pool.evict=idle: not for a league"),
+    ({"evict": "idle", "league": {"main": 2}}, "pool.evict=idle: cannot be used with pool.league"),
 ]
 
 

@@ -177,7 +177,7 @@ def test_settings_of_a_league():
 @pytest.mark.parametrize(
     "given,message",
     [
-        ({"mains": 1}, "pool.league.mains=1: no such role; allowed: main, main_exploiter, league_exploiter"),
+        ({"mains": 1}, "pool.league.mains=1: unknown role; allowed: main, main_exploiter, league_exploiter"),
         ({"main": 1.5}, "pool.league.main=1.5: must be a whole number of at least 0"),
         ({"main": 1}, "must have a main agent and another learner"),
         ({"main_exploiter": 2}, "must have a main agent and another learner"),

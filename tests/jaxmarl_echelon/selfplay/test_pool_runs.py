@@ -154,7 +154,7 @@ REFUSED = [
     ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),
     ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: no script of player; allowed: frozen:PATH, random"),
     ((*KUHN, "controllers.player=pool:other"), "at least one role must be a learner"),
-    ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: no such transform; allowed: WinDrawLoss"),
+    ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: unknown transform; allowed: WinDrawLoss"),
     ((*KUHN, "tracking.names=theirs"), "tracking.names=theirs: must be ours or doc"),
     (
         ("env=textgames/kuhn", "algo=sac", "tuning=none", "tracking=quiet"),
