@@ -184,7 +184,7 @@ def test_agents_with_scores_of_their_own_win_or_lose_by_these():
 WRONG = [
     ({"final": ["WinDraw"]}, "transforms.final=WinDraw: unknown transform; allowed: WinDrawLoss, Role"),
     ({"step": "Discount"}, "transforms.step=Discount: must be a list"),
-    ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: no such"),
+    ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: unknown"),
     ({"sampling": [{"name": "Normalize", "z": 2}]}, "transforms.sampling.Normalize.z=2: must be true or fal"),
     ({"whole_games": "yes"}, "transforms.whole_games=yes: must be true or false"),
 ]
