@@ -124,7 +124,7 @@ def test_what_copying_makes_of_a_folder_can_be_read_and_goes_on(tmp_path, change
 def test_a_name_of_what_is_gone_is_told_in_one_line(tmp_path):
     three_saved(tmp_path)
     shutil.rmtree(checkpoints.find(tmp_path, "best_eval"))
-    with pytest.raises(checkpoints.CheckpointError, match="best_eval: names step_0+1, which is not there"):
+    with pytest.raises(checkpoints.CheckpointError, match="best_eval: points at step_0+1, which does not"):
         checkpoints.find(tmp_path, "best_eval")
 
 

@@ -129,9 +129,9 @@ def test_the_tuning_that_was_applied_is_told_value_by_value():
     """A comparison at other settings goes wrong where discounts come from a file that nobody named."""
     config, choices = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo", "algo.gamma=0.5"])
     told, otherwise = command_line.tuning_lines(config, choices)
-    assert told.startswith("tuning gymnax/CartPole-v1/ppo (tuning=none leaves it out): ")
+    assert told.startswith("tuning file gymnax/CartPole-v1/ppo (disable with tuning=none): ")
     assert f"num_envs={config.num_envs}" in told.split() and "algo.gamma" not in told
-    assert otherwise.startswith("told otherwise: algo.gamma=0.5 (not 0.")
+    assert otherwise.startswith("overridden: algo.gamma=0.5 (tuning file: 0.")
 
 
 def test_no_tuning_leaves_the_values_of_the_algorithm():
@@ -248,7 +248,7 @@ def test_a_platform_without_a_device_is_one_line(monkeypatch, capsys, failure):
         command_line.guarded(jax.devices)
     assert caught.value.code == 2
     assert capsys.readouterr().err == (
-        "error: JAX_PLATFORMS=cuda: no such device here; allowed: cpu, or leave it unset\n"
+        "error: JAX_PLATFORMS=cuda: device not found on this machine; allowed: cpu, or leave it unset\n"
     )
 
 

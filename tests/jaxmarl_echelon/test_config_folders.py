@@ -74,7 +74,7 @@ def test_tuning_of_the_folder_is_told(folder):
     sources = Sources(folder)
     config, choices = command_line.compose_config(["env=mine", "algo=mine"], sources)
     assert command_line.tuning_lines(config, choices, sources) == [
-        "tuning mine/mine (tuning=none leaves it out): num_envs=24"
+        "tuning file mine/mine (disable with tuning=none): num_envs=24"
     ]
 
 
@@ -145,7 +145,7 @@ def test_folders_that_are_none_or_hide_something(call, tmp_path):
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "f110.yaml").write_text("lidar_beams: 12\n")
     message = call("--config-dir", "conf", status=2)
-    assert "conf: env/f110.yaml is the package's" in message
+    assert "conf: env/f110.yaml exists in the package" in message
 
 
 def test_a_sweep_trains_and_resumes_without_the_folder(call, folder, tmp_path, monkeypatch):

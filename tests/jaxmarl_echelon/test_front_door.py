@@ -108,7 +108,7 @@ def test_what_is_wrong_is_told_as_on_the_command_line(monkeypatch, capsys, tmp_p
     [
         (["seeds=3"], "seeds.*map make_train over keys"),
         (["ablate=reward.pressure"], "ablate.*several runs"),
-        (["resume=auto"], "resume=auto: runs are continued by the command line"),
+        (["resume=auto"], "resume=auto: only the command line can continue runs"),
         (["algo.gama=1"], "algo.gama=1: unknown key; did you mean algo.gamma"),
         (["+algo=ddpg"], "algo=ddpg: unknown algo"),
     ],
@@ -209,7 +209,7 @@ def test_masked_actions_are_not_taken(mine):
 def test_observations_of_another_shape_are_refused(mine):
     config, _, run = started(mine, "env=target", "algo=ppo")
     policy = je.make_policy(config, run)
-    with pytest.raises(ValueError, match=r"obs of shape \(4, 2\): must end with \(1,\), as player sees it"):
+    with pytest.raises(ValueError, match=r"obs of shape \(4, 2\): must end with \(1,\) for role player"):
         policy(jnp.zeros((4, 2)), policy.initial_memory((4,)))
 
 
@@ -221,7 +221,7 @@ def test_roles_of_policies(mine):
     own = je.make_policy(config, run)
     assert own.role.name == "hunter"
     jax.tree.map(np.testing.assert_array_equal, own.state, shared.state)
-    with pytest.raises(ValueError, match="role=referee: that run learnt hunter, prey"):
+    with pytest.raises(ValueError, match="role=referee: has no learnt policy .*; allowed: hunter, prey"):
         je.make_policy(config, run, "referee")
 
 

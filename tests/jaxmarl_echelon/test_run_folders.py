@@ -90,7 +90,7 @@ def test_a_run_that_is_being_written_is_not_read_to_be_continued(tmp_path):
     for path in ("run", "run/checkpoints", "run/checkpoints/best_eval", "run/seed_0"):
         with run_lock.held([tmp_path / "run"]), pytest.raises(run_lock.LockedError, match="is writing into"):
             train.resume(tmp_path / path, [])
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         train.resume(tmp_path / "run", [])
 
 
@@ -103,7 +103,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
     first = saved(tmp_path, 1, ("latest", "best_eval"))
     second = saved(tmp_path, 2)
     run_folders.require_newest(second, tmp_path)
-    with pytest.raises(CheckpointError, match="resume=typed: is of step 1, .* to step 2, .* as=NEW_NAME"):
+    with pytest.raises(CheckpointError, match="resume=typed: checkpoint of step 1; .* to step 2, .* as=NEW_NAME"):
         run_folders.require_newest(first, "typed")
     saved(tmp_path, 2, ("best_eval", "best_training"))
     run_folders.require_newest(checkpoints.find(tmp_path, "best_training"), tmp_path)
@@ -114,7 +114,7 @@ def test_a_group_does_not_go_on_over_a_member_that_went_on_by_itself(tmp_path):
     saved(tmp_path / "seed_0", 1)
     run_folders.require_newest(group, tmp_path)
     saved(tmp_path / "seed_0", 3)
-    with pytest.raises(CheckpointError, match="seed_0 has gone on to step 3"):
+    with pytest.raises(CheckpointError, match="seed_0 has continued to step 3"):
         run_folders.require_newest(group, tmp_path)
 
 

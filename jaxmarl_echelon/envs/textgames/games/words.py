@@ -156,8 +156,8 @@ class Words(Rules):
         mine, seats = state.turn, jnp.arange(self.seats)
         out = state.out | ((seats == mine) & jnp.any((state.secrets == action) & (seats != mine)))
         said = state.replace(last=action, used=state.used.at[action].set(True))
-        # In turn order from the next seat on: seats without a word are eliminated until one has a word or is
-        # the last one left.
+        # If no word continues the chain, the seats after the mover are eliminated in turn order, so the last
+        # living one wins: the mover, unless it is out itself.
         order = (mine + 1 + seats) % self.seats
         living = ~out[order]
         following = order[jnp.argmax(living)]
