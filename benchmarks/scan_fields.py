@@ -14,9 +14,9 @@ and round down, so that marching stays safe:
 * `coarse first`: a table of one byte per tile of 8 x 8 cells, their least distance, until it says 0; then
   the float32 field.
 
-The ways run in turns; ratios are medians over the rounds of rates of the same round. `--busy N` runs N
-processes that stream through memory beside it, as neighbours of a shared machine do. Errors are the largest
-and the mean difference from steps of a hundredth of a cell along each beam, in cells, over a few cars.
+The ways run alternately; ratios are medians over rounds of the ratios within a round. `--busy N` runs N
+processes that stream through memory at the same time, as on a shared machine. Errors are the largest and the
+mean difference from steps of a hundredth of a cell along each beam, in cells, over a few cars.
 """
 
 import argparse
