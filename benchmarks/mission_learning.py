@@ -96,7 +96,7 @@ def frame_of(env):
 
 
 def reliability(frames: Reports) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs reports with their authors' outcomes 20 decisions later, by the rules of `calibration.advance`."""
+    """Pairs reports with their authors' outcomes 20 decisions later, as `calibration.advance` does."""
     frames = jax.tree.map(np.asarray, frames)
     early, late = (Reports(*(x[part] for x in frames)) for part in (slice(1, -20), slice(21, None)))
     closer = early.distance - late.distance >= calibration.ADVANCE
