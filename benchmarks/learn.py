@@ -197,8 +197,7 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 
 
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
-    """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes of their seeds.
-    """
+    """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes."""
     _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
     measure, play = scorer(program, training)
     scores = {name: [] for name in CHECKPOINTS}

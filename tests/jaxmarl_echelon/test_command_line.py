@@ -223,7 +223,7 @@ def test_options_keep_their_dashes():
 
 def test_only_sweepers_that_search_take_intervals():
     interval = "algo.gamma=interval(0.9,0.99)"
-    with pytest.raises(command_line.UsageError, match="an interval"):
+    with pytest.raises(command_line.UsageError, match="intervals need"):
         command_line.combinations([interval], Sources())
     searched = command_line.combinations([interval, "hydra/sweeper=optuna"], Sources())
     assert [chosen[0] for chosen in searched] == ["algo.gamma=0.9", "algo.gamma=0.99"]

@@ -103,7 +103,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
     first = saved(tmp_path, 1, ("latest", "best_eval"))
     second = saved(tmp_path, 2)
     run_folders.require_newest(second, tmp_path)
-    with pytest.raises(CheckpointError, match="resume=typed: checkpoint of step 1; .* to step 2, .* as=NEW_NAME"):
+    with pytest.raises(CheckpointError, match="resume=typed: .* step 1; .* to step 2, .* as=NEW_NAME"):
         run_folders.require_newest(first, "typed")
     saved(tmp_path, 2, ("best_eval", "best_training"))
     run_folders.require_newest(checkpoints.find(tmp_path, "best_training"), tmp_path)
