@@ -93,7 +93,7 @@ PHASES = [
         ),
     ],
 )
-def test_what_cannot_be_learnt_is_one_line_and_writes_nothing(
+def test_untrainable_configuration_is_one_line_and_writes_nothing(
     monkeypatch, capsys, tmp_path, arguments, words
 ):
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, begun["hunter"].params)
 
 
-def test_the_tuning_that_was_applied_is_told_value_by_value():
+def test_applied_tuning_is_printed_value_by_value():
     """A comparison at other settings goes wrong where discounts come from a file that nobody named."""
     config, choices = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo", "algo.gamma=0.5"])
     told, otherwise = command_line.tuning_lines(config, choices)
@@ -196,7 +196,7 @@ def test_numbers_and_paths_are_read_as_they_are_meant(typed, read):
     assert command_line.parsed(command_line.readable(typed)) == read
 
 
-def test_an_existing_path_is_no_list(tmp_path, monkeypatch):
+def test_existing_path_with_commas_is_not_a_list(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "[a,b]").mkdir()
     assert command_line.parsed(command_line.readable("env.map=[a,b]")) == "[a,b]"
@@ -252,7 +252,7 @@ def test_a_platform_without_a_device_is_one_line(monkeypatch, capsys, failure):
     )
 
 
-def test_failures_of_a_program_are_no_missing_device():
+def test_program_failures_are_not_reported_as_missing_devices():
     def fail():
         raise RuntimeError("the run failed")
 
@@ -287,7 +287,7 @@ def test_scenes_are_built_after_all_other_settings_were_read(monkeypatch, capsys
     assert words in capsys.readouterr().err
 
 
-def test_a_stopped_run_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
+def test_stopped_run_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(plots, "learning_curve", lambda *_, **__: None)
     folder = tmp_path / ("long" * 30) / "it's"
     job = train.Job({}, None, None, 0, False, None, {}, None)

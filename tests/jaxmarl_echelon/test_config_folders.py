@@ -70,7 +70,7 @@ def test_what_is_in_the_folder_is_chosen_like_the_packages_own(call, folder, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tuning_of_the_folder_is_told(folder):
+def test_tuning_of_a_user_folder_is_printed(folder):
     sources = Sources(folder)
     config, choices = command_line.compose_config(["env=mine", "algo=mine"], sources)
     assert command_line.tuning_lines(config, choices, sources) == [
@@ -140,7 +140,7 @@ def test_an_environment_that_breaks_the_contract_is_one_line(call, folder, tmp_p
         assert words in message and list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_are_none_or_hide_something(call, tmp_path):
+def test_missing_and_shadowing_folders_are_rejected(call, tmp_path):
     assert "no such folder" in call("--config-dir", "nowhere", status=2)
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "f110.yaml").write_text("lidar_beams: 12\n")

@@ -97,7 +97,7 @@ def test_a_file_may_be_named_otherwise_when_a_run_is_resumed(project, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["hall.yaml", "hall.png", "mine.csv"])
-def test_whatever_reads_a_run_misses_what_was_edited(project, name, capsys):
+def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
     folder, place = project
     path = folder / "maps" / name
     if name == "hall.png":

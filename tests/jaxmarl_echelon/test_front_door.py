@@ -59,7 +59,7 @@ def test_importing_loads_little_and_starts_no_backend():
     assert (before, after) == ("False", "True") and re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
-def test_names_of_the_package():
+def test_public_names_of_the_package():
     assert {*je.__all__, "__version__"} <= set(dir(je))
     with pytest.raises(AttributeError, match="jaxmarl_echelon.*no attribute 'mak'"):
         je.mak  # noqa: B018
@@ -92,7 +92,7 @@ def test_an_environment_has_the_settings_of_its_file_and_those_that_are_given():
         ),
     ],
 )
-def test_what_is_wrong_is_told_as_on_the_command_line(monkeypatch, capsys, tmp_path, name, settings, typed):
+def test_api_raises_the_errors_of_the_command_line(monkeypatch, capsys, tmp_path, name, settings, typed):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError) as raised:
         je.make(name, **settings)
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_told_as_on_the_command_line(monkeypatch, capsys, tmp_p
         (["+algo=ddpg"], "algo=ddpg: unknown algo"),
     ],
 )
-def test_what_is_no_run(overrides, words):
+def test_configurations_that_are_not_one_run_are_rejected(overrides, words):
     with pytest.raises(ValueError, match=words):
         je.make_train(*overrides)
 

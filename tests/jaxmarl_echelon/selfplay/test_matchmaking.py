@@ -31,7 +31,7 @@ def example(**options) -> matchmaking.Candidates:
     return matchmaking.candidates(settings(**options), SYSTEM, RATING, *known)
 
 
-def test_what_is_known_of_candidates():
+def test_candidates_have_expected_quality_and_payoff():
     found = example()
     np.testing.assert_allclose(
         found.quality[1:5], [0.813140890, 0.565263495, 0.860046738, 0.299904146], atol=1e-5
@@ -97,7 +97,7 @@ def test_capped_weight_and_mixtures():
     assert mixed.mirrored == 4
 
 
-def test_vanishing_weights_are_even():
+def test_vanishing_weights_become_uniform():
     entries = example()._replace(payoff=jnp.ones(6))
     np.testing.assert_allclose(
         matchmaking.mix(settings("pfsp"), entries), [0, 0.25, 0.25, 0.25, 0.25, 0], atol=1e-6
@@ -188,7 +188,7 @@ CIRCLES = [
 
 
 @pytest.mark.parametrize("choose,expected", CIRCLES)
-def test_circles_in_games_that_are_not_transitive(choose, expected):
+def test_modes_cycle_or_converge_in_a_non_transitive_game(choose, expected):
     mean, highest, worst = cycles(choose)
     np.testing.assert_allclose(mean, expected, atol=0.02)
     if expected == 0.2245:

@@ -72,7 +72,7 @@ def test_tables(run):
         assert abs(scores[0]) == (2 if "[c]" in moves else 1) and folds == ("[f]" in moves)
 
 
-def test_names_of_the_original_beside_our_own(run):
+def test_metrics_are_also_logged_under_unstable_baselines_names(run):
     columns = rows(run / "metrics.csv")[-1]
     for theirs, ours in (
         ("collection-kuhn/Game Length", "train/episode_length"),
@@ -168,7 +168,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("given,message", REFUSED)
-def test_refused(given, message, run, tmp_path):
+def test_invalid_pool_overrides_are_rejected(given, message, run, tmp_path):
     """One line, status 2, and nothing written."""
     said = told([one.format(run=run) for one in given], tmp_path / "empty")
     assert said["status"] == 2 and said["left"] == []

@@ -20,7 +20,7 @@ from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.program import make_program
 
 
-def test_policies_and_scripts_meet_in_both_roles():
+def test_policies_and_scripts_play_each_other_in_both_roles():
     """One that always chooses 0, one that always chooses 1, and a script: blue wins equal choices."""
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1)
     run = {"total_env_steps": 1000, "num_envs": 4, "controllers": {"red": "shared:blue"}}
@@ -90,7 +90,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
         (["--rating", "chess"], "--rating=chess: must be one of trueskill, elo, glicko2"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_anything_is_played(given, message, monkeypatch, tmp_path):
+def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkeypatch, tmp_path):
     program = SimpleNamespace(env=kuhn.make())
     monkeypatch.setattr(cli, "entrants", lambda *given: ({"run": ()}, program, None))
     monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])
