@@ -31,11 +31,11 @@ def parse() -> argparse.Namespace:
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
-        "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
+        "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
     )
     parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
     parser.add_argument(
-        "--episode", type=int, help="which episode to animate or print (default: the first success)"
+        "--episode", type=int, help="index of the episode to animate or print (default: the first success)"
     )
     parser.add_argument(
         "--baselines",
@@ -45,17 +45,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--ladder",
         action="store_true",
-        help="score the policy on every phase of the run's curriculum, or else of the environment's",
+        help="score the policy on every phase of the run's curriculum, or of the environment's",
     )
     parser.add_argument(
         "--realism",
         action="store_true",
-        help="compare sampled rollouts with the recordings of held-out scenes, where there are any",
+        help="compare sampled rollouts with the recordings of held-out scenes, if there are any",
     )
     parser.add_argument(
         "--show",
         action="store_true",
-        help="print one episode as text, e.g. a game move by move (--episode chooses which)",
+        help="print one episode as text, e.g. a game move by move (selected by --episode)",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(

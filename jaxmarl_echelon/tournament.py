@@ -30,12 +30,14 @@ def parse() -> argparse.Namespace:
     program = command_line.program("jaxmarl_echelon.tournament", "jaxmarl-tournament")
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("paths", nargs="+", help="run folders or checkpoints, all of one task and network")
-    parser.add_argument("--checkpoint", default="latest", help="which one of a run folder (default: latest)")
+    parser.add_argument("--checkpoint", default="latest", help="checkpoint of a run folder (default: latest)")
     parser.add_argument(
-        "--games", type=int, default=32, help="per ordered pair, a multiple of a game's seats (default: 32)"
+        "--games", type=int, default=32, help="games per ordered pair, a multiple of the seats (default: 32)"
     )
-    parser.add_argument("--snapshots", type=int, default=4, help="of each pool, evenly by age (default: 4)")
-    parser.add_argument("--scripts", nargs="+", default=[], help="of the environment, that enter as well")
+    parser.add_argument(
+        "--snapshots", type=int, default=4, help="snapshots per pool, evenly by age (default: 4)"
+    )
+    parser.add_argument("--scripts", nargs="+", default=[], help="scripts of the environment to include")
     parser.add_argument("--rating", default="trueskill", help=", ".join(SYSTEMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

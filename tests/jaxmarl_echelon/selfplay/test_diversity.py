@@ -61,7 +61,7 @@ def test_many_moves_are_hashed():
     assert 0.95 < float(distinct(plays, 6075, 2)[0]) < 1.0
 
 
-def test_exploration_mode_requires_turn_games():
+def test_only_games_can_be_compared():
     with pytest.raises(ValueError, match="^pool.mode=exploration: duel is no game in which seats take turns"):
         RunConfig(
             Duel(),

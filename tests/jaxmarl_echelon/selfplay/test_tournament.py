@@ -20,7 +20,7 @@ from jaxmarl_echelon.training.pools import tournament
 from jaxmarl_echelon.training.program import make_program
 
 
-def test_policies_and_scripts_play_each_other_in_both_roles():
+def test_policies_and_scripts_meet_in_both_roles():
     """One that always chooses 0, one that always chooses 1, and a script: blue wins equal choices."""
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1)
     run = {"total_env_steps": 1000, "num_envs": 4, "controllers": {"red": "shared:blue"}}
