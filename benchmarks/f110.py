@@ -186,7 +186,7 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
 
 
 def race_of(where: str) -> dict:
-    """The same task for f1tenth_gym: map, beams and 64 pairs of starting poses."""
+    """Describes the task for f1tenth_gym: map, beams and 64 pairs of starting poses."""
     env = environment(where, 108)
     keys = jax.random.split(jax.random.key(2), 64)
     state = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)

@@ -68,7 +68,7 @@ def parse() -> argparse.Namespace:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
+    """Parses whole numbers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
@@ -113,7 +113,7 @@ def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
 
 
 class Measured:
-    """`measure` in a process that has the devices.
+    """A process with its own devices that runs `measure`.
 
     Attributes:
       facts: the printed facts of the run.
