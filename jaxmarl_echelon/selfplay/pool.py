@@ -54,7 +54,7 @@ class PoolState:
         episode, every environment is a group.
       taken: int32 number of snapshots so far.
       waited: int32 number of updates since the last snapshot.
-      played: int32 number of rated games since the last snapshot.
+      played: int32 number of counted games against opponents since the last snapshot.
       updates: int32 number of updates so far.
       leaving: int32 entry that the next snapshot replaces, 0 for none; None unless opponents are drawn per
         episode.
