@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from jaxmarl_echelon.tracking.doc_names import doc_name
+from jaxmarl_echelon.tracking.unstable_baselines_names import doc_name
 
 # Namespaces with one table row per call; the others hold scalars.
 TABLES = ("episodes", "eval", "games", "entries")
