@@ -1,12 +1,13 @@
-"""Which opponents keep play from going in circles: rock, paper, scissors by exact gradients.
+"""Cycling of self-play on rock, paper, scissors by matchmaking mode, with exact gradients.
 
     python benchmarks/circles.py [--seeds 3] [--curve]
 
-The logits of a softmax policy follow exact advantages against whom a pool's mode would send it: itself, or
-past policies with the mode's probabilities. A snapshot is kept every 20 of 2000 steps. The plain game, and a
-biased one in which a win by rock is worth two. Per mode and random beginning, over the second half: mean and
-highest exploitability of single policies, the last one's, that of their average, and the mean of the worst
-score against the own past. `--curve` prints the mean exploitability of every tenth of the steps.
+The logits of a softmax policy follow exact advantages against the opponents of a pool's mode: the policy
+itself, or past policies with the mode's probabilities. A snapshot is kept every 20 of 2000 steps. Games: the
+plain one, and a biased one in which a win by rock is worth two. Printed per mode and random initialisation,
+over the second half: mean and maximum exploitability of single policies, of the last one, and of their
+average, and the mean of the worst score against the policy's own past. `--curve` prints the mean
+exploitability of every tenth of the steps.
 """
 
 import argparse
@@ -40,7 +41,7 @@ MODES = {
 
 
 def payoffs(worth: tuple[float, ...]) -> np.ndarray:
-    """`[3, 3]` what each pick wins from each."""
+    """Payoffs `[3, 3]` of each pick against each."""
     pick = np.arange(len(PICKS))
     beats = (pick[:, None] - pick) % 3 == 1
     won = beats * np.asarray(worth)[:, None]

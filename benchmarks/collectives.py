@@ -1,4 +1,4 @@
-"""Collectives of a compiled program, read from its text: what they carry, and how often they run."""
+"""Collectives of a compiled program, parsed from its HLO text: bytes and number of executions."""
 
 import math
 import re
@@ -20,10 +20,10 @@ class Collective(NamedTuple):
 
     Attributes:
       kind: one of `KINDS`.
-      bytes: of its result on one device, all of its arrays together.
-      times: how often a call of the program runs it, or None where a loop's length depends on data.
-      loops: numbers of rounds of the loops around it, the outermost first; None where data decide.
-      place: where it was traced, as XLA names it.
+      bytes: size of its result on one device, all of its arrays together.
+      times: number of executions per call of the program; None if a loop's length depends on data.
+      loops: trip counts of the enclosing loops, the outermost first; None if they depend on data.
+      place: traced operation, as named by XLA.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Collective(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What so many GPUs are joined by: bytes/s of the slowest link per GPU, and seconds per message."""
+    """Interconnect of a number of GPUs: bytes/s of the slowest link per GPU, and seconds per message."""
 
     devices: int
     bandwidth: float
@@ -42,17 +42,17 @@ class Link(NamedTuple):
 
 
 def collectives(text: str) -> list[Collective]:
-    """The collectives of a program.
+    """Lists the collectives of a program.
 
     Args:
-      text: optimised HLO of one device, as `jax.stages.Compiled.as_text` gives it.
+      text: optimised HLO of one device, from `jax.stages.Compiled.as_text`.
     """
     computations, entry = _computations(text)
     return list(_inside(computations, entry, ()))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of every computation by its name, and the name of the first that runs."""
+    """Splits HLO text into the lines of each computation by name; also returns the entry's name."""
     found, entry, lines = {}, "", []
     for line in text.splitlines():
         if begun := COMPUTATION.match(line):
@@ -89,7 +89,7 @@ def _inside(
 
 
 def _bytes(types: str, *, halves: bool) -> int:
-    """Bytes of the arrays in a type; of the latter half of a pair of operands and results."""
+    """Sums the bytes of the arrays in a type; for a pair of operands and results, of the latter half."""
     sizes = []
     for dtype, lengths in ARRAY.findall(types):
         bits = int(re.sub(r"\D", "", dtype) or 8) if dtype != "pred" else 8
@@ -98,12 +98,12 @@ def _bytes(types: str, *, halves: bool) -> int:
 
 
 def communication(found: Sequence[Collective], measured: int, link: Link) -> float:
-    """Seconds that a call's collectives take over a link, one after another.
+    """Estimates the seconds of a call's collectives over a link, one after another.
 
     Args:
       found: the collectives.
-      measured: the number of devices that they were read for.
-      link: what the devices are joined by.
+      measured: the number of devices of the parsed program.
+      link: the interconnect of the devices.
     """
     number, total = link.devices, 0.0
     for one in found:

@@ -1,13 +1,13 @@
-"""What a run compiles: seconds of tracing, lowering and compiling, and whose functions the code comes from.
+"""Compilation of runs: seconds of tracing, lowering and compiling, and StableHLO lines by function.
 
     python benchmarks/compile.py [JOB ...] [--list] [--maps FOLDER] [--against CHECKOUT] [--turns N]
                                  [--functions N] [--lower-only]
 
-Every job is measured in a process of its own, cold (an empty compilation cache) and warm (the cache that the
-cold one left), in wall-clock seconds and in seconds of the processor. Lines are those of the StableHLO text.
-Each belongs to the innermost function of the project that it was traced in ("own") and to all that called
-that one ("with callees"). With `--against` the same jobs of another checkout are measured in turns with
-these, and ratios of medians are printed: this checkout's over the other's.
+Each job is measured in its own process, cold (an empty compilation cache) and warm (the cache of the cold
+run), in wall-clock and CPU seconds. Lines are those of the StableHLO text. Each counts for the innermost
+function of the project in which it was traced ("own") and for all callers of that function ("with callees").
+With `--against` the same jobs of another checkout are measured alternately, and ratios of medians are
+printed: this checkout's over the other's.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Speed of driving: simulation, training, parts of a step, banks of scenes, and what another engine needs.
+"""Speed of driving: simulation, training, parts of a step, banks of scenes, and a comparison of engines.
 
     python benchmarks/drive.py [--quick] [--only TABLE] [--case TEXT] [KEY=VALUE ...]
 
-A learner-step is one decision of 0.1 s of one learner that is alive, with observations, rewards and
-automatic resets; slots that a scene does not fill are counted apart. Claims of others, end to end on one
-RTX 4080: GPUDrive 50,000 and PufferDrive 320,000 learner-steps/s.
+A learner-step is one decision of 0.1 s of one living learner, with observations, rewards and automatic
+resets; unfilled slots of a scene are counted separately. Published rates, end to end on one RTX 4080:
+GPUDrive 50,000 and PufferDrive 320,000 learner-steps/s.
 
-Shares of the machine: numbers that a program gathers and multiply-adds of its products are counted in its
-trace, and compared with the rates at which this machine gathers at random and multiplies matrices.
+Shares of the machine: gathered numbers and multiply-adds of a program are counted in its trace, and compared
+with this machine's rates of random gathers and matrix products.
 """
 
 import argparse
@@ -48,7 +48,7 @@ SIZES = {
     "A = N = 64, puffer": ("env.agents=64", "env.bodies=64", "env.layout=puffer"),
 }
 PARTS = "A = 16, N = 32"
-# What is trained: plain PPO with the networks of the tuning for two cores, on the environment's own settings.
+# Training case: plain PPO with the networks of the tuning for two cores, on the environment's own settings.
 TRAINED = (
     "algo=ppo", "algo.horizon=32", "algo.epochs=2", "algo.num_minibatches=8", "algo.widths=[128,128]",
     "algo.shared=true", "algo.activation=relu", "algo.encoder.kind=deepset", "algo.encoder.width=32",
@@ -68,11 +68,11 @@ def environment(overrides=()):
 
 
 class Counted(NamedTuple):
-    """What a traced program does.
+    """Operation counts of a traced program.
 
     Attributes:
-      gathers: numbers that it gathers.
-      flops: of its matrix products, two per multiply-add.
+      gathers: number of gathered elements.
+      flops: floating-point operations of its matrix products, two per multiply-add.
     """
 
     gathers: float
@@ -82,12 +82,12 @@ class Counted(NamedTuple):
         return Counted(self.gathers + other.gathers, self.flops + other.flops)
 
     def times(self, number: int) -> "Counted":
-        """What so many of them do."""
+        """Multiplies the counts by a number of executions."""
         return Counted(self.gathers * number, self.flops * number)
 
 
 def counted(jaxpr) -> Counted:
-    """Gathers and products of a jaxpr, loops by their length; of branches the one that does most."""
+    """Counts gathers and products of a jaxpr, with loops by their length and the most expensive branches."""
     total = Counted(0.0, 0.0)
     for eqn in jaxpr.eqns:
         name, size = eqn.primitive.name, sum(math.prod(out.aval.shape) for out in eqn.outvars)
@@ -106,7 +106,7 @@ def counted(jaxpr) -> Counted:
 
 
 def of_machine(rate: float, each: Counted, gathers: float, products: float) -> tuple[str, str]:
-    """Shares of the machine's gathers and products that a rate of programs takes, as text."""
+    """Formats the shares of the machine's gather and product rates that a program rate uses."""
     return f"{rate * each.gathers / gathers:.0%}", f"{rate * each.flops / products:.1%}"
 
 
@@ -146,7 +146,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
 
 
 def cpu_seconds(fn, *arguments, calls: int = 5) -> float:
-    """Seconds of processors that a compiled call takes, whatever else they do."""
+    """Measures the CPU seconds of a compiled call."""
     begin = time.process_time()
     for _ in range(calls):
         jax.block_until_ready(fn(*arguments))
@@ -211,7 +211,7 @@ def measure_training(console, cases, sizes, overrides, rates) -> None:
             compile_seconds = time.perf_counter() - begin
             seconds = seconds_per_call(compiled, run, world, budget=3.0)
             shares = of_machine(1 / seconds, counted(jax.make_jaxpr(update)(run, world).jaxpr), *rates)
-            # Nobody's story ends before its episode under the environment's own rules.
+            # Under the environment's own rules, trajectories do not end before their episodes.
             learners = float(np.mean(np.sum(config.env.bank.learner, axis=1)))
             decisions = program.steps_per_update / seconds
             table.add_row(
@@ -274,7 +274,7 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
 
 
 def measure_bank(console, cases, scenes: int, overrides) -> None:
-    """Prints what a scene costs: seconds to build, and bytes by part of the bank."""
+    """Prints the cost of a scene: seconds to build, and bytes by part of the bank."""
     table = Table(title=f"banks of {scenes} scenes", title_justify="left")
     groups = {
         "recordings": ("recording", "recorded"),
@@ -302,10 +302,10 @@ def measure_bank(console, cases, scenes: int, overrides) -> None:
 
 
 def measure_structure(console, overrides, rates) -> None:
-    """Prints what PufferDrive's engine has to do per step of a learner, and what that takes here at least.
+    """Prints the operations of PufferDrive's engine per learner-step, and their least time on this machine.
 
-    By its structure: for contacts it looks at every body and at the segments of 5 x 5 squares, whose edges it
-    tests against the four sides of the box; it shows all bodies, and up to 200 segments of 21 x 21 squares.
+    By its structure: for contacts it reads every body and the segments of 5 x 5 squares, whose edges it tests
+    against the four sides of the box; it observes all bodies, and up to 200 segments of 21 x 21 squares.
     Bodies are those of the scenes; so are the segments around the learners' starts.
     """
     bank = jax.tree.map(np.asarray, environment([*SIZES[PARTS], *overrides]).bank)
@@ -344,7 +344,7 @@ def measure_structure(console, overrides, rates) -> None:
 
 
 def tests_per_second(number: int = 1 << 18) -> float:
-    """How many tests of a box against a segment this machine makes per second."""
+    """Measures this machine's box-segment tests per second."""
     ends = jax.random.uniform(jax.random.key(0), (number, 4), minval=-5.0, maxval=5.0)
     size = jnp.array([4.5, 2.0])
 
@@ -355,7 +355,7 @@ def tests_per_second(number: int = 1 << 18) -> float:
 
 
 def writes_per_second(number: int = 1 << 18) -> float:
-    """How many float32 this machine computes and writes one after the other per second."""
+    """Measures the float32 numbers that this machine computes and writes sequentially per second."""
     return number / seconds_per_call(jax.jit(lambda x: x * 2.0 + 1.0), jnp.ones(number))
 
 

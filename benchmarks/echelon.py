@@ -1,4 +1,4 @@
-"""Speed of the mech battles, and how two heuristic teams behave in them.
+"""Speed of the mech battles, and behaviour statistics of two heuristic teams.
 
     python benchmarks/echelon.py [--quick]                          # steps/s, bytes, parts, compile seconds
     python benchmarks/echelon.py --behaviour [--episodes 200]       # distributions with standard errors
@@ -40,7 +40,7 @@ def environment(name: str, overrides=()):
 
 
 def heuristic_teams(env):
-    """Both teams' initial memories, and `act`: `(key, memory, state, params) -> (memory, actions)`."""
+    """Builds both teams' memories, and `act`: `(key, memory, state, params) -> (memory, actions)`."""
     policies = {role: env.scripts[f"heuristic_{role}"] for role in TEAMS}
     memory = {role: policy.init() for role, policy in policies.items()}
 
@@ -53,7 +53,7 @@ def heuristic_teams(env):
 
 
 def battles(env, num_envs: int, steps: int, devices: int):
-    """A function that runs `steps` decisions of heuristic teams, and its arguments; see `spread`."""
+    """Builds a function that runs `steps` decisions of heuristic teams, and its arguments; see `spread`."""
     params = env.default_params()
     memory, act = heuristic_teams(env)
     share = num_envs // devices
@@ -139,7 +139,7 @@ def every_substep(env, advance, start):
 
 
 def weapons_alone(env, params, battle, commands):
-    """The weapons of all substeps."""
+    """Runs only the weapons of all substeps."""
     scene, orders = env.simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
     draws = jnp.full(len(env.simulation.team), 0.5)
 
@@ -151,7 +151,7 @@ def weapons_alone(env, params, battle, commands):
 
 
 def projectiles_alone(env, params, battle):
-    """Flight and impacts of all substeps."""
+    """Runs only flight and impacts of all substeps."""
     size = len(env.simulation.team)
     scene, draws = env.simulation.scene(battle, params), jnp.full((size, 2), 0.5)
 
@@ -162,7 +162,7 @@ def projectiles_alone(env, params, battle):
 
 
 def movement_alone(env, params, battle, commands):
-    """Acceleration and collisions of all substeps."""
+    """Runs only acceleration and collisions of all substeps."""
     simulation = env.simulation
     scene, orders = simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
     ground = movement.ground_around(scene.terrain, battle.mechs.position, simulation.substeps)
@@ -179,7 +179,7 @@ def movement_alone(env, params, battle, commands):
 
 
 def observation_alone(env, params, state, senses):
-    """Observations of all mechs from given senses."""
+    """Computes only the observations of all mechs, from given senses."""
     chassis = env.simulation.scene(state.battle, params).chassis
     place = place_of(env.bank, state.battle.map_index)
     return observe(env.layout, state, params, env.sides(params), chassis, senses, place)
@@ -271,7 +271,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--behaviour", action="store_true", help="what heuristic teams do, instead of how fast"
+        "--behaviour", action="store_true", help="statistics of heuristic teams instead of speed"
     )
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="fewer sizes")

@@ -1,12 +1,12 @@
-"""Speed of the F110 simulator and of PPO on it, as steps per second and as shares of what the machine can do.
+"""Speed of the F110 simulator and of PPO on it, in steps per second and as shares of the machine's rates.
 
     python benchmarks/f110.py [--map PATH ...] [--quick] [--peer-python PATH [--only-peer]]
 
 One simulator step is 0.01 s of physics for two cars and one scan per car, with automatic resets.
 Peers, measured elsewhere on two such CPU cores: f1tenth_gym 5,000 steps/s on Spielberg at 108
 beams and 800 at 1080; Stable-Baselines3 PPO on top of it 1,200 steps/s. With `--peer-python`, a Python that
-has stable-baselines3, its PPO is measured here too, in turns with ours; on maps from files f1tenth_gym
-as well, if that Python has its f110_gym.
+has stable-baselines3, its PPO is measured as well, alternating with ours; on maps from files also
+f1tenth_gym, if that Python has f110_gym.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def environment(where: str, beams: int, repeat: int = 1):
 
 
 def simulator(env, num_envs: int, steps: int, devices: int):
-    """A function that runs `steps` decisions in E environments, and its arguments; see `spread`."""
+    """Builds a function that runs `steps` decisions in E environments, and its arguments; see `spread`."""
     params = env.default_params()
     action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
@@ -186,7 +186,7 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
 
 
 def race_of(where: str) -> dict:
-    """The same task for f1tenth_gym: map, beams and 64 pairs of starting poses."""
+    """Describes the task for f1tenth_gym: map, beams and 64 pairs of starting poses."""
     env = environment(where, 108)
     keys = jax.random.split(jax.random.key(2), 64)
     state = jax.vmap(lambda k: env.reset(k, env.default_params())[0].cars.state)(keys)
@@ -195,7 +195,7 @@ def race_of(where: str) -> dict:
 
 
 def ask_or_stop(python: str, command: str, job: dict) -> float:
-    """A peer's rate; exits the benchmark if it cannot be measured."""
+    """Measures a peer's rate; exits the benchmark if that fails."""
     try:
         return ask(python, command, job)["rate"]
     except PeerError as error:

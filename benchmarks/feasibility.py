@@ -1,12 +1,12 @@
-"""Whether anything at all can make a follow-the-gap defender crash: a search for attackers.
+"""Search for attackers that make a follow-the-gap defender crash, as a test of feasibility.
 
     python benchmarks/feasibility.py [--phase N ...] [--gain G ... --mode MODE ...] [--spawn NAME ...]
 
 Every attacker is a vector of numbers in [0, 1] that one of the families below turns into commands:
 scripts that read both poses, open-loop plans, and a feedback law on the relative pose. Each family is
 searched by random sampling and refined by the cross-entropy method (R. Rubinstein, "The cross-entropy
-method for combinatorial and continuous optimization", 1999); the best vectors are then judged on
-fresh noisy episodes. Cars start at rest, nobody's speed is locked.
+method for combinatorial and continuous optimization", 1999); the best vectors are then evaluated on
+fresh noisy episodes. Cars start at rest, without speed locks.
 """
 
 import argparse

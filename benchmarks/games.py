@@ -1,15 +1,15 @@
-"""Turn games: how fast they are played, and what self-play learns in them.
+"""Turn games: speed of play, and results of self-play.
 
     python benchmarks/games.py rates [GAME ...] [--pgx PYTHON]
     python benchmarks/games.py hidden kuhn leduc [--seeds 3] [KEY=VALUE ...]
     python benchmarks/games.py play tictactoe connect4 [--seeds 3] [--games 1000] [KEY=VALUE ...]
     python benchmarks/games.py score RUN ... [--games 1000]
 
-`rates`: games per second of random legal play, 1024 games side by side with automatic resets, beside those of
-PGX (Koyamada et al. 2023) where PYTHON has it (`pip install pgx` in an environment of its own); only the
-ratios mean something on another machine. `hidden`: PPO with the game's tuning, by default against itself, and
-how exploitable, exactly, its last policy and averages over the run are. `play`: likewise, scored against
-every script, and exactly against perfect play where the game is small; `score` does that for finished runs.
+`rates`: games per second of random legal play, 1024 parallel games with automatic resets, compared with PGX
+(Koyamada et al. 2023) if PYTHON has it (`pip install pgx` in a separate environment); only the ratios carry
+over to another machine. `hidden`: PPO with the game's tuning, by default against itself, and the exact
+exploitability of its last policy and of averages over the run. `play`: the same training, scored against each
+script, and exactly against perfect play in small games; `score` does that for finished runs.
 """
 
 import argparse
@@ -37,9 +37,9 @@ ALL = (*PEERS, "nim", "liarsdice", "simpletak", "negotiation", "rps", "words")
 
 
 def measured(advance, carry) -> dict[str, float]:
-    """Games and plies per second of `advance: (key, carry) -> (carry, games)`, compiled once.
+    """Measures games and plies per second of `advance: (key, carry) -> (carry, games)`, compiled once.
 
-    Of the fastest round: what else the machine does only slows.
+    The fastest round counts, because other load of the machine only slows it down.
     """
     run = jax.jit(advance)
     begin = time.perf_counter()
@@ -59,7 +59,7 @@ def measured(advance, carry) -> dict[str, float]:
 
 
 def own_rate(name: str) -> dict[str, float]:
-    """Random legal play through `episodes.step`, with results and resets; one action per ply, as PGX's."""
+    """Measures random legal play through `episodes.step`, with results and resets; one action per ply."""
     from jaxmarl_echelon import make
     from jaxmarl_echelon.envs import episodes
     from jaxmarl_echelon.envs.episodes import Drawn
@@ -95,7 +95,7 @@ def own_rate(name: str) -> dict[str, float]:
 
 
 def peer_rate(name: str) -> dict[str, float]:
-    """The same of PGX; runs in an environment that has it."""
+    """Measures random legal play of PGX; runs in an environment that has it."""
     import pgx
     from pgx.experimental import auto_reset
 
@@ -117,7 +117,7 @@ def peer_rate(name: str) -> dict[str, float]:
 
 
 def rates(names: list[str], python: str | None) -> None:
-    """Prints games per second of some games, and PGX's where there are any."""
+    """Prints games per second of the games, and those of PGX if it has the game."""
     for name in names:
         own = own_rate(name)
         line = f"{name:12s} {own['games']:12,.0f} games/s {own['plies']:13,.0f} plies/s"
@@ -134,7 +134,7 @@ def rates(names: list[str], python: str | None) -> None:
 
 
 def updates(program, number: int):
-    """A jitted function `(run) -> run` that does so many updates."""
+    """Returns a jitted function `(run) -> run` that makes a number of updates."""
 
     def update(run, _):
         return program.update(run)[0], None
@@ -187,11 +187,11 @@ def hidden(game: str, overrides: list[str], seeds: int, snapshots: int = 100) ->
 
 
 def losing(env, agent):
-    """`(policy state) -> text`: how a policy's surest moves fare against perfect play, over all lines of it.
+    """Returns `(policy state) -> text` with the results of greedy moves against all perfect play.
 
-    Perfect play is any move that keeps the position's value. Counted are lines of play that the policy
-    loses, and the chance of a loss if such moves are drawn evenly, by the policy's seat; last, lines that
-    it loses against any legal moves.
+    Perfect play is any move that keeps the position's value. The text counts, by the policy's seat, the lines
+    of play that the policy loses and the probability of a loss if perfect moves are drawn evenly; last, the
+    lines that it loses against any legal moves.
     """
     from jaxmarl_echelon.envs.textgames import positions
 
@@ -227,12 +227,12 @@ def losing(env, agent):
 
 
 def seen(rules, level) -> np.ndarray:
-    """Observations `[M, F]` of the seats that are due."""
+    """Computes the observations `[M, F]` of the seats that are due."""
     return np.asarray(jax.jit(jax.vmap(rules.observe))(level.state, level.turn))
 
 
 def scorers(program, games: int):
-    """`(run state) -> text`: wins, losses and draws, in alternating seats, against every script."""
+    """Returns `(run state) -> text` with wins, losses and draws against each script, in alternating seats."""
     from jaxmarl_echelon.training.acting import controllers
     from jaxmarl_echelon.training.program import evaluation
 
@@ -262,7 +262,7 @@ def scorers(program, games: int):
 
 
 def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
-    """Trains, and prints results against every script, and exact ones where the game is small."""
+    """Trains, and prints results against each script, and exact results in small games."""
     train = None
     # Scripts take the other seats here, in place of the environment's own opponent.
     overrides = [f"env=textgames/{game}", "env.opponent=null", *overrides]
@@ -276,7 +276,7 @@ def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
 
 
 def score_finished(paths: list[str], games: int) -> None:
-    """The same of the last policies of finished runs, all of one game and network."""
+    """Prints the results of `play` for the last policies of finished runs of one game and network."""
     from jaxmarl_echelon import evaluate
 
     tell = None

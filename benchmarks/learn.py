@@ -1,13 +1,13 @@
-"""Learning results: trainings over several seeds, each held to a bar, and the table of docs/results.md.
+"""Learning results: trainings over several seeds with acceptance bounds, and the table of docs/results.md.
 
     python benchmarks/learn.py [NAME ...] [--list] [--output FOLDER] [--write docs/results.md]
 
-Every training is `python -m jaxmarl_echelon.train` with `seeds=N`, one vmapped program. Its last and its
-best policies are scored, deterministically, on episodes that neither trained nor chose them. Scores are
-success rates, mean returns where an environment knows no success, or exact exploitability. Shown is the
-interquartile mean over seeds with the interval of a percentile bootstrap. A training whose last policies
-score less than its bar (or, for a control, more than that) makes the exit status 1. Without names those of
-`QUICK` run, each a matter of minutes.
+Each training is `python -m jaxmarl_echelon.train` with `seeds=N`, one vmapped program. Its last and its best
+policies are scored, deterministically, on episodes that were used neither for training nor for selection.
+Scores are success rates, mean returns in environments without success, or exact exploitability. The table
+shows the interquartile mean over seeds with the interval of a percentile bootstrap. The exit status is 1 if
+the last policies of a training score below its bound (or, for a control, above it). Without names the
+trainings of `QUICK` run, each within minutes.
 """
 
 import argparse
@@ -40,12 +40,12 @@ class Training(NamedTuple):
     """One training and its acceptance bounds.
 
     Attributes:
-      overrides: of the command line, without `seeds`.
+      overrides: overrides of the command line, without `seeds`.
       seeds: number of seeds.
       least, most: bounds on the interquartile mean of the last policies' scores.
       episodes: episodes per final evaluation.
-      exploitability: whether the score is how exploitable a policy is, exactly (a small game with hidden
-        information), instead of what it gets in evaluations.
+      exploitability: whether the score is the exact exploitability of a policy (small games with hidden
+        information), instead of the score in evaluations.
       maps: whether it needs the folder `--maps`, substituted for MAPS in its overrides; TEACHER is
         substituted by the first seed of the training `f110` in the same output folder.
     """
@@ -67,7 +67,7 @@ MEMORY = (
 )
 POSITIONS = ("algo=ppo_rnn", "env=gymnax/CartPole-v1", "env.observe=[0,2]")
 PHASED = ("env=f110", "curriculum=phased26")
-# Of PPO's tuning for F110 before its rollouts became as long as an attack in phase 0.
+# PPO's tuning for F110 before its rollouts were extended to the length of an attack in phase 0.
 SHORTER = ("num_envs=256", "algo.horizon=256", "algo.gae_lambda=0.995", "algo.policy_average=0.0")
 SMALL = (
     "env=f110",
@@ -197,7 +197,7 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 
 
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
-    """Name of the measure, and by checkpoint the members' scores on held-out episodes of their seeds."""
+    """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes."""
     _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
     measure, play = scorer(program, training)
     scores = {name: [] for name in CHECKPOINTS}

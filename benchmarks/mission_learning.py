@@ -1,14 +1,13 @@
-"""What mission runs learn: success by verb over seeds, phases over time, credit, honesty of status reports.
+"""Learning results of mission runs: success by verb, phases over time, reward ablations, report calibration.
 
     python benchmarks/mission_learning.py --train [--output FOLDER]        # trains the arms, then scores them
     python benchmarks/mission_learning.py RUN [--episodes 192] [--pictures docs/NAME]
 
 The arms are the curriculum `missions4`; the same with shared rewards alone (no difference rewards);
-constant weights and the terminal reward alone, both of them without phases of difficulty. All seeds of all
-arms are one program. RUN is the folder of this or another group (`seeds`, perhaps with `variants`). The last
-and the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic
-episodes, on the terrains that training never saw. Means over seeds with Student's 95 % interval, where there
-are several.
+constant weights and the terminal reward alone, both without phases of difficulty. All seeds of all arms are
+one program. RUN is the folder of this or another group (`seeds`, optionally with `variants`). The last and
+the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic
+episodes, on held-out terrains. Means over several seeds have Student's 95 % interval.
 """
 
 import argparse
@@ -65,7 +64,7 @@ COLOURS = ("#3b6fb6", "#c8553d", "#4a8f5c", "#8a6bb1", "#c99a2e", "#666666")
 
 
 class Reports(NamedTuple):
-    """One frame of blue's mechs, `[A]` each: what status reports are and are judged by."""
+    """One frame of blue's mechs, arrays `[A]`: status reports and the facts they are judged by."""
 
     status: jax.Array
     distance: jax.Array
@@ -76,7 +75,7 @@ class Reports(NamedTuple):
 
 
 def frame_of(env):
-    """`(env_state, params, time) -> Reports`, for `program.evaluate`."""
+    """Records `Reports` from `(env_state, params, time)`, for `program.evaluate`."""
     blue = env.teams[0]
 
     def record(state, params, time):
@@ -97,7 +96,7 @@ def frame_of(env):
 
 
 def reliability(frames: Reports) -> tuple[np.ndarray, np.ndarray]:
-    """Reports and what came of their authors 20 decisions later, by the rules of `calibration.advance`."""
+    """Pairs reports with their authors' outcomes 20 decisions later, as `calibration.advance` does."""
     frames = jax.tree.map(np.asarray, frames)
     early, late = (Reports(*(x[part] for x in frames)) for part in (slice(1, -20), slice(21, None)))
     closer = early.distance - late.distance >= calibration.ADVANCE
@@ -108,7 +107,7 @@ def reliability(frames: Reports) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scores_of(results, verbs: tuple[str, ...]) -> dict[str, float]:
-    """Mean success and share of completed missions, in all and by verb, and other results' means."""
+    """Averages success and completed missions, in total and by verb, and other results."""
     task, mission = np.asarray(results["task"]), np.asarray(results["mission"])
     found = {"mission": mission.mean(), "completed": (mission >= 0.5).mean()}
     for index, name in enumerate(verbs):
@@ -132,13 +131,13 @@ def train(folder: Path) -> Path:
 
 
 def variant_of(member: Path) -> str:
-    """The variant that a member's folder is named after; "all" without variants."""
+    """Returns the variant in a member's folder name; "all" without variants."""
     variant, mark, _ = member.name.rpartition("_seed_")
     return variant if mark else "all"
 
 
 def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
-    """By variant and checkpoint (or by script) the members' scores, and the members' reports."""
+    """Returns the members' scores by variant and checkpoint (or by script), and the members' reports."""
     *_, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
     verbs, world = program.env.registry.names, program.world
 
@@ -179,7 +178,7 @@ def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
 
 
 def shown(values: list[float]) -> str:
-    """A mean with its interval over seeds."""
+    """Formats a mean with its interval over seeds."""
     values = [value for value in values if np.isfinite(value)]
     if not values:
         return ""
@@ -190,7 +189,7 @@ def shown(values: list[float]) -> str:
 
 
 def markdown(scores: dict) -> str:
-    """A table with a row per variant and checkpoint."""
+    """Formats a table with one row per variant and checkpoint."""
     names = list(next(iter(scores.values()))[0])
     rows = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for (variant, checkpoint), found in scores.items():
@@ -200,7 +199,7 @@ def markdown(scores: dict) -> str:
 
 
 def brier(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, list[float]]:
-    """Mean squared errors by seed: of the reports, of the mean outcome, and how they vary together."""
+    """Returns mean squared errors by seed: of the reports, of the mean outcome, and their covariation."""
     found = {"reports": [], "best constant": [], "always yellow": [], "correlation": []}
     for status, outcome in pairs:
         found["reports"].append(float(np.mean((status - outcome) ** 2)))
@@ -234,7 +233,7 @@ def phase_picture(path: Path, members: list[Path]) -> None:
 
 
 def reliability_picture(path: Path, reports: dict) -> None:
-    """Draws mean outcome against report, by variant; the diagonal is honest."""
+    """Draws mean outcome against report, by variant; the diagonal is perfect calibration."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 3.4), layout="constrained")
     left.plot([0, 1], [0, 1], color="#bbbbbb", lw=1)
     last = {variant: pairs for (variant, name), pairs in reports.items() if name == CHECKPOINTS[0]}

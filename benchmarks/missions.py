@@ -1,4 +1,4 @@
-"""What missions cost beside the plain battle, and what scripts make of each order.
+"""Cost of missions compared with the plain battle, and success of scripts by order.
 
     python benchmarks/missions.py [--envs 256] [--turns 5]         # steps/s in turns, bytes, compile seconds
     python benchmarks/missions.py --behaviour [--episodes 168] [KEY=VALUE ...]   # success by verb of scripts
@@ -39,7 +39,7 @@ GOAL = 0.25
 
 
 class Job(NamedTuple):
-    """A compiled rollout, its state, and what it took to get there."""
+    """A compiled rollout, its state, and the cost of compilation."""
 
     run: object
     state: object
@@ -48,7 +48,7 @@ class Job(NamedTuple):
 
 
 def rollout(env, curriculum, num_envs: int, steps: int):
-    """A rollout of random actions.
+    """Builds a rollout of random actions.
 
     Returns:
       `(state, key) -> (state, rewards)` over `steps` decisions, and `(key) -> state`; a state is that of the
@@ -104,7 +104,7 @@ def read(*overrides: str):
 
 
 def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
-    """Prints each rollout's median rate over turns, and what it takes more than the plain battle."""
+    """Prints each rollout's median rate over turns, and its extra cost compared with the plain battle."""
     jobs = {name: built(name, num_envs, steps) for name in (PLAIN, ORDERS, COURSE)}
     states, seconds = {name: job.state for name, job in jobs.items()}, {name: [] for name in jobs}
     # The first turn warms up.

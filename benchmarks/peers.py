@@ -36,7 +36,7 @@ def ask(python: str, command: str, job: dict) -> dict:
 
 
 def algorithms():
-    """Algorithm name to class."""
+    """Returns the algorithms' classes by name."""
     from sb3_contrib import TQC
     from stable_baselines3 import A2C, PPO, SAC, TD3
 

@@ -1,12 +1,12 @@
-"""What opponents from a pool cost, beside mirror play on the same environments.
+"""Cost of opponents from a pool, compared with mirror play on the same environments.
 
     python benchmarks/pool.py [KEY=VALUE ...] [--capacities 2 8 32] [--updates 8] [--json FILE]
 
 Arms are mirror play (the learner plays all seats) and pools of K past policies in G groups, half of which
-mirror. Printed per arm: compile seconds, the median time of an update and its ratio to mirror play, bytes of
-the bank and of the program's temporaries, and floating point operations as compiled, bodies of loops once.
-Learning is as short as it can be: one epoch, one minibatch. Updates of the arms alternate, so that what else
-the machine does meets all of them.
+are mirror groups. Printed per arm: compile seconds, the median time of an update and its ratio to mirror
+play, bytes of the bank and of the program's temporaries, and floating point operations as compiled, loop
+bodies once. Learning is minimal: one epoch, one minibatch. Updates of the arms alternate, so that other load
+of the machine affects all of them.
 """
 
 import argparse
@@ -37,7 +37,7 @@ USUAL = (
 
 
 def configured(overrides: list[str]) -> RunConfig:
-    """The run of some overrides, on one shard."""
+    """Reads the run with these overrides, on one shard."""
     typed = command_line.plain([*USUAL, *overrides], PACKAGED)
     config, _ = command_line.compose_config(typed, PACKAGED)
     config.shards = 1
@@ -45,7 +45,7 @@ def configured(overrides: list[str]) -> RunConfig:
 
 
 def arms(overrides: list[str], capacities: list[int]) -> dict[str, RunConfig]:
-    """Name to run: mirror play, and a pool of every capacity."""
+    """Returns runs by name: mirror play, and a pool of each capacity."""
     roles = [role.name for role in configured(overrides).env.spec.roles]
     pooled, owner = roles[-1], roles[0]
     mirror = [] if len(roles) == 1 else [f"controllers.{pooled}=shared:{owner}"]
@@ -75,7 +75,7 @@ class Arm:
         self.seconds.append(time.perf_counter() - begin)
 
     def row(self) -> dict[str, float]:
-        """What was measured; the first update is left out."""
+        """Returns the measurements, without the first update."""
         memory, pool = self.update.memory_analysis(), self.state.pool
         bank = 0 if pool is None else sum(x.nbytes for x in jax.tree.leaves(pool.bank))
         return {

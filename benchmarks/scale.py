@@ -1,12 +1,12 @@
-"""One run on 1, 2, 4, ... devices: steps/s, efficiency, what devices say to each other, and a plan on paper.
+"""Scaling of one run on 1, 2, 4, ... devices: steps/s, efficiency, collectives, and a predicted scaling.
 
     python benchmarks/scale.py [KEY=VALUE ...] [--devices 1,2,4,8] [--envs-per-device 512] [--turns 4]
     python benchmarks/scale.py [KEY=VALUE ...] --one-device 1024,4096,16384,65536
 
-Devices are parts into which XLA cuts the CPU, or the machine's GPUs with `--platform default`. Weak scaling
-gives every device the same number of environments, strong scaling divides those of the smallest count. Every
-count has a process of its own, which makes an update when it is its turn, without evaluations. Parts of a CPU
-share its cores: the rates say what the program costs, not how it scales beyond them.
+Devices are virtual devices of the CPU, or the machine's GPUs with `--platform default`. Weak scaling gives
+each device the same number of environments, strong scaling divides those of the smallest count. Each count
+has its own process, which makes updates in turn, without evaluations. Virtual devices share the CPU's cores,
+so the rates show the program's overhead, not its scaling on separate devices.
 
 The collectives are read from the compiled program of the largest count, and the plan computes from them
 what an update spends on communication on 8 and 64 GPUs: a collective over D devices costs
@@ -68,21 +68,21 @@ def parse() -> argparse.Namespace:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
+    """Parses whole numbers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def read(overrides: Sequence[str], **changes) -> build.RunConfig:
-    """The run of the overrides and changes."""
+    """Reads the run with the overrides and changes."""
     typed = [*overrides, *(f"{key}={value}" for key, value in changes.items())]
     composed, _ = command_line.compose_config(command_line.plain(typed))
     return build.read(composed)
 
 
 def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
-    """Compiles a run and tells of it in a line, then makes an update for every line that it hears.
+    """Compiles a run, prints its facts as one line, and then makes one update per line on standard input.
 
-    Answers with the seconds of the update.
+    Each update prints its seconds.
     """
     config = read(overrides, num_envs=num_envs, shards=devices, eval_episodes=devices)
     program = make_program(config, tuned=True)
@@ -113,10 +113,10 @@ def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
 
 
 class Measured:
-    """`measure` in a process that has the devices.
+    """A process with its own devices that runs `measure`.
 
     Attributes:
-      facts: what it told of the run.
+      facts: the printed facts of the run.
       seconds: of the updates so far.
     """
 
@@ -140,7 +140,7 @@ class Measured:
         self.facts = self._heard()
 
     def update(self) -> None:
-        """Makes one update, and notes its seconds."""
+        """Makes one update, and records its seconds."""
         self.process.stdin.write("update\n")
         self.process.stdin.flush()
         self.seconds.append(self._heard())
@@ -162,7 +162,7 @@ class Measured:
 
 
 def jobs(arguments: argparse.Namespace) -> dict[tuple[str, int, str | None], dict]:
-    """What is measured, by kind of scaling, number of devices and cores."""
+    """Lists the measurements by kind of scaling, number of devices and cores."""
     found = {}
     total = arguments.num_envs or min(arguments.devices) * arguments.envs_per_device
     for kind in ("weak", "strong") if arguments.only is None else (arguments.only,):
@@ -207,12 +207,12 @@ def show_rates(measured: dict[tuple[str, int, str | None], Measured]) -> None:
 
 
 def middle(values: Sequence[float], form: str) -> str:
-    """The median of values, and their ends."""
+    """Formats the median of values, and their range."""
     return f"{statistics.median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 
 def grouped(found: Sequence[Collective]) -> dict[tuple[str, int | None], list[Collective]]:
-    """Collectives by kind and by how often an update runs them."""
+    """Groups collectives by kind and by executions per update."""
     groups: dict[tuple[str, int | None], list[Collective]] = {}
     for one in found:
         groups.setdefault((one.kind, one.times), []).append(one)
@@ -220,7 +220,7 @@ def grouped(found: Sequence[Collective]) -> dict[tuple[str, int | None], list[Co
 
 
 def show_collectives(found: Sequence[Collective], devices: int) -> None:
-    """Prints what an update exchanges."""
+    """Prints the collectives of an update."""
     table = Table(
         "Collective", "In the program", "Runs of each per update", "Bytes of all, once", "Bytes per update"
     )
@@ -232,10 +232,10 @@ def show_collectives(found: Sequence[Collective], devices: int) -> None:
 
 
 def show_plan(arguments: argparse.Namespace, found: Sequence[Collective], measured: int, told: dict) -> None:
-    """Prints where efficiency falls below `GOOD`, by a device's rate and by the environments left to it.
+    """Prints the limits below which efficiency drops under `GOOD`: a device's rate, and its environments.
 
     An update of E environments takes f + w E + c: rounds of loops, work, communication. Weak scaling compares
-    it with f + w E, strong scaling with what one device would take for all of them.
+    it with f + w E, strong scaling with the time of one device for all environments.
     """
     per_device = told["steps"] // measured
     rounds = told["decisions"] + sum(one.times or 1 for one in found if one.loops and one.kind == KINDS[0])

@@ -14,9 +14,9 @@ and round down, so that marching stays safe:
 * `coarse first`: a table of one byte per tile of 8 x 8 cells, their least distance, until it says 0; then
   the float32 field.
 
-The ways run in turns; ratios are medians over the rounds of rates of the same round. `--busy N` runs N
-processes that stream through memory beside it, as neighbours of a shared machine do. Errors are the largest
-and the mean difference from steps of a hundredth of a cell along each beam, in cells, over a few cars.
+The ways run alternately; ratios are medians over rounds of the ratios within a round. `--busy N` runs N
+processes that stream through memory at the same time, as on a shared machine. Errors are the largest and the
+mean difference from steps of a hundredth of a cell along each beam, in cells, over a few cars.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def tiled(tiles: int, row: jax.Array, col: jax.Array) -> jax.Array:
 
 
 def decoded(decode, place=place_in_field):
-    """The march whose `cells` are codes, of which `decode` makes metres."""
+    """Builds the march on coded `cells`, which `decode` converts to metres."""
 
     class Decoded(lidar_lib._March):
         def ahead(self, fans, rates, travelled):
@@ -102,7 +102,7 @@ def one_field(store):
 
 
 def coarse_first(bank: MapBank):
-    """As `one_field`: the tiles' least distances until they say 0, then the plain field."""
+    """Builds the marches on the tiles' least distances until these are 0, then on the plain field."""
     codes, decode = tiles_of_bytes(np.asarray(bank.field), float(bank.resolution[0]))
     cells, kind = jnp.asarray(codes.reshape(-1)), decoded(decode, tiled)
     plain, number = bank.field.reshape(-1), bank.field.shape[2]
@@ -114,7 +114,7 @@ def coarse_first(bank: MapBank):
 
 
 def today(bank: MapBank):
-    """As `one_field`, the library's own."""
+    """Builds the library's own marches, as `one_field`."""
     cells, number = bank.field.reshape(-1), bank.field.shape[2]
     return lambda reach: (lidar_lib._March(cells, number, reach),), bank.field.nbytes
 
@@ -130,7 +130,7 @@ WAYS = {
 
 
 def poses_of(where: str, cars: int):
-    """A bank of one map and where cars stand on it after a reset `[cars, 3]`."""
+    """Builds a bank of one map, and the poses `[cars, 3]` of cars after a reset."""
     env = environment(where, 108)
     keys = jax.random.split(jax.random.key(2), cars // 2)
     state = jax.vmap(lambda key: env.reset(key, env.default_params())[0].cars.state)(keys)

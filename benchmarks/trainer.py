@@ -1,4 +1,4 @@
-"""Speed and memory of learning from segments, beside plain PyTorch and the memory of a card.
+"""Speed and memory of learning from segments, compared with plain PyTorch and a GPU's memory.
 
     python benchmarks/trainer.py [--peer-python PATH] [--cores none,lstm] [--precision bf16] [--memory]
 
@@ -117,7 +117,7 @@ def needed_flops(kind: str) -> float:
 
 
 def peer(python: str, kind: str, repeats: int) -> float | str:
-    """Decisions per second learnt from in plain PyTorch, or the reason why it was not measured."""
+    """Measures training decisions per second in plain PyTorch; returns the reason if that fails."""
     if kind == "mingru":
         return "torch has none"
     job = {

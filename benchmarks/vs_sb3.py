@@ -1,4 +1,4 @@
-"""Known tasks: our algorithms over vmapped seeds beside Stable-Baselines3's at the same settings.
+"""Known tasks: our algorithms over vmapped seeds compared with Stable-Baselines3 at equal settings.
 
     python benchmarks/vs_sb3.py [--peer-python PATH] [--seeds 5] [--only sac,ppo] [--ours | --peers]
 
@@ -58,7 +58,7 @@ def ours(run, seeds: int) -> tuple[list[float], float, float]:
 
 
 def peer_settings(run, algo: str) -> dict:
-    """The same settings as arguments of the peer library."""
+    """Converts the settings to arguments of the peer library."""
     config = run.algo
     common = {"learning_rate": config.learning_rate, "gamma": config.gamma}
     widths = list(config.widths)

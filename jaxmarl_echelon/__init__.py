@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 require_own_packages()
 
-# Before the commands' own imports, which make many objects.
+# Set before the commands' own imports, which create many objects.
 if is_command():
     collect_rarely()
 
 __all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
 
-# Imported lazily, so that importing one module of the package does not import all others.
+# Loaded lazily, so that importing one module of the package does not import all others.
 HOMES = {
     "make": "api",
     "make_train": "api",

@@ -29,7 +29,7 @@ def make(
 
     Args:
       name: the environment, as in `env=NAME`.
-      reward: another reward, as in `reward=NAME`, or a mapping of overrides of the default one.
+      reward: a reward other than the default, as in `reward=NAME`, or a mapping of overrides of the default.
       config_dir: a folder laid out like `conf`, with user-defined environments and rewards.
       **settings: overrides of `conf/env/NAME.yaml`; mappings are merged.
 
@@ -44,7 +44,7 @@ def make(
     _change(config, "env", settings)
     if isinstance(reward, Mapping):
         if config.get("reward") is None:
-            raise ValueError(f"reward={dict(reward)}: env={name} has none that could be changed")
+            raise ValueError(f"reward={dict(reward)}: env={name} has no configurable reward")
         _change(config, "reward", reward)
     return _read(config, choices).env
 
@@ -52,11 +52,11 @@ def make(
 def read_config(
     *overrides: str, env: Environment | None = None, config_dir: str | Path | None = None
 ) -> RunConfig:
-    """The configuration of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
+    """Reads the configuration of one run: `read_config("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
       *overrides: `KEY=VALUE`, as on the command line.
-      env: an environment of `make` or of a class of your own, instead of `env=NAME`; without tuning.
+      env: an environment from `make` or of a user-defined class, instead of `env=NAME`; without tuning.
       config_dir: a folder laid out like `conf`, with user-defined environments, rewards, algorithms, ...
 
     Raises:
@@ -73,12 +73,12 @@ def read_config(
     if variants.is_group(config):
         raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
     if config.get("resume") is not None:
-        raise ValueError(f"resume={config.resume}: runs are continued by the command line")
+        raise ValueError(f"resume={config.resume}: only the command line can continue runs")
     return _read(config, choices, env)
 
 
 def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | None = None) -> Callable:
-    """A whole run as one pure function: `make_train("env=f110", "algo=ppo", "num_envs=64")`.
+    """Builds a whole run as one pure function: `make_train("env=f110", "algo=ppo", "num_envs=64")`.
 
     Args:
       *config: overrides as for `read_config`, or its result. The first may be an environment:
@@ -87,7 +87,7 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
 
     Returns:
       `(key) -> (RunState, Report [updates])`, for jit and vmap: `jax.jit(jax.vmap(train))(keys)`. The typed
-      key replaces `seed`. There are no evaluations, checkpoints or tracking, which are on the host.
+      key replaces `seed`. Evaluations, checkpoints and tracking run on the host and are not included.
       `make_policy` extracts a policy from the state.
 
     Raises:

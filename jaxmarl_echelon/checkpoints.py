@@ -1,12 +1,12 @@
 """Crash-safe checkpoints of the whole run state.
 
 A checkpoint is a folder `step_N` with the arrays (Orbax) and a `metadata.json`, written under a temporary
-name and renamed when complete. `latest`, `best_eval`, ... are files of one line, the name of such a folder,
-replaced atomically; a folder to which none of them points any more is removed. Symbolic links and whole
-folders under these names are read as well: older runs have links, and copying may follow them.
+name and renamed when complete. `latest`, `best_eval`, ... are pointer files of one line, the name of such a
+folder, replaced atomically; a folder without a pointer is removed. Symbolic links and whole folders under
+these names are also read: older runs have links, and copying may resolve them.
 
-Arrays that lie on several devices are written by the processes that hold them, and read onto the devices of
-the run that continues. With several processes all must save alike; process 0 names, points and removes.
+Arrays on several devices are written by the processes that hold them, and read onto the devices of the
+continued run. All processes must save the same checkpoints; process 0 renames, points and removes.
 """
 
 import json
@@ -42,11 +42,11 @@ class CheckpointError(ValueError):
 
 
 def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step") -> Path:
-    """Saves `state` and points every name of `names` at it.
+    """Saves `state` and points the given names at it.
 
     Args:
       folder: the run's checkpoint folder.
-      names: such as `("latest", "best_eval")`.
+      names: names such as `("latest", "best_eval")`.
       state: a pytree of arrays; typed keys are allowed.
       metadata: JSON-serialisable; must contain `step`, the environment steps so far.
       kind: prefix of the checkpoint's folder, one of `KINDS`.
@@ -88,26 +88,26 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
 
 @contextmanager
 def _literal(folder: Path) -> Iterator[Path]:
-    """Lends a folder in which Orbax finds what it has written, and moves that to the wanted one.
+    """Yields a folder that Orbax can write to, and moves the result to `folder` if that is a different one.
 
-    It looks for the parts of a checkpoint by a pattern, in which brackets, stars and question marks of the
-    folder's own path have a meaning.
+    Orbax finds the parts of a checkpoint by a glob pattern, so brackets, stars and question marks in the
+    folder's path would be interpreted; a temporary folder is used for such paths.
 
     Raises:
-      ValueError: for such a path and several processes, which would need a common one.
+      ValueError: for such a path with several processes, which would need a common temporary folder.
     """
     if not PATTERN & set(str(folder)):
         yield folder
         return
     if processes.several():
-        raise ValueError(f"of several processes, a path must have none of {' '.join(sorted(PATTERN))}")
+        raise ValueError(f"paths of runs of several processes must not contain {' '.join(sorted(PATTERN))}")
     with tempfile.TemporaryDirectory() as lent:
         yield Path(lent)
         shutil.move(Path(lent) / "state", folder / "state")
 
 
 def rewind(folder: Path, checkpoint: Path) -> None:
-    """Points `latest` at `checkpoint` and removes later ones, which the resumed run writes again."""
+    """Points `latest` at `checkpoint` and removes later checkpoints, which the resumed run rewrites."""
     if processes.is_first():
         step = metadata(checkpoint)["step"]
         _settle(folder)
@@ -116,7 +116,7 @@ def rewind(folder: Path, checkpoint: Path) -> None:
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Removes checkpoints of later environment steps and their names."""
+    """Removes checkpoints of later environment steps, and the names that point at them."""
     if not folder.is_dir() or not processes.is_first():
         return
     _settle(folder)
@@ -141,7 +141,7 @@ def copy_until(source: Path, folder: Path, step: int) -> None:
 
 
 def folder_name(step: int, kind: str = "step") -> str:
-    """The name of the checkpoint of an environment step; `kind` is one of `KINDS`."""
+    """Returns the folder name of a checkpoint by its environment step; `kind` is one of `KINDS`."""
     return f"{kind}_{step:012d}"
 
 
@@ -150,7 +150,7 @@ def _kind(facts: dict) -> str:
 
 
 def _step(name: str) -> int:
-    """The environment step in a checkpoint's name; -1 for other names."""
+    """Parses the environment step in a checkpoint's name; -1 for other names."""
     found = CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else -1
 
@@ -163,7 +163,7 @@ def _describe(folder: Path, metadata: dict) -> None:
 
 
 def _target(path: Path) -> str | None:
-    """The checkpoint's folder that a file or a symbolic link names; None for anything else."""
+    """Reads the checkpoint folder that a pointer file or symbolic link names; None for anything else."""
     if path.is_symlink():
         named = Path(os.readlink(path)).name
     elif path.is_file() and path.stat().st_size < 100:
@@ -174,7 +174,7 @@ def _target(path: Path) -> str | None:
 
 
 def _point(folder: Path, names: tuple[str, ...], target: str) -> None:
-    """Points names at a checkpoint and removes those to which no name points any more."""
+    """Points names at a checkpoint, and removes the checkpoints that lost their last name."""
     before = {_target(folder / name) for name in names} - {None, target}
     for name in names:
         fresh = folder / f".pointer_{name}"
@@ -188,7 +188,10 @@ def _point(folder: Path, names: tuple[str, ...], target: str) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Gives whole checkpoints that lie under names, as copying makes them of links, their own names."""
+    """Renames whole checkpoints stored under pointer names to their own names, and restores the pointers.
+
+    Copying a run with symbolic links can create such folders.
+    """
     for path in list(folder.iterdir()):
         named = not path.is_symlink() and not path.name.startswith(".") and _step(path.name) < 0
         if not named or not (path / METADATA).is_file():
@@ -205,10 +208,10 @@ def _settle(folder: Path) -> None:
 def find(path: str | Path, name: str) -> Path:
     """Resolves a checkpoint's folder from a run folder, its `checkpoints` folder, or the checkpoint itself.
 
-    `latest` is the last whole checkpoint where nothing has that name, as in copies without links.
+    If nothing is named `latest`, as in copies without links, it means the last complete checkpoint.
 
     Raises:
-      CheckpointError: one line that names what is missing.
+      CheckpointError: one line that names the missing part.
     """
     path = Path(path)
     for candidate in (path, path / name, path / "checkpoints" / name):
@@ -217,7 +220,7 @@ def find(path: str | Path, name: str) -> Path:
         if (target := _target(candidate)) is None:
             continue
         if not (candidate.parent / target / METADATA).is_file():
-            raise CheckpointError(f"{candidate}: names {target}, which is not there")
+            raise CheckpointError(f"{candidate}: points at {target}, which does not exist")
         return (candidate.parent / target).resolve()
     if not path.exists():
         raise CheckpointError(f"{path}: no such folder")
@@ -225,8 +228,8 @@ def find(path: str | Path, name: str) -> Path:
     whole = [found for found in whole if _step(found.name) >= 0 and (found / METADATA).is_file()]
     if name == "latest" and whole:
         return whole[-1].resolve()
-    there = f"; there are {', '.join(found.name for found in whole)}" if whole else ""
-    raise CheckpointError(f"{path}: holds no checkpoint named {name!r}{there}")
+    there = f"; available: {', '.join(found.name for found in whole)}" if whole else ""
+    raise CheckpointError(f"{path}: has no checkpoint named {name!r}{there}")
 
 
 def exists(path: str | Path, name: str) -> bool:
@@ -255,16 +258,16 @@ def metadata(folder: Path) -> dict:
 
 
 def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
-    """Restores a state.
+    """Restores a state, or a part of it.
 
     Args:
       folder: as returned by `find`.
       like: structure, shapes and dtypes from `jax.eval_shape`, of the state or of a part of it. Arrays with a
-        `NamedSharding` are read onto its devices, wherever they were when they were saved.
+        `NamedSharding` are read onto its devices, independent of the devices they were saved from.
       prefix: key path of that part in the state, as in `.policies['attacker']`.
 
     Raises:
-      CheckpointError: one line, if the checkpoint is damaged or of another configuration.
+      CheckpointError: one line, if the checkpoint is damaged or belongs to another configuration.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
@@ -286,10 +289,10 @@ def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:
-    """Orbax's, where the first device that holds a copy writes all of it.
+    """Builds an Orbax handler in which the first device that holds a copy of an array writes all of it.
 
-    By default each writes a part, and the slice of every array is a program to compile: for many small
-    arrays that takes far longer than writing them.
+    By default each device writes a slice, and every slice needs a compiled program: for many small arrays
+    that takes far longer than writing them.
     """
     kinds = ocp.type_handlers
     registry = kinds.create_type_handler_registry(
@@ -300,9 +303,9 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
 
 
 def flatten(state: PyTree) -> dict[str, np.ndarray | jax.Array]:
-    """Key path to array of a tree; typed keys as their key data, arrays on one device as NumPy's.
+    """Flattens a tree to arrays by key path: typed keys as key data, arrays on one device as NumPy arrays.
 
-    Empty arrays, which Orbax refuses, are omitted; `restore` recreates them from their shapes.
+    Empty arrays, which Orbax rejects, are omitted; `restore` recreates them from their shapes.
     """
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves if leaf.size}
@@ -319,17 +322,17 @@ def _is_key(leaf) -> bool:
 
 
 def _data(leaf) -> jax.ShapeDtypeStruct:
-    """Shape and dtype in which a leaf is stored."""
+    """Returns the shape and dtype in which a leaf is stored."""
     return jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
 
 
 def _require(folder: Path, held: dict, wanted: dict) -> None:
-    """Demands all arrays, in their shapes and dtypes."""
+    """Checks that the checkpoint contains all arrays with their shapes and dtypes."""
     for name, leaf in wanted.items():
         if not leaf.size:
             continue
         if name not in held:
-            raise CheckpointError(f"{folder}: checkpoint of another configuration (it lacks {name})")
+            raise CheckpointError(f"{folder}: checkpoint of another configuration ({name} is missing)")
         found, expected = held[name], _data(leaf)
         if tuple(found.shape) != expected.shape or found.dtype != expected.dtype:
             raise CheckpointError(

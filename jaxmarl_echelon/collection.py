@@ -1,4 +1,4 @@
-"""Python's garbage collector in commands that import, trace and end."""
+"""Settings of Python's garbage collector for commands, which create many long-lived objects."""
 
 import atexit
 import gc
@@ -7,19 +7,19 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-# Imports and traces make millions of objects that live on. At its own thresholds Python would look through
-# them for cycles over and over.
+# Imports and traces create millions of long-lived objects. At the default thresholds Python would scan them
+# for cycles again and again.
 THRESHOLDS = (200_000, 50, 1_000)
 
 
 def is_command() -> bool:
-    """Whether this process runs a command of the package, rather than a program that imports it.
+    """Whether this process runs a command of the package, not a program that imports it.
 
-    Holds while the package itself is imported: `python -m` has not found its module then.
+    Also correct while the package itself is imported, before `python -m` has found its module.
     """
     invoked = sys.argv[0] if sys.argv else ""
     if invoked == "-m":
-        # Another package, run by `python -m`, may import this one at its top.
+        # Another package that `python -m` runs can import this one.
         return any(a == "-m" and b.split(".")[0] == __package__ for a, b in pairwise(sys.orig_argv))
     script = Path(invoked)
     return script.name.startswith("jaxmarl-") and script.suffix in ("", ".exe")
@@ -27,6 +27,6 @@ def is_command() -> bool:
 
 @cache
 def collect_rarely() -> None:
-    """Raises the thresholds for the rest of the process, and ends it without a last collection."""
+    """Raises the thresholds for the rest of the process, and skips the final collection at its end."""
     gc.set_threshold(*THRESHOLDS)
     atexit.register(gc.freeze)

@@ -1,4 +1,4 @@
-"""Shared by the command lines: composing configurations, one-line errors."""
+"""Common functions of the command lines: composed configurations and one-line errors."""
 
 import argparse
 import copy
@@ -26,11 +26,11 @@ from jaxmarl_echelon.collection import collect_rarely
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 
-# Keys whose values are comma-separated lists, not sweeps.
+# Keys with comma-separated lists as values, which are not sweeps.
 LISTS = ("ablate", "seeds")
 # A number without a fraction that may have an exponent, as `1e6`.
 WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}|\d+")
-# Keys that may be typed without the group that they belong to.
+# Keys that can be written without their group.
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
 SWEEPER = "hydra/sweeper="
@@ -44,10 +44,10 @@ class UsageError(ValueError):
 
 
 def guarded(main: Callable[[], Any]) -> Any:
-    """Runs a command line and returns what it does; user errors become one line on stderr and exit status 2.
+    """Runs a command line and returns its result; user errors become one line on stderr with exit status 2.
 
-    JAXMARL_TRACEBACK=1 shows the traceback instead. A command goes on where its standard output fails.
-    Garbage is collected rarely from here on, in processes of a sweep's launcher too.
+    JAXMARL_TRACEBACK=1 shows the traceback instead. The command continues if its standard output fails. From
+    this call on garbage is collected rarely, also in processes of a sweep's launcher.
     """
     collect_rarely()
     try:
@@ -59,11 +59,11 @@ def guarded(main: Callable[[], Any]) -> Any:
         if _has_devices():
             raise
         asked = os.environ.get("JAX_PLATFORMS")
-        _refuse(f"JAX_PLATFORMS={asked}: no such device here; allowed: cpu, or leave it unset")
+        _refuse(f"JAX_PLATFORMS={asked}: device not found on this machine; allowed: cpu, or leave it unset")
 
 
 def _has_devices() -> bool:
-    """Whether JAX finds a device of the asked platform; a missing one fails in several ways."""
+    """Whether JAX finds a device of the requested platform; a missing one raises various errors."""
     try:
         return bool(jax.devices())
     except (RuntimeError, AssertionError):
@@ -71,9 +71,9 @@ def _has_devices() -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    """Ends the command in one line with exit status 2, or by the error that is being handled."""
+    """Ends the command with one line and exit status 2, or re-raises the error being handled."""
     if os.environ.get("JAXMARL_TRACEBACK"):
-        raise  # called where an error is being handled
+        raise  # callers are handling an error
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(2) from None
 
@@ -86,14 +86,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def program(module: str, script: str) -> str:
-    """The invoked command: the console script, or `python -m module`."""
+    """Returns the invoked command: the console script, or `python -m module`."""
     return script if Path(sys.argv[0]).stem == script else f"python -m {module}"
 
 
 def use_compilation_cache() -> None:
     """Enables the persistent compilation cache, in JAX_COMPILATION_CACHE_DIR or the user's cache folder.
 
-    It keeps what took a second to compile, or as long as JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS says.
+    It stores programs that took at least a second (JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS) to compile.
     """
     if not (os.environ.get("JAX_COMPILATION_CACHE_DIR") or jax.config.jax_compilation_cache_dir):
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -103,7 +103,7 @@ def use_compilation_cache() -> None:
 
 
 def groups() -> list[str]:
-    """Names of the configuration groups of a run; those of Hydra itself are none."""
+    """Lists the configuration groups of a run, without those of Hydra itself."""
     folders = (path.name for path in config_directory().iterdir() if path.is_dir())
     return sorted(name for name in folders if name != "hydra")
 
@@ -111,9 +111,9 @@ def groups() -> list[str]:
 def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     """Normalises arguments for Hydra.
 
-    The plus sign of `+algo=ppo` is dropped, as all groups have defaults. Keys of `SHORT` get their group.
-    Keys of mappings that accept new keys (`Sources.open_keys`) get `++`. Whole numbers may have an exponent,
-    and paths any letters, see `readable`.
+    The plus sign of `+algo=ppo` is dropped, because all groups have defaults. Keys of `SHORT` get their
+    group. Keys of mappings that accept new keys (`Sources.open_keys`) get `++`. Whole numbers can have an
+    exponent, and paths any characters, see `readable`.
     """
     chosen = tuple(f"+{group}=" for group in groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
@@ -123,16 +123,16 @@ def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
 
 
 def in_full(argument: str) -> str:
-    """`KEY=VALUE` with the whole of a key of `SHORT`."""
+    """Expands a key of `SHORT` in `KEY=VALUE`."""
     key, equals, value = argument.partition("=")
     return f"{SHORT.get(key, key)}{equals}{value}"
 
 
 def readable(argument: str) -> str:
-    """`KEY=VALUE` as Hydra's grammar reads it: whole numbers written out, and paths in quotes.
+    """Rewrites `KEY=VALUE` for Hydra's grammar: whole numbers written out, and paths in quotes.
 
-    `total_env_steps=1e6` becomes `total_env_steps=1000000`. A value that the grammar refuses, or takes for
-    something else, is quoted where it is an existing path, or has a slash or letters beyond ASCII.
+    `total_env_steps=1e6` becomes `total_env_steps=1000000`. A value that the grammar rejects or does not read
+    as text is quoted if it is an existing path; a rejected value also if it has a slash or non-ASCII letters.
     """
     key, equals, value = argument.partition("=")
     if not equals:
@@ -148,7 +148,7 @@ def readable(argument: str) -> str:
 
 
 def _written_out(number: str) -> str:
-    """A whole number with an exponent as digits; others as they are."""
+    """Writes a whole number with an exponent as digits; returns other numbers unchanged."""
     exact = Decimal(number)
     return str(int(exact)) if "e" in number.lower() and exact == exact.to_integral_value() else number
 
@@ -176,13 +176,13 @@ def _exists(value: str) -> bool:
 
 
 def is_open(argument: str, keys: Sequence[str]) -> bool:
-    """Whether the key of `KEY=VALUE` is, or lies within, a mapping that accepts new keys."""
+    """Whether the key of `KEY=VALUE` is a mapping that accepts new keys, or is inside one."""
     key = argument.partition("=")[0]
     return any(key == name or key.startswith(f"{name}.") for name in keys)
 
 
 def as_list(argument: str) -> str:
-    """Adds brackets around comma-separated values of `LISTS` keys, which Hydra would take for a sweep."""
+    """Adds brackets around comma-separated values of `LISTS` keys, which Hydra would read as a sweep."""
     key, _, value = argument.partition("=")
     bare = key in LISTS and "," in value and value[0] not in "[\"'"
     return f"{key}=[{value}]" if bare else argument
@@ -194,7 +194,7 @@ def compose_config(
     """Composes the configuration; also returns the chosen option of each group.
 
     Args:
-      overrides: `KEY=VALUE` each, as returned by `plain`.
+      overrides: items `KEY=VALUE`, as returned by `plain`.
       sources: locations of configurations.
 
     Raises:
@@ -228,12 +228,12 @@ def _composing(sources: Sources):
 
 
 def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
-    """The overrides of each run of a sweep: the Cartesian product of its values.
+    """Expands a sweep to the overrides of each run: the Cartesian product of its values.
 
-    Of an interval, which only a sweeper that searches takes (`hydra/sweeper=optuna`), they are the ends.
+    An interval, which only searching sweepers accept (`hydra/sweeper=optuna`), contributes its two ends.
 
     Raises:
-      UsageError: one line, for overrides that cannot be parsed, and intervals without such a sweeper.
+      UsageError: one line, for overrides that cannot be parsed, and for intervals without such a sweeper.
     """
     searches = any(one.startswith(SWEEPER) and one != f"{SWEEPER}basic" for one in overrides)
     values = (_values(one, sources, searches) for one in overrides)
@@ -251,13 +251,13 @@ def _values(override: str, sources: Sources, searches: bool) -> list[str]:
         return [f"{key}={end}" for end in (read.value().start, read.value().end)]
     if not read.is_discrete_sweep():
         raise UsageError(
-            f"{override}: an interval; without {SWEEPER}optuna a sweep takes lists, choices, ranges or globs"
+            f"{override}: intervals need {SWEEPER}optuna; other sweeps take lists, choices, ranges or globs"
         )
     return [f"{key}={value}" for value in read.sweep_string_iterator()]
 
 
 def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Sources = PACKAGED) -> list[str]:
-    """Lines of text with the settings of `conf/tuning` in effect; empty without a tuning file.
+    """Formats the settings of `conf/tuning` in effect as lines of text; empty without a tuning file.
 
     Args:
       config, choices, sources: as composed.
@@ -269,14 +269,16 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Source
     present = {key: OmegaConf.select(config, key) for key in values}
     kept = [f"{key}={value}" for key, value in values.items() if present[key] == value]
     changed = [
-        f"{key}={present[key]} (not {value})" for key, value in values.items() if present[key] != value
+        f"{key}={present[key]} (tuning file: {value})"
+        for key, value in values.items()
+        if present[key] != value
     ]
-    lines = [f"tuning {choices['tuning']} (tuning=none leaves it out): {' '.join(kept)}"]
-    return [*lines, f"told otherwise: {' '.join(changed)}"] if changed else lines
+    lines = [f"tuning file {choices['tuning']} (disable with tuning=none): {' '.join(kept)}"]
+    return [*lines, f"overridden: {' '.join(changed)}"] if changed else lines
 
 
 def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Dotted key to value of nested mappings."""
+    """Flattens nested mappings to values by dotted key."""
     found = {}
     for key, value in node.items():
         found |= (
@@ -291,32 +293,32 @@ def _check_override(override: str, sources: Sources) -> None:
         raise UsageError(f"{override}: expected KEY=VALUE")
     parsed(override)
     if key == SEARCHED:
-        raise UsageError(f"{override}: name the folder with --config-dir")
+        raise UsageError(f"{override}: use --config-dir for the folder")
     if key in groups() and value not in (allowed := sources.options(key)):
         raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
 
 
 def split_resume(arguments: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
-    """The values of `resume=` and `as=`, None without, and the other arguments; raises UsageError."""
+    """Splits off the values of `resume=` and `as=` (None without) from the arguments; raises UsageError."""
     where, arguments = split_key("resume", arguments)
     name, arguments = split_key("as", arguments)
     if name is not None and where in (None, AUTO):
-        raise UsageError(f"as={name}: goes with resume=RUN_FOLDER or resume=CHECKPOINT")
+        raise UsageError(f"as={name}: needs resume=RUN_FOLDER or resume=CHECKPOINT")
     return where, name, arguments
 
 
 def split_key(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of the last `KEY=`, None without one, and the other arguments."""
+    """Splits off the value of the last `KEY=` (None without one) from the arguments."""
     mine = [argument for argument in arguments if argument.lstrip("+").startswith(f"{key}=")]
     value = parsed(mine[-1].lstrip("+")) if mine else None
     return None if value is None else str(value), [a for a in arguments if a not in mine]
 
 
 def parsed(override: str) -> Any:
-    """The value of `KEY=VALUE`; raises UsageError if it cannot be parsed or is a sweep."""
+    """Parses the value of `KEY=VALUE`; raises UsageError if it is invalid or a sweep."""
     read = _read_override(override)
     if read.is_sweep_override():
-        raise UsageError(f"{override}: several values; a run takes one, -m starts a run for each")
+        raise UsageError(f"{override}: a run takes one value; -m starts a run for each of several")
     return read.value()
 
 
@@ -333,14 +335,14 @@ def overridden(
     overrides: Sequence[str],
     sources: Sources = PACKAGED,
 ) -> tuple[DictConfig, dict[str, str]]:
-    """A saved configuration and its choices, with overrides applied.
+    """Applies overrides to a saved configuration and its choices.
 
-    Of the groups only `tracking` may change its option; others may be given with the saved one.
+    Only the group `tracking` can change its option; other groups can be given with the saved option.
 
     Args:
       config: the saved configuration; not modified.
       choices: its chosen options.
-      overrides: `KEY=VALUE` each, as returned by `plain`.
+      overrides: items `KEY=VALUE`, as returned by `plain`.
       sources: locations of `tracking` options.
 
     Raises:
@@ -369,7 +371,7 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
         key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
             chosen = [o for o in overrides if o.partition("=")[0] in groups()]
-            # The key may stand within the value: pool.shares={magic: 1}.
+            # The key can be inside the value: pool.shares={magic: 1}.
             within = re.search(rf"full_key: ({re.escape(key)}\.\S+)", str(error.__cause__))
             key = within[1] if within else key
             with _composing(sources):
@@ -389,7 +391,7 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
       config: modified in place.
       key: dotted key.
       value: plain data; mappings are merged.
-      typed: the override as shown in messages; None for `KEY=VALUE`.
+      typed: the override as written by the user, for messages; None for `KEY=VALUE`.
 
     Raises:
       UsageError: one line, for an unknown key or an invalid value.
@@ -407,10 +409,10 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
 
 
 def unknown(override: str, key: str, node: DictConfig) -> str:
-    """The message for an unknown key: the closest match, and the allowed keys.
+    """Formats the message for an unknown key: the closest match, and the allowed keys.
 
     Args:
-      override: as typed.
+      override: the override as written by the user.
       key: its dotted key.
       node: the configuration.
     """
@@ -425,22 +427,22 @@ def unknown(override: str, key: str, node: DictConfig) -> str:
 
 
 def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:
-    """The folder of a new run; raises UsageError if it exists."""
+    """Returns the folder of a new run; raises UsageError if it exists."""
     name = f"{stamp}_s{config.seed}" if config.run_name is None else config.run_name
     folder = run_folder(config, choices, name)
     if folder.exists():
-        raise UsageError(f"run_name={name}: {folder} exists already; choose another name or resume={folder}")
+        raise UsageError(f"run_name={name}: {folder} already exists; choose another name or resume={folder}")
     return folder
 
 
 def run_folder(config: DictConfig, choices: Mapping[str, str], name: Any) -> Path:
-    """The folder of the run with this name, `outputs/ENV/ALGO/NAME`.
+    """Returns the folder of the run with this name, `outputs/ENV/ALGO/NAME`.
 
     Raises:
       UsageError: one line, for an invalid `run_name` or `output_dir`.
     """
     if not re.fullmatch(r"[\w.-]+", str(name)) or str(name) in (".", "..") or isinstance(name, bool | float):
-        raise UsageError(f"run_name={name}: must be the name of a folder, of letters, digits, _, - and .")
+        raise UsageError(f"run_name={name}: must be a folder name of letters, digits, _, - and .")
     if not isinstance(config.output_dir, str) or not config.output_dir:
         raise UsageError(f"output_dir={config.output_dir}: must be the path of a folder")
     return Path(config.output_dir) / choices["env"].replace("/", "_") / choices["algo"] / str(name)

@@ -28,12 +28,12 @@ class Sources:
     """Sources from which a run's configuration is composed.
 
     Attributes:
-      folder: a user's folder, laid out like `conf` and searched in addition; or None.
-      name: the main configuration in either, without `.yaml`.
+      folder: a user's folder with the layout of `conf`, searched in addition; or None.
+      name: name of the main configuration in either folder, without `.yaml`.
 
     Raises:
-      ValueError: one line, for a folder or name that does not exist, and for a file in `folder` of the same
-        name as one of the package's, which Hydra would ignore.
+      ValueError: one line, for a folder or name that does not exist, and for a file in `folder` with the name
+        of a packaged one, which Hydra would ignore.
     """
 
     folder: str | Path | None = None
@@ -55,27 +55,27 @@ class Sources:
         for path in packaged.rglob("*.yaml"):
             name = path.relative_to(packaged)
             if (self.folder / name).is_file() and self.folder != packaged:
-                raise ValueError(f"--config-dir={self.folder}: {name} is the package's; choose another name")
+                raise ValueError(f"--config-dir={self.folder}: {name} exists in the package; rename it")
 
     def directories(self) -> tuple[Path, ...]:
-        """The searched folders, in order."""
+        """Returns the searched folders, in order."""
         return (config_directory(), *(() if self.folder is None else (self.folder,)))
 
     def find(self, name: str) -> Path | None:
-        """The file of a configuration such as `env/f110`, or None."""
+        """Finds the file of a configuration such as `env/f110`; None if it does not exist."""
         candidates = (folder / f"{name}.yaml" for folder in self.directories())
         return next((path for path in candidates if path.is_file()), None)
 
     def options(self, group: str) -> list[str]:
-        """Options of a configuration group, nested ones with their folder."""
+        """Lists the options of a configuration group, nested ones with their folder."""
         roots = [folder / group for folder in self.directories()]
         found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
         return sorted(map(str, found))
 
     def open_keys(self) -> tuple[str, ...]:
-        """Keys of mappings that accept arbitrary new keys, validated by their readers.
+        """Returns the keys of mappings that accept arbitrary new keys, which their readers validate.
 
-        Declared in a file, without its group, by a line `# keys of your own below: NAME, NAME`.
+        A configuration file declares them without its group: `# keys of your own below: NAME, NAME`.
         """
         found = set()
         for folder in self.directories():
@@ -86,13 +86,13 @@ class Sources:
         return tuple(sorted(found))
 
     def main_folder(self) -> Path:
-        """The folder of the main configuration."""
+        """Returns the folder of the main configuration."""
         file = self.find(self.name)
         return config_directory() if file is None else file.parents[self.name.count("/")]
 
     def searched(self) -> list[str]:
-        """The other folder, if any, as a Hydra override of the search path."""
-        # Hydra searches the main configuration in the first folder only.
+        """Returns the other folder, if any, as a Hydra override of the search path."""
+        # Hydra looks for the main configuration in the first folder only.
         others = [str(folder) for folder in self.directories() if folder != self.main_folder()]
         quoted = [path.replace("\\", "\\\\").replace("'", "\\'") for path in others]
         return [f"hydra.searchpath=['file://{path}']" for path in quoted]

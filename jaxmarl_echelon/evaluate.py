@@ -1,4 +1,4 @@
-"""`python -m jaxmarl_echelon.evaluate PATH`: scores a checkpoint, and shows what the policy does."""
+"""`python -m jaxmarl_echelon.evaluate PATH`: scores a checkpoint, and renders or prints its episodes."""
 
 import argparse
 import json
@@ -33,11 +33,11 @@ def parse() -> argparse.Namespace:
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
-        "--checkpoint", default="best_eval", help="which one of a run folder (default: best_eval)"
+        "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
     )
     parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
     parser.add_argument(
-        "--episode", type=int, help="which episode to animate or print (default: the first success)"
+        "--episode", type=int, help="index of the episode to animate or print (default: the first success)"
     )
     parser.add_argument(
         "--baselines",
@@ -47,17 +47,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--ladder",
         action="store_true",
-        help="score the policy on every phase of the run's curriculum, or else of the environment's",
+        help="score the policy on every phase of the run's curriculum, or of the environment's",
     )
     parser.add_argument(
         "--realism",
         action="store_true",
-        help="compare sampled rollouts with the recordings of held-out scenes, where there are any",
+        help="compare sampled rollouts with the recordings of held-out scenes, if there are any",
     )
     parser.add_argument(
         "--show",
         action="store_true",
-        help="print one episode as text, e.g. a game move by move (--episode chooses which)",
+        help="print one episode as text, e.g. a game move by move (selected by --episode)",
     )
     parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
     parser.add_argument(
@@ -69,17 +69,17 @@ def parse() -> argparse.Namespace:
 def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
     """Rebuilds a run from a checkpoint.
 
-    A role for which `overrides` name a frozen policy is played by that one, whatever the run has learnt.
-    A file that they name is taken as it is now; any other one has to be as the run has read it.
+    If `overrides` name a frozen policy for a role, that policy replaces the learnt one. Files named in
+    `overrides` are read in their current version; all other files must be as the run has read them.
 
     Args:
       path: a run's folder, its `checkpoints` folder, or one checkpoint.
-      name: of the checkpoint in a run's folder.
-      overrides: `KEY=VALUE` each, of the run's configuration.
-      policy_only: the environment is not wanted, so that changed files are only said.
+      name: name of the checkpoint in a run's folder.
+      overrides: items `KEY=VALUE` of the run's configuration.
+      policy_only: whether the environment is not needed, so that changed files are only reported.
 
     Returns:
-      checkpoint folder, metadata, run configuration, program, and the state reduced to acting.
+      checkpoint folder, metadata, run configuration, program, and the part of the state for acting.
 
     Raises:
       ValueError: one line, for a checkpoint or a configuration that cannot be read, or a changed file.
@@ -112,7 +112,7 @@ def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
 
 
 def main() -> None:
-    """Entry point."""
+    """Scores a checkpoint by the command line."""
     command_line.use_compilation_cache()
     arguments = parse()
     if arguments.episodes is not None and arguments.episodes < 1:
@@ -123,7 +123,7 @@ def main() -> None:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
     viewer = program.env.viewer
     if arguments.show and not (viewer and viewer.tells):
-        raise command_line.UsageError(f"--show: episodes of {program.env.spec.name} cannot be told as text")
+        raise command_line.UsageError(f"--show: {program.env.spec.name} has no text form of episodes")
     if arguments.realism and program.env.comparison is None:
         raise command_line.UsageError(f"--realism: {program.env.spec.name} has no recordings to compare with")
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
@@ -135,7 +135,7 @@ def main() -> None:
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
     present = environment(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
-        console.print(f"trained in {trained_in}, scored in {present}, which behaves otherwise")
+        console.print(f"warning: trained on {trained_in}, evaluated on {present}; behaviour differs")
     for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
     spec = program.env.spec
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def acting_as(program: Program, names, number, *, greedy: bool = True):
-    """`(env) -> controllers` with the script of traced `number` in the policy's place, from 1 on."""
+    """Returns `(env) -> controllers`; traced `number` n >= 1 replaces the policy by the n-th script."""
     role = program.role
 
     def seats(env):
@@ -173,11 +173,11 @@ def acting_as(program: Program, names, number, *, greedy: bool = True):
 
 
 def likeness(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
-    """How alike rollouts of the policy and the recordings are; with baselines also those of scripts.
+    """Scores the similarity of recordings and rollouts of the policy and, with baselines, of scripts.
 
     Args:
       arguments: the command line.
-      settings: of the environment, that rollouts need.
+      settings: settings of the environment for these rollouts.
     """
     needed = [f"env.{key}={value}" for key, value in settings.items()]
     overrides = [*arguments.overrides, *needed]
@@ -201,9 +201,9 @@ def likeness(arguments: argparse.Namespace, settings) -> dict[str, dict[str, flo
 def play_actors(
     program, config, state, episodes: int, *, baselines: bool
 ) -> dict[str, evaluation.Evaluation]:
-    """Evaluations of the policy and of other actors on the same final episodes, in one program.
+    """Evaluates the policy and other actors on the same final episodes, in one program.
 
-    Other actors are the environment's reference scripts; with `baselines`, the untrained policy and the
+    The other actors are the environment's reference scripts, or with `baselines` the untrained policy and the
     environment's baseline scripts.
     """
     key = stream_key(config.seed, Stream.FINAL)
@@ -229,7 +229,7 @@ def reproduction(program, config, state, facts: Mapping[str, Any]) -> str:
     """Repeats the evaluation of training; returns a line with its result and whether it was reproduced.
 
     Args:
-      program, config, state: as from `load`.
+      program, config, state: from `load`.
       facts: the checkpoint's metadata.
     """
     _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
@@ -244,7 +244,7 @@ def reproduction(program, config, state, facts: Mapping[str, Any]) -> str:
 
 
 def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
-    """Whether values are those that training recorded of a checkpoint, if it recorded any of its policy."""
+    """Formats the comparison of values with those that training recorded for the checkpoint, if any."""
     if (step := facts.get("scored_at", facts["step"])) != facts["step"]:
         return f"training did not score this policy, but the one of {step:,} steps"
     if (variant := facts.get("scored_on")) is not None:
@@ -255,13 +255,13 @@ def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
 
 
 def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
-    """An evaluation's values as in `eval.csv`."""
+    """Returns an evaluation's values, as in `eval.csv`."""
     scalars = evaluation.summary(result, program.env.spec, program.role)
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
 def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, dict[str, float]]:
-    """An evaluation's values per task that occurred."""
+    """Returns an evaluation's values per task that occurred."""
     if program.env.spec.score is None:
         return {}
     parts = evaluation.by_task(result, program.env.spec)
@@ -269,7 +269,7 @@ def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, di
 
 
 def ladder(program, config, state, episodes: int) -> list[dict]:
-    """Scores of the policy on each stage's task of a curriculum, on held-out episodes.
+    """Scores the policy on the task of each curriculum stage, on held-out episodes.
 
     Raises:
       ValueError: if the environment does not support the stages' tasks.
@@ -279,7 +279,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     if not curriculum.stages:
         if program.env.ladder is None:
             raise command_line.UsageError(
-                f"--ladder: the run has no stages, and {program.env.spec.name} names no curriculum for it"
+                f"--ladder: the run has no stages, and {program.env.spec.name} has no curriculum for it"
             )
         composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
         curriculum = build.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
@@ -321,7 +321,7 @@ def show(
 ) -> None:
     """Renders the scored trajectories as a picture, and one as an animation and, if supported, a replay.
 
-    Prints that episode as text if it is to be `told`; viewers that draw nothing are only asked for that.
+    With `told`, also prints that episode as text, which is the only output of viewers without pictures.
     """
     if not (viewer.draws or told):
         return
@@ -346,7 +346,7 @@ def show(
 
 
 def interesting(program: Program, result) -> int:
-    """Index of the episode to animate: the first with the highest positive score, else the highest return."""
+    """Selects the episode to animate: the first with the highest positive score, else the highest return."""
     spec = program.env.spec
     if spec.score is not None:
         score = np.asarray(results.ratio(*result.scores(spec), empty=0.0))
@@ -357,7 +357,7 @@ def interesting(program: Program, result) -> int:
 
 
 def script() -> None:
-    """The console script."""
+    """Runs the console script."""
     command_line.guarded(main)
 
 

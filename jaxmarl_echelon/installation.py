@@ -1,4 +1,4 @@
-"""Whether Python finds this project's packages where they are installed."""
+"""Check that Python imports this project's packages from their installation."""
 
 import sys
 from importlib.util import find_spec
@@ -10,12 +10,12 @@ OWN = ("algos", "physics")
 
 
 def require_own_packages() -> None:
-    """Demands that `algos` and `physics` are those installed beside this package.
+    """Checks that `algos` and `physics` are imported from the installation of this package.
 
-    A folder of that name in the current directory, which `python -m` searches first, would hide them.
+    A folder of that name in the current directory, which `python -m` searches first, would shadow them.
 
     Raises:
-      ImportError: one line that tells what hides what.
+      ImportError: one line with the shadowing and the shadowed path.
       SystemExit: the same in a command, with exit status 2.
     """
     installed = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""Optional packages: which modules need them, and how to install them."""
+"""Optional packages: the modules that need them, and their installation commands."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -6,13 +6,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Module to the optional package it needs; extras are named after their packages.
+# Modules to the optional packages they need; extras are named after their packages.
 NEEDED = {
     "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
     "jaxmarl_echelon.tracking.wandb_sink": "wandb",
 }
 
-# Hydra's plugins: the override, the module and the package that it needs. `slurm` is in `conf/hydra`.
+# Hydra's plugins: override, module and required package. `slurm` is defined in `conf/hydra`.
 PLUGINS = (
     ("hydra/launcher=slurm", "submitit", "hydra-submitit-launcher"),
     ("hydra/sweeper=optuna", "hydra_plugins.hydra_optuna_sweeper", "hydra-optuna-sweeper"),
@@ -22,7 +22,7 @@ PLUGINS = (
 
 
 def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
-    """Checks that the optional packages that a configuration needs are installed.
+    """Checks that the optional packages of a configuration are installed.
 
     Args:
       config, choices: as composed.
@@ -55,12 +55,12 @@ def require_plugins(overrides: Sequence[str]) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package around it
+    except ModuleNotFoundError:  # for a parent package
         return False
 
 
 def _targets(node: Any) -> Iterator[str]:
-    """All `_target_` values in a tree of plain data."""
+    """Yields all `_target_` values in a tree of plain data."""
     if isinstance(node, dict):
         if "_target_" in node:
             yield str(node["_target_"])

@@ -1,4 +1,4 @@
-"""Policies of finished runs, for use outside of training."""
+"""Trained policies for use outside of training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,18 +21,18 @@ from jaxmarl_echelon.training.program.agents import make_actors
 PyTree = Any
 
 
-# eq=False: hashable by identity, as `jax.jit(policy)` needs; arrays are not comparable.
+# eq=False: hashable by identity, as `jax.jit(policy)` requires; arrays are not comparable.
 @struct.dataclass(eq=False, repr=False)
 class Policy:
-    """A learnt policy of a role: a deterministic pure function from raw observations to actions.
+    """A trained policy of a role: a deterministic pure function from raw observations to actions.
 
-    A pytree: `jax.jit(policy)` compiles it with its parameters as constants; as an argument of other
-    compiled functions, policies of one architecture share a program.
+    It is a pytree: `jax.jit(policy)` compiles it with its parameters as constants; as arguments of compiled
+    functions, policies of one architecture share a program.
 
     Attributes:
       state: parameters and the frozen observation normaliser.
       agent: the learner's functions.
-      role: the role it acts for; its spaces give shapes and units.
+      role: the role it acts for, whose spaces define shapes and units.
     """
 
     state: PyTree
@@ -40,7 +40,7 @@ class Policy:
     role: Role = struct.field(pytree_node=False)
 
     def __repr__(self) -> str:
-        """One line for notebooks, where the parameters themselves would fill pages."""
+        """Returns a one-line summary without the parameters, for notebooks."""
         numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(self.state))
         return (
             f"Policy(role={self.role.name!r}, observation={list(self.role.observation.shape)}, "
@@ -48,7 +48,7 @@ class Policy:
         )
 
     def initial_memory(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """Initial recurrent carry of `batch_shape` agents; `()` for feed-forward policies."""
+        """Returns the initial recurrent carry of `batch_shape` agents; `()` for feed-forward policies."""
         return self.agent.initial_carry(tuple(batch_shape))
 
     def __call__(
@@ -63,9 +63,9 @@ class Policy:
         Args:
           obs: `[batch, *role.observation.shape]`, raw, in the environment's units.
           memory: from the previous call, or `initial_memory(batch)`.
-          reset: `[batch]` bool; an episode begins with this decision: the memory is reset first. None for
+          reset: `[batch]` bool; an episode begins with this decision, so the memory is reset first. None for
             no resets.
-          mask: `[batch, role.action.mask_size]` bool, legal discrete actions; None for all.
+          mask: `[batch, role.action.mask_size]` bool, legal discrete actions; None if all are legal.
 
         Returns:
           actions in `role.action`: `[batch, D]` float32 within bounds for a Box, int32 `[batch]` for
@@ -77,17 +77,17 @@ class Policy:
         obs, shape = jnp.asarray(obs), self.role.observation.shape
         batch = obs.shape[: obs.ndim - len(shape)]
         if obs.shape != (*batch, *shape):
-            raise ValueError(f"obs of shape {obs.shape}: must end with {shape}, as {self.role.name} sees it")
+            raise ValueError(f"obs of shape {obs.shape}: must end with {shape} for role {self.role.name}")
         reset = jnp.zeros(batch, bool) if reset is None else jnp.asarray(reset, bool)
         action, memory = self.agent.greedy(self.state, obs, memory, reset, mask)
         return to_space(self.role.action, action), memory
 
 
 def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Policy:
-    """The policy in a run's state.
+    """Extracts a policy from a run's state.
 
     Args:
-      config: the run.
+      config: the run's configuration.
       run: its state, as returned by `make_train`'s function (not vmapped: index into the seeds first).
       role: a role that learns or shares a learner's policy; None for the first learner.
 
@@ -102,7 +102,7 @@ def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Po
 
 
 def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "best_eval") -> Policy:
-    """The policy in a checkpoint.
+    """Loads a policy from a checkpoint.
 
     Args:
       path: a run's folder, its `checkpoints` folder, or one checkpoint.
@@ -118,7 +118,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
 
 
 def _learner(config: RunConfig, role: str) -> str:
-    """The role whose learner controls a role."""
+    """Returns the role whose learner controls the given role."""
     sharing: Mapping[str, str] = {
         name: controller.removeprefix(SHARED).removeprefix(POOL)
         for name, controller in config.controllers.items()
@@ -126,5 +126,5 @@ def _learner(config: RunConfig, role: str) -> str:
     }
     actors = {name: name for name in config.algos} | sharing
     if role not in actors:
-        raise ValueError(f"role={role}: that run learnt {', '.join(actors)}")
+        raise ValueError(f"role={role}: has no learnt policy in this run; allowed: {', '.join(actors)}")
     return actors[role]

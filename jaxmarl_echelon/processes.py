@@ -1,7 +1,7 @@
-"""The processes of one run on several hosts: starting them, agreeing, and ending with one line.
+"""Processes of one run on several hosts: start, agreement, and termination with a one-line message.
 
-Every process runs the same program and decides alike, because reports are the same everywhere. Process 0
-alone writes and draws. With one process all functions are trivial and start no backend.
+Every process runs the same program and makes the same decisions, because reports are equal in all of them.
+Only process 0 writes files and draws. With one process all functions are trivial and start no backend.
 """
 
 import ctypes
@@ -21,26 +21,26 @@ from jax.experimental import multihost_utils
 
 AUTO, OFF = "auto", "off"
 NEEDED = ("coordinator_address", "num_processes", "process_id")
-# In seconds: how long to wait for the others at the start, and for a sign of life later.
+# In seconds: limits of waiting for the other processes at the start, and for their heartbeats later.
 TIMEOUTS = {"initialization_timeout": 120, "heartbeat_timeout_seconds": 100}
 SLACK = 30
 USAGE = 2
 GONE = "another process is gone"
-# How a lost connection shows in what gloo, NCCL and the coordination service raise.
+# Words in the errors of gloo, NCCL and the coordination service that indicate a lost connection.
 LOST = ("Gloo", "NCCL", "coordination", "UNAVAILABLE")
 _ending = threading.Lock()
 _handlers: list[Any] = []
 
 
 def start(setting: Any) -> None:
-    """Joins the processes of a run; before anything else of JAX, and once.
+    """Joins the processes of a run; must be called once, before any other use of JAX.
 
     Args:
       setting: `distributed` of the configuration: "off", "auto" (Slurm, Open MPI, TPU pods and others that
-        JAX recognises), or a mapping of `NEEDED` and optionally of `TIMEOUTS`.
+        JAX recognises), or a mapping with the keys `NEEDED` and optionally `TIMEOUTS`.
 
     Raises:
-      ValueError: one line, for an invalid setting, where no cluster is recognised, and where the others
+      ValueError: one line, for an invalid setting, if no cluster is recognised, or if the other processes
         cannot be reached in time.
     """
     arguments = read(setting)
@@ -50,8 +50,8 @@ def start(setting: Any) -> None:
     if (address := arguments.get("coordinator_address")) and arguments["process_id"] > 0:
         _await(address, limit)
     failed = f"distributed={shown(setting)}: no start within {limit} s"
-    # Where others do not come, JAX ends the process by force, with pages of text: this is before it.
-    watch = threading.Timer(limit, end, (f"{failed} (not all processes came)", USAGE))
+    # If other processes are missing, JAX aborts with pages of text; this timer ends the process earlier.
+    watch = threading.Timer(limit, end, (f"{failed} (not all processes joined)", USAGE))
     watch.daemon = True
     watch.start()
     try:
@@ -65,7 +65,7 @@ def start(setting: Any) -> None:
 
 
 def read(setting: Any) -> dict[str, Any] | None:
-    """Arguments of `jax.distributed.initialize`; None for "off". Raises a ValueError of one line."""
+    """Returns the arguments of `jax.distributed.initialize`, None for "off"; raises a one-line ValueError."""
     if setting in (None, False, OFF):
         return None
     if setting == AUTO:
@@ -94,19 +94,19 @@ def read(setting: Any) -> dict[str, Any] | None:
 
 
 def shown(setting: Any) -> str:
-    """The setting for messages."""
+    """Formats the setting for messages."""
     return setting["coordinator_address"] if isinstance(setting, Mapping) else str(setting)
 
 
 def _await(address: str, limit: int) -> None:
-    """Waits until somebody listens at HOST:PORT; a client of JAX's would end the process by force."""
+    """Waits until a process listens at HOST:PORT; JAX's own client would abort the process instead."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + limit
     while time.monotonic() < end:
         with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
             return
         time.sleep(0.2)
-    raise ValueError(f"distributed.coordinator_address={address}: nobody answered within {limit} s")
+    raise ValueError(f"distributed.coordinator_address={address}: no answer within {limit} s")
 
 
 def several() -> bool:
@@ -115,22 +115,22 @@ def several() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process writes and draws."""
+    """Whether this process is the one that writes files and draws."""
     return not several() or jax.process_index() == 0
 
 
 def any_of(flag: bool) -> bool:
-    """Whether the flag is set in any process; all must ask."""
+    """Whether the flag is set in any process; all processes must call this."""
     return bool(multihost_utils.process_allgather(np.array(flag)).any()) if several() else flag
 
 
 def least(number: float) -> float:
-    """The smallest of all processes' numbers, in float32; all must ask."""
+    """Returns the minimum over all processes, in float32; all processes must call this."""
     return float(multihost_utils.process_allgather(np.float32(number)).min()) if several() else number
 
 
 def first_says(text: str) -> str:
-    """The text of process 0, at most 1,000 bytes; all must ask."""
+    """Returns the text of process 0, at most 1,000 bytes; all processes must call this."""
     if not several():
         return text
     mine = text.encode()[:1000].ljust(1000, b"\0")
@@ -139,29 +139,29 @@ def first_says(text: str) -> str:
 
 
 def meet(where: str) -> None:
-    """Waits until all processes are here."""
+    """Waits until all processes have called this."""
     if several():
         multihost_utils.sync_global_devices(where)
 
 
 def lost(error: BaseException | None) -> bool:
-    """Whether there is an error that says that another process cannot be reached any more."""
+    """Whether an error indicates that another process cannot be reached any more."""
     kinds = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
     return several() and kinds and any(word in str(error) for word in LOST)
 
 
 def shortened(line: str, error: BaseException) -> str:
-    """The line, with the beginning of what the error says."""
+    """Appends the beginning of an error's message to a line."""
     return f"{line} ({' '.join(str(error).split())[:160]})"
 
 
 def on_abort(line: str) -> None:
-    """Ends with this line and status 1 where JAX would end the process by force.
+    """Ends the process with this line and status 1 when JAX would abort it.
 
-    JAX does so in a thread of its own, wherever this process is: after the heartbeat where another is gone,
-    at once where process 0 is. Its callback for this case cannot be written in Python (the status that it
-    passes has no Python type), so the signal is caught; a handler of the module `signal` would wait for a
-    main thread that may be in a collective for good. What JAX logs before stays on stderr.
+    JAX aborts from its own thread: after the heartbeat timeout if another process is gone, at once if process
+    0 is. Its callback for this case cannot be a Python function (the status that it passes has no Python
+    type), so SIGABRT is caught; a handler of the module `signal` would wait for the main thread, which can be
+    blocked in a collective. JAX's earlier log lines stay on stderr.
     """
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end(line))
     _handlers.append(handler)  # C holds no reference
@@ -172,7 +172,7 @@ def on_abort(line: str) -> None:
 
 
 def end(line: str, status: int = 1) -> NoReturn:
-    """Prints one line and ends this process at once; an orderly end would wait for those that are gone."""
+    """Prints one line and exits at once; a regular exit would wait for the processes that are gone."""
     if not _ending.acquire(blocking=False):
         threading.Event().wait()  # another thread is ending this process
     print(f"error: {line}", file=sys.stderr, flush=True)

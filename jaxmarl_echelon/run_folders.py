@@ -1,4 +1,4 @@
-"""Folders of runs: nothing newer is removed by continuing, copies of a run as it was, locks."""
+"""Folders of runs: checks before continuing a run, copies of a run at a checkpoint, locks."""
 
 import os
 import shutil
@@ -13,24 +13,24 @@ CHECKPOINTS = "checkpoints"
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """The folder of the run that a checkpoint lies in; None for one that was copied out of its run."""
+    """Returns the run folder of a checkpoint; None for a checkpoint that was copied out of its run."""
     return checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else None
 
 
 def require_newest(checkpoint: Path, named: str | Path) -> None:
-    """Demands that a run can go on from a checkpoint where it lies.
+    """Checks that a run can continue in its folder from a checkpoint, without losing later checkpoints.
 
     Args:
       checkpoint: as returned by `checkpoints.find`.
-      named: the same as the user wrote it.
+      named: the path as written by the user.
 
     Raises:
-      CheckpointError: one line, if there is no run around it, or if that has gone on from there.
+      CheckpointError: one line, if the checkpoint is not in a run, or the run has later checkpoints.
     """
     elsewhere = f"resume={named} as=NEW_NAME continues it in a new folder"
     run = run_of(checkpoint)
     if run is None:
-        raise checkpoints.CheckpointError(f"resume={named}: a checkpoint without its run; {elsewhere}")
+        raise checkpoints.CheckpointError(f"resume={named}: checkpoint outside of a run; {elsewhere}")
     facts = checkpoints.metadata(checkpoint)
     for folder in (run, *members(run, facts)):
         if not checkpoints.exists(folder, "latest"):
@@ -38,21 +38,21 @@ def require_newest(checkpoint: Path, named: str | Path) -> None:
         latest = checkpoints.find(folder, "latest")
         if (step := checkpoints.metadata(latest)["step"]) > facts["step"]:
             raise checkpoints.CheckpointError(
-                f"resume={named}: is of step {facts['step']}, and {folder} has gone on to step {step}, which "
-                f"would be removed; {elsewhere}"
+                f"resume={named}: checkpoint of step {facts['step']}; {folder} has continued to step {step}, "
+                f"which would be removed; {elsewhere}"
             )
 
 
 def members(run: Path, facts: dict) -> list[Path]:
-    """The folders of a group's members, by the metadata of its checkpoint; empty for a single run."""
+    """Lists the folders of a group's members, from the metadata of its checkpoint; empty for a single run."""
     return [run / name for name in facts.get("group", ())]
 
 
 def copy_run(checkpoint: Path, folder: Path) -> Path:
-    """Copies a run as it was at a checkpoint to a new folder; returns the checkpoint's copy.
+    """Copies a run, up to a checkpoint, to a new folder; returns the checkpoint's copy.
 
-    Checkpoints up to its step are copied, and tables, whose later rows go when the run is opened. Process 0
-    copies.
+    Checkpoints up to its step are copied, and whole tables, whose later rows are removed when the run
+    continues. Only process 0 copies.
 
     Raises:
       CheckpointError: one line, if it cannot be copied; the new folder is removed.
@@ -84,7 +84,7 @@ def _copy(checkpoint: Path, facts: dict, folder: Path) -> None:
 
 
 def require_free(path: Path) -> None:
-    """Demands that no process writes into the run of this folder or checkpoint, which would change meanwhile.
+    """Checks that no process is writing into the run of this folder or checkpoint.
 
     Raises:
       LockedError: one line.
@@ -97,7 +97,7 @@ def require_free(path: Path) -> None:
 
 @contextmanager
 def locked(folders: Iterable[Path]) -> Iterator[None]:
-    """Holds the locks of run folders in process 0, see `run_lock.held`; raises in every process."""
+    """Holds the locks of run folders in process 0, see `run_lock.held`; errors reach every process."""
     refused = ""
     with ExitStack() as stack:
         if processes.is_first():
@@ -111,7 +111,7 @@ def locked(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def discard(folder: Path, *around: Path) -> None:
-    """Removes a run's folder, and those around it that are empty, the innermost first."""
+    """Removes a run's folder, and its empty parents in `around`, the innermost first."""
     shutil.rmtree(folder)
     with suppress(OSError):
         for place in around:
@@ -119,7 +119,7 @@ def discard(folder: Path, *around: Path) -> None:
 
 
 def require_shared(folder: Path) -> None:
-    """Demands that all processes see the same files, before anything lasting is written.
+    """Checks that all processes see the same files, before results are written.
 
     Raises:
       ValueError: one line, in every process.

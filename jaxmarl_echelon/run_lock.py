@@ -1,10 +1,10 @@
-"""Locks of run folders: two processes never write into one.
+"""Locks of run folders, which prevent two processes from writing into one folder.
 
-A lock is the file `run.lock` in the folder, created only if it is not there. It names the host and the
-process that hold it, so that the lock of a dead process is taken over at once. A process on another host
-cannot be asked: its lock changes every `BEAT` seconds while it lives, and one that does not change for
-`PATIENCE` seconds is taken over as well. Locks of the operating system are not used: some network file
-systems lack them, and Windows has others.
+A lock is the file `run.lock` in the folder, created only if it does not exist. It names the host and the
+process that hold it, so the lock of a dead process is taken over at once. The state of a process on another
+host is unknown: its lock file changes every `BEAT` seconds while it lives, and a lock that does not change
+for `PATIENCE` seconds is taken over. Locks of the operating system are not used: some network file systems
+lack them, and Windows has different ones.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from pathlib import Path
 
 NAME = "run.lock"
 BEAT, PATIENCE = 15.0, 50.0
-# Of Windows: the right to wait for a process, and that it goes on.
+# Windows constants: access right to wait for a process, status of a running process, and an error code.
 SYNCHRONIZE, WAIT_TIMEOUT, ACCESS_DENIED = 0x00100000, 0x102, 5
 
 
@@ -29,10 +29,10 @@ class LockedError(ValueError):
 
 @contextmanager
 def held(folders: Iterable[Path]) -> Iterator[None]:
-    """Holds the locks of run folders, which are created if they are not there.
+    """Holds the locks of run folders; creates missing folders.
 
     Raises:
-      LockedError: one line, if another process holds one of them; nothing is held then.
+      LockedError: one line, if another process holds one of the locks; then no lock is held.
     """
     with ExitStack() as stack:
         for folder in folders:
@@ -57,7 +57,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def acquire(lock: Path, mine: dict) -> None:
-    """Creates a lock, in the place of a dead process's if there is one; raises LockedError."""
+    """Creates a lock, replacing that of a dead process; raises LockedError."""
     while True:
         with suppress(FileExistsError), lock.open("x", encoding="utf-8") as file:
             file.write(_text(mine, 0))
@@ -66,7 +66,7 @@ def acquire(lock: Path, mine: dict) -> None:
 
 
 def require_dead(lock: Path) -> str:
-    """The text of a lock that no living process holds; raises LockedError for any other."""
+    """Returns the text of a lock whose process is dead; raises LockedError if it is alive."""
     found = _read(lock)
     if lives(lock, found):
         raise LockedError(f"{lock.parent}: {_owner(found)} is writing into this folder ({lock})")
@@ -74,12 +74,12 @@ def require_dead(lock: Path) -> str:
 
 
 def lives(lock: Path, text: str) -> bool:
-    """Whether the process that holds a lock of this text is alive."""
+    """Whether the process that holds a lock with this text is alive."""
     try:
         owner = json.loads(text)
         host, process, since = owner["host"], owner["process"], owner["started"]
     except (ValueError, KeyError, TypeError):
-        host, process, since = None, 0, None  # being written at this moment, or damaged
+        host, process, since = None, 0, None  # incomplete, because it is being written, or damaged
     if host == socket.gethostname():
         return process_lives(process) and started(process) == since
     end = time.monotonic() + PATIENCE
@@ -91,7 +91,7 @@ def lives(lock: Path, text: str) -> bool:
 
 
 def process_lives(number: int) -> bool:
-    """Whether there is a process of this number on this machine."""
+    """Whether a process with this number exists on this machine."""
     if os.name == "nt":
         kernel = ctypes.windll.kernel32
         handle = kernel.OpenProcess(SYNCHRONIZE, False, number)
@@ -110,9 +110,9 @@ def process_lives(number: int) -> bool:
 
 
 def started(number: int) -> str:
-    """The time at which a process started, in ticks since the machine did, where Linux tells; else empty."""
+    """Returns the start time of a process in clock ticks since boot, as text; empty except on Linux."""
     with suppress(OSError, IndexError):
-        # The name of the program may hold spaces and brackets.
+        # The program's name, in brackets before this field, can contain spaces and brackets.
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
@@ -126,7 +126,7 @@ def _beat(lock: Path, mine: dict, ended: threading.Event) -> None:
 
 
 def _set_aside(lock: Path, dead: str) -> None:
-    """Removes a dead process's lock, unless another process was faster and it is that one's by now."""
+    """Removes a dead process's lock, unless another process has replaced it in the meantime."""
     aside = lock.with_name(f".{NAME}_{os.getpid()}")
     with suppress(FileNotFoundError):
         os.replace(lock, aside)

@@ -1,4 +1,4 @@
-"""Standard input and output of the command lines: a reader that leaves, a full disk, nobody who answers."""
+"""Robust standard input and output of commands: closed pipes, full disks, and no interactive prompts."""
 
 import errno
 import os
@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 
 class LossyOutput:
-    """A text stream that survives the loss of its reader or its disk: what follows the loss is discarded.
+    """A text stream that discards further output after a write error, such as a closed pipe or a full disk.
 
-    One line on standard error tells of it. All other attributes are the stream's own.
+    One line on standard error reports it. All other attributes are those of the wrapped stream.
 
     Args:
       stream: standard output.
@@ -46,7 +46,7 @@ class LossyOutput:
         if self.lost is not None:
             return
         self.lost = error
-        # What is buffered is written at the end of the process again, when nobody could catch its error.
+        # The buffer is written again at the end of the process, where an error could not be handled.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -58,10 +58,10 @@ class LossyOutput:
 
 @contextmanager
 def lossy_output() -> Iterator[None]:
-    """Lets a command go on without its standard output, and flushes that at the end.
+    """Lets a command continue if its standard output fails, and flushes the output at the end.
 
     Raises:
-      SystemExit: with status 1 at the end, if output was lost for another reason than a reader that left.
+      SystemExit: with status 1 at the end, if output was lost for a reason other than a closed pipe.
     """
     if sys.stdout is None or isinstance(sys.stdout, LossyOutput):
         yield
@@ -79,7 +79,7 @@ def lossy_output() -> Iterator[None]:
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """Gives libraries that would ask the user a standard input that is no terminal."""
+    """Replaces standard input by an empty file, so that libraries do not prompt the user."""
     before = sys.stdin
     with open(os.devnull, encoding="utf-8") as nobody:
         sys.stdin = nobody

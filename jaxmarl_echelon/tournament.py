@@ -21,7 +21,7 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program import round_robin
 from jaxmarl_echelon.training.program.round_robin import Sides
 
-# Apart from what else comes of the seed's key.
+# Folded into the seed's key, to separate the ratings' key from that of the games.
 RATED = 17
 
 
@@ -30,12 +30,14 @@ def parse() -> argparse.Namespace:
     program = command_line.program("jaxmarl_echelon.tournament", "jaxmarl-tournament")
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("paths", nargs="+", help="run folders or checkpoints, all of one task and network")
-    parser.add_argument("--checkpoint", default="latest", help="which one of a run folder (default: latest)")
+    parser.add_argument("--checkpoint", default="latest", help="checkpoint of a run folder (default: latest)")
     parser.add_argument(
-        "--games", type=int, default=32, help="per ordered pair, a multiple of a game's seats (default: 32)"
+        "--games", type=int, default=32, help="games per ordered pair, a multiple of the seats (default: 32)"
     )
-    parser.add_argument("--snapshots", type=int, default=4, help="of each pool, evenly by age (default: 4)")
-    parser.add_argument("--scripts", nargs="+", default=[], help="of the environment, that enter as well")
+    parser.add_argument(
+        "--snapshots", type=int, default=4, help="snapshots per pool, evenly by age (default: 4)"
+    )
+    parser.add_argument("--scripts", nargs="+", default=[], help="scripts of the environment to include")
     parser.add_argument("--rating", default="trueskill", help=", ".join(SYSTEMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -45,7 +47,7 @@ def parse() -> argparse.Namespace:
 
 
 def entrants(path: str, checkpoint: str, snapshots: int):
-    """The policies of a run by name, the last learner and some of its pool, and its program and sides."""
+    """Loads a run's policies by name (the last learner and some of its pool), its program and its sides."""
     folder, _, config, program, state = evaluate.load(path, checkpoint)
     sides = sides_of(config, program)
     owner = sides.ours if sides.ours in config.algos else program.role
@@ -66,26 +68,26 @@ def entrants(path: str, checkpoint: str, snapshots: int):
 
 
 def label_of(folder: Path) -> str:
-    """Name of a run; those of one program with several seeds are told apart by both folders."""
+    """Returns the name of a run; members of a group of runs are named by both of their folders."""
     alone = (folder / "config.yaml").exists()
     return folder.name if alone else f"{folder.parent.name}/{folder.name}"
 
 
 def sides_of(config: RunConfig, program) -> Sides:
-    """The first role and the one that meets it; raises ValueError where one cannot play the other."""
+    """Returns the two opposing roles; raises ValueError if one policy cannot play both."""
     roles = program.env.spec.roles
     first, last = roles[0], roles[-1]
     if not first.fits(last) or len(roles) > 2:
-        raise ValueError(f"{program.env.spec.name}: needs two roles that see and do the same, or turns")
+        raise ValueError(f"{program.env.spec.name}: must have two roles with equal spaces, or turns")
     if first is last and not program.env.spec.turns:
-        raise ValueError(f"{program.env.spec.name}: nobody plays against anybody")
+        raise ValueError(f"{program.env.spec.name}: must have opposing roles, or turns")
     owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)
     owner = owner if owner in program.agents else first.name
     return Sides(first.name, last.name, program.agents[owner])
 
 
 def main() -> None:
-    """Entry point."""
+    """Plays and rates a tournament by the command line."""
     command_line.use_compilation_cache()
     arguments = parse()
     for option, least in (("games", 1), ("snapshots", 0)):
@@ -99,7 +101,7 @@ def main() -> None:
         found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
         round_robin.require_even_seats(program.env.spec, arguments.games)
         if repeated := policies.keys() & found.keys():
-            raise ValueError(f"{path}: there is a {min(repeated)} already; runs need different names")
+            raise ValueError(f"{path}: duplicate entry {min(repeated)}; runs must have different names")
         policies |= found
     shapes = {str(jax.tree.map(jnp.shape, policy)) for policy in policies.values()}
     if len(shapes) > 1:
@@ -136,14 +138,14 @@ def main() -> None:
 def report(
     names: list[str], payoff: np.ndarray, rating: np.ndarray, expected: np.ndarray, quality: np.ndarray
 ) -> None:
-    """Prints the entries, the highest rated first, with ratings and what they mean for a game.
+    """Prints the entries with ratings, scores, expected scores and match quality, the highest rated first.
 
     Args:
-      names: of the n entries.
-      payoff: scores of the row against the column.
+      names: names of the n entries.
+      payoff: `[n, n]` scores of the row against the column.
       rating: `[n, D]`.
-      expected: scores that ratings expect; of these and the others below the mean over all others is shown.
-      quality: of the matches.
+      expected: `[n, n]` expected scores by the ratings; shown as means over all other entries.
+      quality: `[n, n]` match quality; shown as means over all other entries.
     """
     table = Table(title=f"{len(names)} entries, each against each", title_justify="left")
     columns = ("entry", "rating", "uncertainty", "mean score", "expected", "worst score", "match quality")
@@ -156,12 +158,12 @@ def report(
         score, awaited, even = (mean[index] for mean in means)
         row = (rating[index, 0], rating[index, 1], score, awaited, np.nanmin(scores[index]), even)
         table.add_row(names[index], *(f"{value:.2f}" for value in row))
-    # Where nobody sees it on a terminal, as in a file, no column is cut.
+    # Without a terminal, as in a file, a fixed width prevents cut columns.
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def script() -> None:
-    """The console script."""
+    """Runs the console script."""
     command_line.guarded(main)
 
 

@@ -71,7 +71,7 @@ def start(
 
 
 def placed(config: DictConfig) -> Layout:
-    """The devices that a configuration asks for; raises ValueError as `devices.choose`."""
+    """Chooses the devices that a configuration requests; raises ValueError as `devices.choose`."""
     shards = config.shards
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
         raise ValueError(f"shards={shards}: must be a whole number of at least 1")
@@ -89,11 +89,11 @@ class Continuation(NamedTuple):
 
 
 def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> Continuation:
-    """Finds a run's checkpoint and overrides its configuration; see `resuming`."""
+    """Finds a run's checkpoint and applies overrides to its configuration; see `resuming`."""
     checkpoint = checkpoints.find(path, "latest")
     facts = checkpoints.metadata(checkpoint)
     if facts.get("policy_only"):
-        raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
+        raise checkpoints.CheckpointError(f"{path}: has only a policy; a run continues from `latest`")
     before = build.saved(facts)
     after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
     processes.start(after.distributed)
@@ -109,7 +109,7 @@ def resume(
     Args:
       path: a run folder or a checkpoint.
       overrides, sources: as for `continuation`.
-      name: of a new folder, with a copy of the run at this checkpoint; None to go on where it lies.
+      name: name of a new folder, for a copy of the run at this checkpoint; None to continue in place.
     """
     run_folders.require_free(Path(path))
     checkpoint, config, choices = continuation(path, overrides, sources)
@@ -123,7 +123,7 @@ def resume(
     job = read_job(config, choices, placed(config))
     read = input_files.of(checkpoints.metadata(checkpoint))
     input_files.require_same(read, job.resolved[input_files.KEY], checkpoint.parent.parent, job.held)
-    # A trial restore, so that an unreadable checkpoint raises before anything is written.
+    # Restored here as a test, so that an unreadable checkpoint raises before files are written.
     job.restore(checkpoint)
     return execute(job, folder, tracker, checkpoint)
 
@@ -137,7 +137,7 @@ def continue_or_start(
       config, choices, sources: as composed from `overrides`.
     """
     if config.run_name is None:
-        raise command_line.UsageError(f"resume={AUTO}: must come with run_name=NAME, the run's folder")
+        raise command_line.UsageError(f"resume={AUTO}: needs run_name=NAME, the run's folder")
     folder = command_line.run_folder(config, choices, config.run_name)
     if not checkpoints.exists(folder, "latest"):
         return start(config, choices, sources, folder)
@@ -147,7 +147,7 @@ def continue_or_start(
 
 
 def make_tracker(config: DictConfig) -> Tracker:
-    """Builds the sinks of a configuration; of several processes only the first has any."""
+    """Builds the tracker of a configuration; only the first of several processes has sinks."""
     tracker = build.build(config.tracking, "tracking")
     return tracker if processes.is_first() else Tracker({})
 
@@ -160,7 +160,7 @@ class Job(NamedTuple):
       train: `(folder, tracker, checkpoint) -> summary`.
       restore: `(checkpoint) -> state`, to check that a checkpoint can be resumed.
       replay_bytes: size of the replay buffers in bytes.
-      members: names of a group's members, whose folders lie in its folder; empty for a single run.
+      members: names of a group's members, which are its subfolders; empty for a single run.
       score: name of the score, or None.
       plans: role name to `Plan`, for roles that learn from segments.
       layout: the devices.
@@ -179,9 +179,9 @@ class Job(NamedTuple):
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
-    """Reads and validates the configuration; raises a one-line ValueError before anything is written."""
+    """Reads and validates the configuration; raises a one-line ValueError before files are written."""
     optional_packages.require(config, choices)
-    # Processes are started anew whenever the run continues, and each has settings of its own.
+    # Not saved: processes are started again when the run continues, each with its own settings.
     own = {"choices": choices, "distributed": processes.OFF}
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
@@ -217,9 +217,9 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = 
 
     Args:
       job: the run or group.
-      folder: where it is written.
-      tracker: receives its metrics.
-      checkpoint: to continue from; one that lies elsewhere is copied first, with its run.
+      folder: the folder of the results.
+      tracker: receives the metrics.
+      checkpoint: checkpoint to continue from; if it is in another run, that run is copied first.
 
     Raises:
       LockedError: if another process is writing into the folder.
@@ -235,7 +235,7 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = 
 def execute_locked(
     job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None, missing: Sequence[Path]
 ) -> dict[str, Any]:
-    """`execute` in a folder that is this process's; `missing` are the folders that were not there before."""
+    """Runs `execute` in a locked folder; `missing` lists the folders that did not exist before."""
     first = processes.is_first()
     gone = f"{processes.GONE}; continue with resume={folder}"
     if processes.several():
@@ -272,7 +272,7 @@ def execute_locked(
 
 
 def announce(job: Job, folder: Path) -> None:
-    """Writes the configuration, and says what is known before the run."""
+    """Writes the configuration, and prints devices and sizes of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
     print(f"device: {devices.describe_devices(job.layout.number)}")
@@ -302,7 +302,7 @@ def conclude(job: Job, folder: Path, summary: dict) -> None:
 
 
 def without_dashes(argument: str) -> str:
-    """`KEY=VALUE` of `--KEY=VALUE`, as sweeps of W&B pass overrides; options stay as they are."""
+    """Converts `--KEY=VALUE`, the form of W&B sweeps, to `KEY=VALUE`; options are unchanged."""
     is_override = argument.startswith("--") and "=" in argument and argument.partition("=")[0] not in OPTIONS
     return argument.removeprefix("--") if is_override else argument
 
@@ -319,12 +319,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", default=[])
     read = parser.parse_intermixed_args([without_dashes(one) for one in arguments])
     if read.package is not None and read.cfg is None:
-        raise command_line.UsageError(f"--package={read.package}: goes with --cfg job")
+        raise command_line.UsageError(f"--package={read.package}: needs --cfg job")
     return read
 
 
 def main() -> None:
-    """Entry point; see `USAGE`."""
+    """Trains, continues or shows runs by the command line; see `USAGE`."""
     arguments = parse(sys.argv[1:])
     if arguments.help:
         usage = USAGE.format(program=command_line.program("jaxmarl_echelon.train", "jaxmarl-train"))
@@ -376,12 +376,12 @@ def launch(
     overrides: Sequence[str],
     sources: Sources = PACKAGED,
 ) -> dict[str, Any]:
-    """Starts a run (`where` is None), or resumes or starts it (`auto`); returns its summary."""
+    """Starts a run (`where` is None), or resumes or starts one (`auto`); returns its summary."""
     if where is None:
         return start(config, choices, sources)
     if where == AUTO:
         return continue_or_start(config, choices, overrides, sources)
-    raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep, whose runs are several")
+    raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep")
 
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
@@ -389,7 +389,7 @@ def sweep(overrides: Sequence[str], sources: Sources) -> None:
     optional_packages.require_plugins(overrides)
     for chosen in command_line.combinations(overrides, sources):
         optional_packages.require(*command_line.compose_config(chosen, sources))
-    # By its importable name, so that a launcher can hand it to other machines.
+    # Imported by name, so that a launcher can pickle it for other machines.
     task = import_module("jaxmarl_echelon.train").swept
     start_all = hydra.main(
         config_path=str(sources.main_folder()), config_name=sources.name, version_base="1.3"
@@ -399,7 +399,7 @@ def sweep(overrides: Sequence[str], sources: Sources) -> None:
 
 
 def swept(sources: Sources, config: DictConfig) -> float:
-    """One run of a sweep, as Hydra composed it; returns `best_score` for sweepers that search."""
+    """Runs one configuration of a sweep, composed by Hydra; returns `best_score` for searching sweepers."""
     command_line.use_compilation_cache()
     chosen = HydraConfig.get().runtime.choices
     choices = {key: option for key, option in chosen.items() if "hydra" not in key}
@@ -409,13 +409,13 @@ def swept(sources: Sources, config: DictConfig) -> float:
 
 
 def best_score(summary: Mapping[str, Any]) -> float:
-    """Score of the best evaluation (its return, without a score); of a group the mean over its runs."""
+    """Returns the score of the best evaluation (the return, without a score); a mean over a group."""
     runs = summary.get("members", {"": summary}).values()
     return fmean(run["best"].get("best_eval", [nan])[0] for run in runs)
 
 
 def script() -> None:
-    """The console script."""
+    """Runs the console script."""
     command_line.guarded(main)
 
 

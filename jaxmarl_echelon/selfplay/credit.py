@@ -1,8 +1,9 @@
-"""Advantages from reward transforms, for learners whose critic gives no baseline: `conf/transforms/*.yaml`.
+"""Advantages from reward transforms, for learners without a critic baseline: `conf/transforms/*.yaml`.
 
-Every decision is paid the transformed final reward of its own story (in games that of its seat) and what the
-transforms of steps make of it; a batch of these is transformed once more, and is learnt from as advantages.
-Decisions whose story has not ended within the rollout are not learnt from. Source: spec section 3.
+Each decision receives the transformed final reward of its trajectory (in turn games that of its seat), plus
+the terms of the step transforms. The sampling transforms turn a batch of these rewards into advantages.
+Decisions of trajectories that do not end within the rollout are not trained on. See
+docs/reference/selfplay.md 5.
 """
 
 import inspect
@@ -19,23 +20,23 @@ from jaxmarl_echelon.selfplay.rewards import FINAL, SAMPLING, STEP, Context, Tra
 
 PyTree = Any
 STAGES = {"final": FINAL, "step": STEP, "sampling": SAMPLING}
-# Numbers of the run, not of its configuration.
+# Options that follow from the run and cannot be configured.
 DERIVED = ("seats", "games")
 
 
 @dataclass(frozen=True)
 class TransformSettings:
-    """Reward transforms in order, by stage; without any, learners estimate their own advantages.
+    """Ordered reward transforms of the three stages; learners estimate their own advantages if all are empty.
 
-    A transform is its name, or a mapping of `name` and its options.
+    A transform is given by its name, or by a mapping of `name` and its options.
 
     Attributes:
-      final: of the final reward of each story: names of `rewards.FINAL`.
-      step: of what every decision is paid: names of `rewards.STEP`.
-      sampling: of the batch that is learnt from: names of `rewards.SAMPLING`.
-      whole_games: in turn games, whether all games begin with a rollout: what is under way at its end is
-        broken off, and games that may outlast it are refused. Otherwise the beginning of a game that outlasts
-        its rollout is not learnt from.
+      final: transforms of each trajectory's final reward; names of `rewards.FINAL`.
+      step: transforms of each decision's reward; names of `rewards.STEP`.
+      sampling: transforms of the training batch; names of `rewards.SAMPLING`.
+      whole_games: in turn games, whether all games begin with a rollout: games still running at its end are
+        truncated, and games that may be longer than a rollout are rejected. If False, the decisions of a game
+        in a rollout before the one in which it ends are not trained on.
     """
 
     final: tuple = ()
@@ -55,26 +56,26 @@ class TransformSettings:
             raise ValueError(f"transforms.whole_games={self.whole_games}: must be true or false")
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any transform is configured."""
         return bool(self.final or self.step or self.sampling)
 
     def stage(self, stage: str) -> list["Named"]:
-        """The transforms of a stage; raises ValueError for unknown names."""
+        """Returns the transforms of a stage; raises ValueError for unknown names."""
         return [named(stage, one) for one in getattr(self, stage)]
 
 
 class Named(NamedTuple):
-    """A transform by its name, with its options."""
+    """Name, stage and options of a transform."""
 
     stage: str
     name: str
     options: Mapping[str, Any]
 
     def build(self, seats: int = 1) -> Transform:
-        """The transform; raises ValueError for options that it does not have, or that are no numbers.
+        """Builds the transform; raises ValueError for unknown options and for values of the wrong type.
 
         Args:
-          seats: roles or seats that have baselines of their own.
+          seats: number of roles or seats with separate baselines.
         """
         make = STAGES[self.stage][self.name]
         takes = inspect.signature(make).parameters
@@ -82,7 +83,7 @@ class Named(NamedTuple):
         for key, value in self.options.items():
             where = f"transforms.{self.stage}.{self.name}.{key}={value}"
             if key not in allowed:
-                raise ValueError(f"{where}: no such option; allowed: {', '.join(allowed) or 'none'}")
+                raise ValueError(f"{where}: unknown option; allowed: {', '.join(allowed) or 'none'}")
             usual = takes[key].default
             if isinstance(value, bool) != isinstance(usual, bool) or not isinstance(value, int | float):
                 kind = "true or false" if isinstance(usual, bool) else "a number"
@@ -92,24 +93,24 @@ class Named(NamedTuple):
 
 
 def named(stage: str, given: Any) -> Named:
-    """A transform of a configuration's list; raises ValueError for one that does not exist."""
+    """Parses a transform of a configuration's list; raises ValueError for an unknown name."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
     if name not in STAGES[stage]:
-        raise ValueError(f"transforms.{stage}={name}: no such transform; allowed: {', '.join(STAGES[stage])}")
+        raise ValueError(f"transforms.{stage}={name}: unknown transform; allowed: {', '.join(STAGES[stage])}")
     return Named(stage, name, options)
 
 
 class Story(NamedTuple):
-    """What transforms know of a rollout `[T, E, A]` besides its rewards.
+    """Inputs of the transforms for a rollout, in addition to its rewards; arrays `[T, E, A]`.
 
     Attributes:
-      seat: int32; in turn games the seat that decides, else the number of the role among the learner's.
-      ended: bool; the agent's story ended with this row, and was not broken off. Where transforms read
-        scores, this is the end of the episode, which may come after that of the agent's own trajectory.
-      score: float32 in [0, 1] of the role, or in turn games the share of the other seats that the seat has
-        beaten; a draw counts 1/2. Read where stories end.
-      over: bool; the story ended with this row for any reason; None for `Rollout.boundary`.
+      seat: int32; in turn games the deciding seat, else the index of the role among the learner's roles.
+      ended: bool; the agent's trajectory ended with this row and was not truncated. If transforms read
+        scores, this is the end of the episode, which can be later than the end of the agent's trajectory.
+      score: float32 in [0, 1]: the role's score, or in turn games the share of the other seats beaten by this
+        seat; a draw counts 1/2. Read only at the ends of trajectories.
+      over: bool; the trajectory ended with this row for any reason; None uses `Rollout.boundary`.
     """
 
     seat: jax.Array
@@ -120,11 +121,11 @@ class Story(NamedTuple):
 
 @struct.dataclass
 class CreditState:
-    """What transforms remember from rollout to rollout.
+    """State of the transforms between rollouts.
 
     Attributes:
-      stages: states of the transforms by stage; moving averages and the like, shared by all shards.
-      running: `[E * A]` float32 rewards of the running stories so far.
+      stages: states of the transforms by stage, such as moving averages; equal in all shards.
+      running: `[E * A]` float32 sums of rewards of the unfinished trajectories.
     """
 
     stages: dict[str, PyTree]
@@ -132,13 +133,13 @@ class CreditState:
 
 
 class Credit(NamedTuple):
-    """The transforms of a learner.
+    """Reward transforms of one learner as pure functions.
 
     Attributes:
-      init: `(columns) -> CreditState`, of so many agents side by side, E * A.
-      apply: `(CreditState, Rollout, Story) -> (CreditState, Rollout)`; with advantages, and alive only where
-        the story's end is known.
-      scored: whether they read scores, so that stories are whole episodes.
+      init: `(columns) -> CreditState` for E * A parallel agents.
+      apply: `(CreditState, Rollout, Story) -> (CreditState, Rollout)`; fills in advantages and clears `alive`
+        in rows whose trajectory has no known end.
+      scored: whether a transform reads scores, so that trajectories are whole episodes.
     """
 
     init: Callable
@@ -147,7 +148,7 @@ class Credit(NamedTuple):
 
 
 def make_credit(settings: TransformSettings, seats: int) -> Credit:
-    """The transforms of a learner that plays `seats` seats or roles."""
+    """Builds the transforms of a learner that plays `seats` seats or roles."""
     stages = {stage: chain([one.build(seats) for one in settings.stage(stage)]) for stage in STAGES}
 
     def init(columns):
@@ -163,7 +164,7 @@ def make_credit(settings: TransformSettings, seats: int) -> Credit:
         over = rollout.boundary if story.over is None else story.over
         reward, known, to_come = spread(final, rollout.alive, story.ended, over)
         learnt = rollout.alive & known
-        # Actions in spaces with masks have the form that was asked for, and are legal.
+        # Actions of masked spaces are always well-formed and legal.
         right = jnp.ones(learnt.shape, bool)
         context = Context(learnt, seat=story.seat, formed=right, invalid=~right, to_come=to_come)
         after["step"], reward = stages["step"].apply(state.stages["step"], reward, context)
@@ -175,7 +176,7 @@ def make_credit(settings: TransformSettings, seats: int) -> Credit:
 
 
 def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
-    """What running stories have been paid after the rollout, `[E, A]`, and after each row, `[T, E, A]`."""
+    """Sums rewards per trajectory: after the rollout, `[E, A]`, and after each row, `[T, E, A]`."""
 
     def step(total, row):
         reward, paid, reset = row
@@ -188,15 +189,16 @@ def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
 def spread(
     final: jax.Array, alive: jax.Array, ended: jax.Array, over: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Hands final rewards to all decisions of their stories.
+    """Assigns each trajectory's final reward to all of its decisions.
 
     Args:
-      final: `[T, E, A]` rewards of the stories that ended with each row.
+      final: `[T, E, A]` rewards of the trajectories that ended with each row.
       alive: `[T, E, A]` bool; rows that are decisions.
-      ended, over: `[T, E, A]` bool as in `Story`; what is over without `ended` was broken off.
+      ended, over: `[T, E, A]` bool as in `Story`; `over` without `ended` marks a truncation.
 
     Returns:
-      the reward, whether it is known, and how many own decisions are still to come, `[T, E, A]` each.
+      the reward, whether it is known, and the number of later decisions of the same trajectory, each
+      `[T, E, A]`.
     """
 
     def step(after, row):

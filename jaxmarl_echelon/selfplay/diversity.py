@@ -1,7 +1,7 @@
-"""How different the games against each entry of a pool are: shares of distinct n-grams of their moves.
+"""Diversity of play against each entry of a pool: shares of distinct n-grams of moves.
 
-The moves of the last `GAMES` games against every entry are kept as they were played; what is told of them
-is counted from these alone. Source: spec section 3.1.
+The moves of the last `GAMES` games against each entry are stored, and all statistics are counted from these
+stored games. See docs/reference/selfplay.md 3.5.
 """
 
 import math
@@ -16,21 +16,21 @@ from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 GAMES = 512
 BUCKETS = 2**14
 GRAMS = (1, 2, 3, 4)
-# Of the mode that draws opponents by it.
+# Length of the n-grams read by the matchmaking mode "exploration".
 MODE = 2
 NOTHING = -1
-# Odd, so that products modulo a power of 2 lose nothing: Knuth's multiplicative hash.
+# Knuth's multiplicative hash: odd, so that multiplication modulo a power of 2 is a bijection.
 FACTOR = 2654435761
 
 
 @struct.dataclass
 class Plays:
-    """Moves of running games and of the last games against n entries, of one shard.
+    """Moves of the running games, and of the last games against n entries, in one shard.
 
     Attributes:
-      running: `[E, L]` int32 moves of both sides so far, then `NOTHING`.
-      kept: `[n, GAMES, L]` int32; `NOTHING` from the end of each game on.
-      written: `[n]` int32 games kept so far, of which the newest are there.
+      running: `[E, L]` int32 moves of all seats so far, padded with `NOTHING`.
+      kept: `[n, GAMES, L]` int32 moves of finished games, padded with `NOTHING`.
+      written: `[n]` int32 number of games written so far; the ring holds the newest `GAMES` of them.
     """
 
     running: jax.Array
@@ -39,7 +39,7 @@ class Plays:
 
 
 def init(environments: int, entries: int, longest: int) -> Plays:
-    """Nothing played yet, in games of at most `longest` moves."""
+    """Returns an empty record for games of at most `longest` moves."""
     return Plays(
         jnp.full((environments, longest), NOTHING, jnp.int32),
         jnp.full((entries, GAMES, longest), NOTHING, jnp.int32),
@@ -48,12 +48,12 @@ def init(environments: int, entries: int, longest: int) -> Plays:
 
 
 def number_of(space: Discrete | MultiDiscrete) -> int:
-    """Different moves of an action space."""
+    """Number of distinct moves in an action space."""
     return space.n if isinstance(space, Discrete) else math.prod(space.sizes)
 
 
 def as_number(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
-    """Moves `[...]` as numbers, of actions `[...]` or, of several choices, `[..., choices]`."""
+    """Encodes actions as integers `[...]`, from `[...]` or, for several choices, `[..., choices]`."""
     if isinstance(space, Discrete):
         return action
     found = jnp.zeros(action.shape[:-1], jnp.int32)
@@ -63,21 +63,21 @@ def as_number(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
 
 
 def noted(plays: Plays, move: jax.Array, ended: jax.Array, entry: jax.Array, over: jax.Array) -> Plays:
-    """The record after a ply of E environments.
+    """Adds one ply of E environments to the record.
 
     Args:
-      plays: before it.
-      move: `[E]` int32; `NOTHING` where nobody decided.
-      ended: `[E]` bool; a game has ended with it.
-      entry: `[E]` int32 who is played, 0 for mirror games, which are not kept.
-      over: `[E]` bool; another game begins, for any reason.
+      plays: the record before the ply.
+      move: `[E]` int32; `NOTHING` for forced plies.
+      ended: `[E]` bool; a game ended with this ply.
+      entry: `[E]` int32 opponent entry; 0 for mirror games, which are not stored.
+      over: `[E]` bool; the next ply begins a new game, for any reason.
     """
     rows, place = jnp.arange(move.shape[0]), jnp.sum(plays.running >= 0, axis=1)
     running = plays.running.at[rows, place].set(move, mode="drop")
     mine = (ended & (entry > 0))[:, None] & (entry[:, None] == jnp.arange(plays.written.shape[0]))
     number = jnp.sum(mine, axis=0, dtype=jnp.int32)
     rank = jnp.sum(jnp.where(mine, jnp.cumsum(mine, axis=0) - 1, 0), axis=1)
-    # Of more games at once than are kept the last ones: no place is written twice.
+    # If more games end at once than fit, only the last ones are stored, so no place is written twice.
     stays = jnp.any(mine, axis=1) & (number[entry] - rank <= GAMES)
     slot = jnp.where(stays, (plays.written[entry] + rank) % GAMES, GAMES)
     return Plays(
@@ -88,15 +88,15 @@ def noted(plays: Plays, move: jax.Array, ended: jax.Array, entry: jax.Array, ove
 
 
 def forgotten(plays: Plays, entries: jax.Array) -> Plays:
-    """The record without the games against some `entries [n]` bool, whose places others take."""
+    """Clears the games against `entries [n]` bool, whose slots are reused."""
     kept = jnp.where(entries[:, None, None], NOTHING, plays.kept)
     return plays.replace(kept=kept, written=jnp.where(entries, 0, plays.written))
 
 
 def buckets(moves: jax.Array, number: int, n: int) -> jax.Array:
-    """A bucket for every n-gram of moves `[..., L]`, `[..., L - n + 1]`; `NOTHING` where there is none.
+    """Bucket index of each n-gram of moves `[..., L]`: `[..., L - n + 1]`; `NOTHING` in the padding.
 
-    Exact where `number`^n different ones fit, else by a hash.
+    Exact if the `number`^n possible n-grams fit into `BUCKETS`, else hashed.
     """
     longest = moves.shape[-1]
     parts = [moves[..., first : longest - n + 1 + first] for first in range(n)]
@@ -109,7 +109,7 @@ def buckets(moves: jax.Array, number: int, n: int) -> jax.Array:
 
 
 def distinct(plays: Plays, number: int, n: int) -> jax.Array:
-    """`[entries]` share of distinct n-grams in the games of all shards against each entry; 1 without any."""
+    """Returns the share `[entries]` of distinct n-grams in all shards' games per entry; 1 without games."""
     if plays.kept.shape[-1] < n:
         return jnp.ones(plays.written.shape)
     found = buckets(plays.kept, number, n)

@@ -1,6 +1,7 @@
-"""Elo and Glicko-2 from totals of a rating period.
+"""Elo and Glicko-2 updates from the totals of a rating period.
 
-Glicko-2 is that of Glickman's "Example of the Glicko-2 system" (glicko.net, 2022), whose steps are cited.
+Steps are cited from Glickman, "Example of the Glicko-2 system" (glicko.net, 2022). See
+docs/reference/selfplay.md 2.4 and 2.5.
 """
 
 import math
@@ -12,18 +13,18 @@ import jax.numpy as jnp
 
 SCALE = 173.7178
 CONSTANT = 0.5
-# Of the search for a volatility, whose logarithm is about -6: float32 tells no more digits apart.
+# Tolerance of the volatility's logarithm (about -6), near the resolution of float32.
 TOLERANCE = 1e-6
 STEPS = 64
 
 
 @dataclass(frozen=True)
 class Elo:
-    """Numbers of an Elo rating.
+    """Constants of Elo ratings.
 
     Attributes:
-      start: of a new player.
-      k: change per game and per unit of surprise.
+      start: rating of a new player.
+      k: step size: change of the rating per game and unit of (score - expected score).
     """
 
     start: float = 1500.0
@@ -32,7 +33,7 @@ class Elo:
 
 @dataclass(frozen=True)
 class Glicko:
-    """Numbers of a Glicko-2 rating: rating, deviation and volatility of a new player."""
+    """Constants of Glicko-2: rating, deviation and volatility of a new player."""
 
     start: float = 1500.0
     deviation: float = 350.0
@@ -40,33 +41,33 @@ class Glicko:
 
 
 def elo_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
-    """Expected score, a draw counting half."""
+    """Returns the expected score; a draw counts half."""
     return jax.nn.sigmoid((ours - theirs) * (math.log(10.0) / 400.0))
 
 
 def rate_elo(rules: Elo, ours: jax.Array, theirs: jax.Array, score: jax.Array, games: jax.Array):
-    """Both ratings after `games` in one period, of which the first player scored `score`."""
+    """Returns both ratings after a period of `games` games, in which the first player scored `score`."""
     change = rules.k * (score - games * elo_expected(ours, theirs))
     return ours + change, theirs - change
 
 
 def impact(deviation: jax.Array) -> jax.Array:
-    """Glicko's g: how much a result against an opponent of this deviation says; on the rating's own scale."""
+    """Returns Glicko's g, the weight of a result by the opponent's deviation (on the Elo scale)."""
     return 1.0 / jnp.sqrt(1.0 + 3.0 * (deviation / SCALE) ** 2 / math.pi**2)
 
 
 def glicko_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
-    """Expected score of `ours [..., 3]` against `theirs [..., 3]`, with both deviations."""
+    """Returns the expected score of `ours [..., 3]` against `theirs [..., 3]`, using both deviations."""
     both = jnp.sqrt(ours[..., 1] ** 2 + theirs[..., 1] ** 2)
     return jax.nn.sigmoid(impact(both) * (ours[..., 0] - theirs[..., 0]) / SCALE)
 
 
 class Evidence(NamedTuple):
-    """The evidence of a rating period about a player, on Glicko-2's own scale; 0 without games.
+    """Evidence of a rating period about a player, on Glicko-2's internal scale; 0 without games.
 
     Attributes:
       precision: the inverse of Glicko's v.
-      surprise: sum of weighted scores minus expected ones; v times it is Glicko's Delta.
+      surprise: sum of g * (score - expected score); multiplied by v it is Glicko's Delta.
     """
 
     precision: jax.Array
@@ -74,7 +75,7 @@ class Evidence(NamedTuple):
 
 
 def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> Evidence:
-    """The evidence of games about a player; arguments are as for `rate_glicko`."""
+    """Computes a player's evidence from the games of a period; arguments as for `rate_glicko`."""
     g = impact(others[:, 1])
     ahead = g * (player[0] - others[:, 0]) / SCALE
     e, other = jax.nn.sigmoid(ahead), jax.nn.sigmoid(-ahead)
@@ -82,13 +83,13 @@ def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: j
 
 
 def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> jax.Array:
-    """A player's rating after one period.
+    """Returns a player's rating after one period.
 
     Args:
       player: `[3]` rating, deviation, volatility.
-      others: `[n, 3]` opponents as they were before the period.
-      score: `[n]` points against each, a draw counting half.
-      games: `[n]` games against each; without any only the deviation grows.
+      others: `[n, 3]` ratings of the opponents before the period.
+      score: `[n]` points against each opponent; a draw counts half.
+      games: `[n]` games against each opponent; without games only the deviation grows.
 
     Returns:
       `[3]`. Source: Glickman, "Example of the Glicko-2 system", steps 3 to 8.
@@ -98,7 +99,7 @@ def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: j
 
 
 def drift_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
-    """A player's rating `[3]` as a period begins: its volatility, and a deviation that has grown by it."""
+    """Returns a player's rating `[3]` with the new volatility and the deviation increased by it."""
     deviation, volatility = player[1] / SCALE, player[2]
     idle = evidence.precision <= 0
     v = 1.0 / jnp.where(idle, 1.0, jnp.maximum(evidence.precision, 1e-12))
@@ -107,7 +108,7 @@ def drift_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
 
 
 def settle_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
-    """A player's rating `[3]` once the games of a period are known."""
+    """Returns a player's rating `[3]` updated with the evidence of a period."""
     variance = 1.0 / ((SCALE / player[1]) ** 2 + evidence.precision)
     moved = player[0] + SCALE * variance * evidence.surprise
     return jnp.stack([moved, SCALE * jnp.sqrt(variance), player[2]])
@@ -116,22 +117,22 @@ def settle_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
 def rate_volatility(
     deviation: jax.Array, volatility: jax.Array, v: jax.Array, change: jax.Array
 ) -> jax.Array:
-    """The new volatility, by the Illinois algorithm.
+    """Finds the new volatility with the Illinois algorithm.
 
     Args:
-      deviation, volatility: of the player, on Glicko-2's own scale.
-      v: variance of the rating by the games alone.
-      change: improvement Delta by the games alone.
+      deviation, volatility: of the player, on Glicko-2's internal scale.
+      v: variance of the rating estimated from the games alone.
+      change: estimated improvement Delta from the games alone.
 
-    Source: Glickman, "Example of the Glicko-2 system", step 5. The equation can have several roots: the
-    bracket decides which one is found.
+    Source: Glickman, "Example of the Glicko-2 system", step 5. The equation can have several roots; the
+    starting bracket determines the result.
     """
     start = 2.0 * jnp.log(volatility)
     known = deviation**2 + v
 
     def slope(x):
         total = known + jnp.exp(x)
-        # Factor by factor, as squares of large numbers overflow.
+        # Multiplied factor by factor, because squares of large numbers overflow.
         return 0.5 * (jnp.exp(x) / total) * ((change**2 - total) / total) - (x - start) / CONSTANT**2
 
     beyond = change**2 - known

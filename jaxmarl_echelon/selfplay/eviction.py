@@ -1,4 +1,4 @@
-"""Whose slot a new snapshot gets: pure rules over the bank's slots `[K]`."""
+"""Eviction rules that choose the bank slot `[K]` of a new snapshot; see docs/reference/selfplay.md 1.5."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from jaxmarl_echelon.selfplay.settings import IDLE
 
 
 class Slots(NamedTuple):
-    """What rules know of the bank's slots.
+    """Inputs of the eviction rules: the state of the bank's slots.
 
     Attributes:
       iteration: `[K]` int32 number of the snapshot.
-      filled: `[K]` bool.
-      free: `[K]` bool; filled, and may go: not pinned, and nobody plays it.
-      lower: `[K]` float32 pessimistic estimate of strength.
-      tried: `[K]` bool; has played enough to be judged by it.
+      filled: `[K]` bool; the slot holds a snapshot.
+      free: `[K]` bool; filled and evictable: neither pinned nor in use by a group.
+      lower: `[K]` float32 lower bound of the rating.
+      tried: `[K]` bool; has played enough games to be judged by its rating.
       payoff: `[K, n]` float32 score against every entry.
       met: `[K, n]` bool; there were games.
-      now: int32 number of the snapshot to come.
-      drawn: `[K]` bool; may be drawn as opponent; None where no rule asks.
+      now: int32 number of the next snapshot.
+      drawn: `[K]` bool; has a positive probability as opponent; None unless the rule needs it.
     """
 
     iteration: jax.Array
@@ -35,7 +35,7 @@ class Slots(NamedTuple):
 
 
 def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
-    """The slot for a new snapshot, int32: an empty one, else by the rule; and whether there is one."""
+    """Returns the slot for a new snapshot (int32: an empty one, else by the rule), and whether one exists."""
     empty = ~slots.filled
     cost = jnp.where(slots.free, RULES[rule](slots), jnp.inf)
     oldest_of_equals = jnp.where(cost == jnp.min(cost), slots.iteration, jnp.iinfo(jnp.int32).max)
@@ -44,23 +44,23 @@ def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
 
 
 def oldest(slots: Slots) -> jax.Array:
-    """A window of the newest."""
+    """Evicts the oldest snapshot."""
     return slots.iteration.astype(jnp.float32)
 
 
 def weakest(slots: Slots) -> jax.Array:
-    """The lowest pessimistic rating; those that have hardly played after all others."""
+    """Evicts the lowest rating bound; snapshots with too few games come last."""
     return jnp.where(slots.tried, slots.lower, jnp.max(slots.lower) + 1.0)
 
 
 def idle(slots: Slots) -> jax.Array:
-    """As `weakest`, after those that nobody draws any more; of these the lowest pessimistic rating."""
+    """Evicts snapshots of probability 0 as opponents first, by lowest rating bound, then as `weakest`."""
     span = jnp.max(slots.lower) - jnp.min(slots.lower)
     return jnp.where(slots.drawn, weakest(slots) + span + 1.0, slots.lower)
 
 
 def spaced(slots: Slots) -> jax.Array:
-    """Ages that grow geometrically: least gap between neighbours relative to the age; keeps the oldest."""
+    """Keeps ages in a geometric progression: evicts the smallest gap relative to age, never the oldest."""
     s = jnp.where(slots.filled, slots.iteration, slots.now)
     older, newer = s[None, :] < s[:, None], s[None, :] > s[:, None]
     before = jnp.max(jnp.where(older & slots.filled, s[None, :], -1), axis=1)
@@ -70,14 +70,14 @@ def spaced(slots: Slots) -> jax.Array:
 
 
 def similar(slots: Slots) -> jax.Array:
-    """The older of the two snapshots whose scores against common opponents are closest."""
+    """Evicts the older of the two snapshots with the closest scores against common opponents."""
     common = slots.met[:, None] & slots.met[None] & slots.filled[:, None, None] & slots.filled[None, :, None]
     apart = jnp.abs(slots.payoff[:, None] - slots.payoff[None])
     number = jnp.sum(common, axis=-1)
     mean = jnp.sum(jnp.where(common, apart, 0.0), axis=-1) / jnp.maximum(number, 1)
     newer = slots.iteration[None, :] > slots.iteration[:, None]
     distance = jnp.min(jnp.where((number > 0) & newer, mean, jnp.inf), axis=1)
-    # Without common opponents: above all distances, the oldest first.
+    # Snapshots without common opponents rank above all distances (at most 1), the oldest first.
     late = 2.0 + slots.iteration / jnp.maximum(slots.now, 1)
     return jnp.where(jnp.isfinite(distance), distance, late)
 

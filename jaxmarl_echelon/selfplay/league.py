@@ -1,8 +1,8 @@
-"""A league: learners in three roles, which meet each other's present and past policies (Vinyals et al. 2019).
+"""League training: learners in three roles play each other's current and past policies (Vinyals et al. 2019).
 
-Main agents learn to beat everybody. Main exploiters look for what beats the main agents, league exploiters
-for what beats the whole past. Functions of one learner's standing give the probabilities of its opponents,
-when it leaves a snapshot, and whether it begins anew. Source: spec/selfplay.md 1.6.
+Main agents learn to beat all opponents. Main exploiters search for weaknesses of the main agents, league
+exploiters for weaknesses of all past policies. Functions of one learner's `Standing` give the probabilities
+of its opponents, the time of its snapshots, and whether it is reset. See docs/reference/selfplay.md 4.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from jaxmarl_echelon.selfplay.settings import LEAGUE_ROLES
 
 PyTree = Any
 
-# Axis of the learners, by which they are mapped.
+# Name of the mapped axis of the learners.
 AXIS = "league"
 MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER = range(len(LEAGUE_ROLES))
 NOBODY = -1
 
 VERIFICATION, SELF_PLAY = 0.15, 0.35
-# Scores that decide whether a main agent is too strong to learn from, for main agents and exploiters.
+# Scores up to which a main agent counts as too strong to train against, for main agents and exploiters.
 BEATEN, HOPELESS = 0.3, 0.1
-# Scores below which past exploiters still find something, and a past main agent is being forgotten.
+# Scores below which past main exploiters are still a weakness, and a past main agent is being forgotten.
 EXPLOITED, FORGOTTEN = 0.3, 0.7
 READY = 0.7
 RESET_CHANCE = 0.25
@@ -33,15 +33,15 @@ RESET_CHANCE = 0.25
 
 @struct.dataclass
 class Membership:
-    """What a learner's pool knows of the league; see `pool.PoolState`.
+    """League part of a learner's pool; see `pool.PoolState`.
 
-    In its tables the learner itself is entry 0, and its number's entry is the learner 0; all other entries
-    have the same numbers for everybody.
+    In its tables the learner itself is entry 0, and the entry of its own number is learner 0; all other
+    entries have the same index for all learners.
 
     Attributes:
-      member: int32 number of the learner.
-      origin: state of the learner at its beginning, to which it may return, without its hyper-parameters.
-      resets: int32; how often it has.
+      member: int32 index of the learner.
+      origin: initial state of the learner without its hyperparameters, restored by a reset.
+      resets: int32 number of resets so far.
     """
 
     member: jax.Array
@@ -50,14 +50,14 @@ class Membership:
 
 
 class Standing(NamedTuple):
-    """What one learner knows of the entries `[n]` of a league.
+    """View of the league's entries `[n]` by one learner.
 
     Attributes:
-      payoff: float32 its score in [0, 1] against each.
+      payoff: float32 score in [0, 1] of the learner against each entry.
       past: bool; does not learn: a snapshot or a fixed opponent.
-      kin: int32 number of the learner that it is, or whose past it is; `NOBODY` for fixed opponents and
-        empty slots.
-      iteration: int32; of one learner's past, the older the lower.
+      kin: int32 index of the learner that the entry is, or is a snapshot of; -1 for fixed opponents and empty
+        slots.
+      iteration: int32 snapshot number; lower is older.
     """
 
     payoff: jax.Array
@@ -67,13 +67,13 @@ class Standing(NamedTuple):
 
 
 def chances(standing: Standing, roles: Sequence[int], member: jax.Array, power: float = 2.0) -> jax.Array:
-    """Probabilities `[n]` of the opponents of the learner number `member`, of role `roles[member]`.
+    """Returns the opponent probabilities `[n]` of learner `member`, by its role `roles[member]`.
 
     Args:
-      standing: its standing.
-      roles: of all learners, `MAIN`, `MAIN_EXPLOITER` or `LEAGUE_EXPLOITER`.
-      member: int32.
-      power: of PFSP's weight `hard`.
+      standing: the learner's view of the entries.
+      roles: role of each learner: `MAIN`, `MAIN_EXPLOITER` or `LEAGUE_EXPLOITER`.
+      member: int32 index of the learner.
+      power: exponent of the PFSP weight `hard`.
     """
     found = jnp.stack(
         [
@@ -86,7 +86,7 @@ def chances(standing: Standing, roles: Sequence[int], member: jax.Array, power: 
 
 
 def main_agent(standing: Standing, roles: Sequence[int], power: float = 2.0) -> jax.Array:
-    """Half the past, `SELF_PLAY` main agents, `VERIFICATION` whoever is a weakness."""
+    """Mixes PFSP over the past (1/2), main agents (`SELF_PLAY`) and weakness checks (`VERIFICATION`)."""
     mains = _mains(roles)
     rest = 1.0 - VERIFICATION - SELF_PLAY
     total = rest * over(standing, standing.past, "hard", power)
@@ -100,10 +100,10 @@ def main_agent(standing: Standing, roles: Sequence[int], power: float = 2.0) -> 
 def verification(
     standing: Standing, roles: Sequence[int], main: int, otherwise: jax.Array, power: float = 2.0
 ) -> jax.Array:
-    """Probabilities `[n]` of opponents that test a main agent for weaknesses.
+    """Returns probabilities `[n]` of opponents that test a main agent for weaknesses.
 
-    Past main exploiters if one of them still beats it, else what it has forgotten of the past of the main
-    agent number `main`, else `otherwise`.
+    Past main exploiters if the score against one is below `EXPLOITED`; else the past of main agent `main` if
+    the score against a forgotten part is below `FORGOTTEN`; else `otherwise`.
     """
     exploiters = [number for number, role in enumerate(roles) if role == MAIN_EXPLOITER]
     found = standing.past & jnp.isin(standing.kin, jnp.array(exploiters, jnp.int32))
@@ -113,7 +113,7 @@ def verification(
 
 
 def main_exploiter(standing: Standing, roles: Sequence[int]) -> jax.Array:
-    """Main agents evenly, or the past of those that are too strong."""
+    """Averages over the main agents, replacing those that are too strong by their past."""
     mains = _mains(roles)
     return sum(_present_or_past(standing, main, HOPELESS) for main in mains) / len(mains)
 
@@ -123,7 +123,7 @@ def _mains(roles: Sequence[int]) -> list[int]:
 
 
 def _present_or_past(standing: Standing, main: int, above: float) -> jax.Array:
-    """The main agent itself if the score against it is above a bound, else its past by weight `var`."""
+    """Returns the main agent itself if the score against it exceeds `above`, else `var` over its past."""
     own = standing.kin == main
     present, past = own & ~standing.past, own & standing.past
     beatable = jnp.sum(jnp.where(present, standing.payoff, 0.0)) > above
@@ -131,19 +131,20 @@ def _present_or_past(standing: Standing, main: int, above: float) -> jax.Array:
 
 
 def over(standing: Standing, among: jax.Array, weight: str, power: float = 2.0) -> jax.Array:
-    """Probabilities `[n]` by PFSP among some entries `[n]`; 0 for all if there are none."""
+    """Returns PFSP probabilities `[n]` over the entries `among [n]`; all 0 if none is set."""
     return normalised(prioritised(standing.payoff, weight, power), among)
 
 
 def least(standing: Standing, among: jax.Array) -> jax.Array:
-    """The lowest score against some entries `[n]`; infinite without any."""
+    """Returns the lowest score over the entries `among [n]`; infinite if none is set."""
     return jnp.min(jnp.where(among, standing.payoff, jnp.inf))
 
 
 def rising(standing: Standing, among: jax.Array) -> jax.Array:
-    """Entries `[n]` without the tail, from the oldest to the newest, along which scores never rise.
+    """Drops the newest entries along which scores never rise again; returns bool `[n]`.
 
-    None if they rise nowhere: the learner has forgotten nothing of it.
+    Scores are read from the oldest to the newest entry. If they rise nowhere, all entries are dropped: the
+    learner has forgotten none of them.
     """
     before = among[None, :] & (standing.iteration[None, :] < standing.iteration[:, None])
     newest = jnp.argmax(jnp.where(before, standing.iteration[None, :], NOBODY - 1), axis=1)
@@ -153,29 +154,29 @@ def rising(standing: Standing, among: jax.Array) -> jax.Array:
 
 
 def worst(standing: Standing, roles: Sequence[int], member: jax.Array) -> jax.Array:
-    """The score that decides on a snapshot: the lowest against the past, of main exploiters against mains."""
+    """Returns the lowest score over the past, for main exploiters over the mains; it triggers snapshots."""
     mains = ~standing.past & jnp.isin(standing.kin, jnp.array(_mains(roles), jnp.int32))
     exploits = jnp.array(roles)[member] == MAIN_EXPLOITER
     return least(standing, jnp.where(exploits, mains, standing.past))
 
 
 def ready(score: jax.Array, waited: jax.Array, minimum: int) -> jax.Array:
-    """Whether a snapshot is taken: after a minimum of updates with a high `worst` score, else at twice it."""
+    """Whether to take a snapshot: after `minimum` updates if `score` > `READY`, else after twice as many."""
     return (waited >= minimum) & ((score > READY) | (waited >= 2 * minimum))
 
 
 def begins_anew(key: jax.Array, role: jax.Array) -> jax.Array:
-    """Whether a learner of some role returns to its initial weights after a snapshot."""
+    """Whether a learner of this role is reset to its initial weights after a snapshot."""
     lucky = jax.random.uniform(key) < RESET_CHANCE
     return (role == MAIN_EXPLOITER) | ((role == LEAGUE_EXPLOITER) & lucky)
 
 
 def order(number: int, member: jax.Array) -> jax.Array:
-    """`[n]` common number of each entry in a learner's own numbering; also the other way round."""
+    """Permutation `[n]` from a learner's own numbering of entries to the common one; its own inverse."""
     entry = jnp.arange(number)
     return jnp.select([entry == 0, entry == member], [member, 0], entry)
 
 
 def gathered(tree: PyTree) -> PyTree:
-    """Arrays of all learners `[M, ...]`, where they are mapped along `AXIS`."""
+    """Gathers the arrays of all learners to `[M, ...]` inside a map along `AXIS`."""
     return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS), tree)

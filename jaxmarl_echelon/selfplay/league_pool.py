@@ -1,6 +1,7 @@
-"""The pools of a league's learners after an update: common ratings, snapshots, who begins anew.
+"""Update of the pools of a league's learners: common ratings, snapshots and resets.
 
-All functions are of one learner and traced under the axis `league.AXIS` of all.
+All functions handle one learner and are traced inside a map over all learners along `league.AXIS`. See
+docs/reference/selfplay.md 4.
 """
 
 import jax
@@ -22,10 +23,10 @@ def after_update(
     games: Games | None = None,
     points: jax.Array | None = None,
 ) -> tuple[PoolState, jax.Array]:
-    """As `pool.after_update`, for a learner of a league.
+    """Updates the pool of a league's learner after its learning step; arguments as `pool.after_update`.
 
     Returns:
-      the pool, and whether the learner returns to its initial weights.
+      the pool, and whether the learner is reset to its initial weights.
     """
     settings = pool.settings
     key_draw, key_reset, key_games = jax.random.split(key, 3)
@@ -38,7 +39,7 @@ def after_update(
     rating = ratings(key_games, pool, state.rating[common], counts[common], games, scores)
     state = pool_lib.rated(pool, state, counts, rating[common], points)
 
-    # Slots have the same numbers for everybody; a slot is held by whoever plays it.
+    # Slots have the same index for all learners; a slot is in use if any learner plays it.
     held = jnp.any(gathered(pool_lib.held(state, changes)), axis=0)
     own_first = first + member * settings.capacity
     place, found = eviction.choose(settings.evict, pool_lib.bank_slots(pool, state, held, own_first))
@@ -62,15 +63,15 @@ def ratings(
     games: Games | None = None,
     points: jax.Array | None = None,
 ) -> jax.Array:
-    """Ratings `[n, D]` after the games of all learners, in common numbers.
+    """Returns ratings `[n, D]` after the games of all learners, in the common numbering.
 
     Args:
-      key: for the games that are rated; all learners use the first one's.
+      key: for the choice of rated games; all learners use the key of the first.
       pool: the pool.
-      rating: `[n, D]` before them, the same for all.
-      counts: `[n, 3]` int32 wins, draws and losses of this learner against each.
-      games: of this learner, of more than two seats; None for others.
-      points: `[n]` float32, see `ratings.Pairs`; None where counts tell all.
+      rating: `[n, D]` before the games, equal for all learners.
+      counts: `[n, 3]` int32 wins, draws and losses of this learner against each entry.
+      games: this learner's games of more than two seats; None for two-seat games.
+      points: `[n]` float32, see `ratings.Pairs`; None if scores follow from `counts`.
     """
     entries, learners = pool.settings.entries, pool.settings.learners
     everybody = gathered((rating, counts, games, points))
@@ -86,15 +87,15 @@ def ratings(
 def noted(
     pool: Pool, state: PoolState, rating: jax.Array, takes: jax.Array, entry: jax.Array, resets: jax.Array
 ) -> PoolState:
-    """The state after the snapshots and resets of all learners, but for the bank.
+    """Updates the tables (all but the bank) for the snapshots and resets of all learners.
 
     Args:
       pool: the pool.
       state: its state.
-      rating: `[n, D]` in common numbers.
-      takes: bool; whether this learner leaves a snapshot.
-      entry: int32, where.
-      resets: bool; whether it begins anew.
+      rating: `[n, D]` in the common numbering.
+      takes: bool; whether this learner takes a snapshot.
+      entry: int32 entry of that snapshot.
+      resets: bool; whether this learner is reset.
     """
     learners, n = pool.settings.learners, pool.settings.entries
     common = league.order(n, state.league.member)

@@ -1,4 +1,7 @@
-"""Whom the learner meets: probabilities of a pool's entries by mode, and the draw."""
+"""Matchmaking: opponent probabilities of a pool's entries by mode, and the draw.
+
+Formulas: docs/reference/selfplay.md 3.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -13,20 +16,20 @@ NOTHING = 1e-10
 
 
 class Candidates(NamedTuple):
-    """What modes know of the entries `[n]`; entry 0 is the learner.
+    """Inputs of the matchmaking modes: facts about the entries `[n]`; entry 0 is the learner.
 
     Attributes:
-      open: bool; may be drawn at all: filled, and not the learner.
+      open: bool; may be drawn as an opponent: filled, and not the learner.
       snapshot: bool; a past state of a learner.
-      lag: int32 age in snapshots, the newest is 1; any number elsewhere.
-      distance: float32, the learner's estimate minus the entry's.
+      lag: int32 age in snapshots, 1 for the newest; undefined for other entries.
+      distance: float32 rating of the learner minus that of the entry.
       quality: float32 match quality in [0, 1].
       payoff: float32 score in [0, 1] of the learner against the entry.
       games: float32 games of the learner against the entry.
-      lower: float32 pessimistic estimate of the entry's strength.
-      distinct: float32 share of distinct 2-grams of moves in the games against it.
-      scale: the rating system's class of strength.
-      commander: bool; a snapshot that was promoted. None where nobody is.
+      lower: float32 lower bound of the entry's rating.
+      distinct: float32 share of distinct 2-grams of moves in the games against the entry.
+      scale: rating difference that separates two classes of strength.
+      commander: bool; a promoted snapshot. None without promotions.
     """
 
     open: jax.Array
@@ -43,9 +46,9 @@ class Candidates(NamedTuple):
 
 
 def payoffs(settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array) -> jax.Array:
-    """Score `[...]` in [0, 1] from points and games; with a prior of the expected score, or plain.
+    """Computes scores `[...]` in [0, 1] from points and games, by default with the expected score as a prior.
 
-    Plain payoffs of pairs that have not met are 1/2.
+    Without the prior, the score of a pair without games is 1/2.
     """
     if settings.prior == "none":
         return jnp.where(games > 0, score / jnp.maximum(games, NOTHING), 0.5)
@@ -63,17 +66,17 @@ def candidates(
     distinct: jax.Array,
     commander: jax.Array | None = None,
 ) -> Candidates:
-    """The candidates of a pool.
+    """Builds the candidates of a pool.
 
     Args:
-      settings: of the pool.
-      system: its rating system.
+      settings: the pool's settings.
+      system: the pool's rating system.
       rating: `[n, D]`.
-      points, games: `[n]` float32 of the learner against each.
-      kinds: `[n]` bool each: may be drawn; is a snapshot.
+      points, games: `[n]` float32 of the learner against each entry.
+      kinds: two bool arrays `[n]`: may be drawn; is a snapshot.
       lag: `[n]` int32.
-      distinct: `[n]` float32, how different the games against each are; see `Candidates`.
-      commander: `[n]` bool; None where nobody is promoted.
+      distinct: `[n]` float32 diversity of the games against each entry; see `Candidates`.
+      commander: `[n]` bool; None without promotions.
     """
     expected = system.expected(rating[0], rating)
     return Candidates(
@@ -92,7 +95,7 @@ def candidates(
 
 
 def mix(settings: PoolSettings, entries: Candidates) -> jax.Array:
-    """Probabilities `[n]` of the opponents in groups that do not mirror, summing to 1."""
+    """Returns the opponent probabilities `[n]` in the groups without mirror play; they sum to 1."""
     parts = {name: share for name, share in settings.mixture.items() if name != MIRROR}
     total = sum(parts.values())
     shares = {name: share / total for name, share in parts.items()} if total else {"random": 1.0}
@@ -100,14 +103,14 @@ def mix(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 
 def probabilities(settings: PoolSettings, mode: str, entries: Candidates) -> jax.Array:
-    """Probabilities `[n]` of one mode; uniform over all candidates where its weights vanish."""
+    """Returns the probabilities `[n]` of one mode; uniform over all candidates if its weights vanish."""
     return normalised(WEIGHTS[mode](settings, entries), entries.open)
 
 
 def normalised(weights: jax.Array, among: jax.Array) -> jax.Array:
-    """Probabilities `[n]` by weights `[n]` among some entries `[n]`; uniform where all weights vanish.
+    """Normalises weights `[n]` over the entries `among [n]`; uniform if all weights vanish.
 
-    0 for all without any entries.
+    All 0 if `among` is empty.
     """
     weights = jnp.where(among, weights, 0.0)
     total = jnp.sum(weights)
@@ -116,7 +119,7 @@ def normalised(weights: jax.Array, among: jax.Array) -> jax.Array:
 
 
 def prioritised(payoff: jax.Array, weight: str, power: float) -> jax.Array:
-    """Weights `[n]` of prioritised fictitious self-play by payoff; see `PoolSettings.weight`."""
+    """Returns the weights `[n]` of prioritised fictitious self-play (PFSP); see `PoolSettings.weight`."""
     return {
         "hard": lambda: (1.0 - payoff) ** power,
         "var": lambda: payoff * (1.0 - payoff),
@@ -162,7 +165,7 @@ def _pfsp(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 
 def urgency(entries: Candidates) -> jax.Array:
-    """How much is to be learnt from each opponent, by upper confidence `[n]`."""
+    """Returns an upper confidence bound `[n]` of each opponent's training value."""
     total = jnp.sum(jnp.where(entries.open, entries.games, 0.0))
     bonus = jnp.sqrt(jnp.log1p(total) / (1.0 + entries.games))
     return 1.0 - jnp.abs(2.0 * entries.payoff - 1.0) + bonus
@@ -182,7 +185,7 @@ def _top(settings: PoolSettings, entries: Candidates) -> jax.Array:
 
 
 def foremost(among: jax.Array, value: jax.Array, number: int) -> jax.Array:
-    """`[n]` bool; the `number` highest values `[n]` among some entries `[n]`, and all that equal the last."""
+    """Masks `[n]` the `number` highest of `value [n]` over the entries `among [n]`, including ties."""
     ahead = among & (value > value[:, None])
     return among & (jnp.sum(ahead, axis=1) < number)
 
@@ -216,9 +219,9 @@ WEIGHTS: Mapping[str, Callable] = {
 
 
 def systematic(chances: jax.Array, points: jax.Array) -> jax.Array:
-    """Entries `[m]` at the points `[m]` in (0, 1) of the cumulated probabilities `[n]`.
+    """Selects the entries `[m]` at the points `[m]` in (0, 1) of the cumulative probabilities `[n]`.
 
-    Entries of probability 0 are never drawn.
+    Entries of probability 0 are never selected.
     """
     cumulated = jnp.cumsum(chances)
     found = jnp.searchsorted(cumulated / cumulated[-1], points, side="left")
@@ -227,9 +230,9 @@ def systematic(chances: jax.Array, points: jax.Array) -> jax.Array:
 
 
 def draw(key: jax.Array, chances: jax.Array, due: jax.Array) -> jax.Array:
-    """Opponents `[G]` of the groups that are `due [G]`, by systematic sampling; anything elsewhere.
+    """Draws opponents `[G]` for the groups `due [G]` by systematic sampling; undefined for other groups.
 
-    Each opponent gets its share of the groups, rounded down or up; which of the groups is random.
+    Each opponent gets its share of the groups, rounded down or up; the assignment to groups is random.
     """
     key_place, key_order = jax.random.split(key)
     order = jnp.where(due, jax.random.uniform(key_order, due.shape), 2.0)

@@ -1,9 +1,9 @@
-"""A rated pool of past policies as arrays: snapshots, counts, ratings, and whom each group plays.
+"""A rated pool of past policies as arrays: snapshots, counts, ratings, and the opponent of each group.
 
-Entry 0 is the learner, entries 1 to K are the bank's slots, the rest are fixed opponents, whose policies lie
-behind the slots or elsewhere. In a league of M learners each has a pool with a bank of its own and knows all
-others' entries: 0 to M - 1 are the learners, itself first, then come the slots of all banks. Everything is a
-pure function of `PoolState`, which is part of the run's state. Source: spec section 1.
+Entry 0 is the learner, entries 1 to K are the bank's slots, the rest are fixed opponents, whose policies are
+stored behind the slots or elsewhere. In a league of M learners each has its own pool and bank, with entries
+for all others: 0 to M - 1 are the learners, itself first, followed by the slots of all banks. All functions
+are pure functions of `PoolState`, which is part of the run's state. See docs/reference/selfplay.md 1.
 """
 
 from collections.abc import Sequence
@@ -31,35 +31,35 @@ PyTree = Any
 
 EMPTY, LEARNER, SNAPSHOT, FIXED = range(4)
 NONE = -1
-# Parts of a learner's state that are no weights: how it normalises observations, and its numbers.
+# Parts of a learner's state stored in full precision: the observation normaliser and the hyperparameters.
 EXACT = ("observations", "hyper")
 
 
 @struct.dataclass
 class PoolState:
-    """A pool of n entries with a bank of K slots, met by G groups.
+    """State of a pool of n entries with a bank of K slots, played by G groups.
 
     Attributes:
-      bank: policy states, leaves `[K, ...]`, behind them those of `Pool.pinned`.
+      bank: policy states, leaves `[K, ...]`, followed by those of `Pool.pinned`.
       kind: `[n]` int32: `EMPTY`, `LEARNER`, `SNAPSHOT` or `FIXED`.
       pinned: `[n]` bool; never evicted.
       iteration: `[n]` int32 number of the snapshot; -1 for others.
       rating: `[n, D]` float32, see `ratings.RatingSystem`.
-      wins: `[n, n]` int32; games that the row's entry won against the column's, since both are there.
+      wins: `[n, n]` int32; games won by the row's entry against the column's, since both slots were filled.
       draws: `[n, n]` int32, symmetric.
-      points, games: `[n, n]` float32 scores and games, decayed from update to update.
-      distinct: `[n]` float32 share of distinct 2-grams of moves in the games against each; None where nobody
-        asks.
-      slots: `[G]` int32 entries that the groups play; only of those that do not mirror. Where opponents are
-        drawn for episodes every environment is a group.
-      taken: int32, snapshots so far.
-      waited: int32, updates since the last snapshot.
-      played: int32, rated games since the last snapshot.
-      updates: int32, updates so far.
-      leaving: int32 entry that goes with the next snapshot, 0 for none; None unless opponents are drawn for
-        episodes.
-      league: what a learner knows of its league; None without one.
-      commander: `[n]` bool; snapshots that were promoted, the others are candidates. None where nobody is.
+      points, games: `[n, n]` float32 scores and games, decayed after every update.
+      distinct: `[n]` float32 share of distinct 2-grams of moves in the games against each entry; None unless
+        a mode needs it.
+      slots: `[G]` int32 opponent entries of the groups without mirror play. If opponents are drawn per
+        episode, every environment is a group.
+      taken: int32 number of snapshots so far.
+      waited: int32 number of updates since the last snapshot.
+      played: int32 number of counted games against opponents since the last snapshot.
+      updates: int32 number of updates so far.
+      leaving: int32 entry that the next snapshot replaces, 0 for none; None unless opponents are drawn per
+        episode.
+      league: league part of the state; None without a league.
+      commander: `[n]` bool; promoted snapshots, the others are candidates. None without promotions.
     """
 
     bank: PyTree
@@ -89,11 +89,11 @@ class Pool(NamedTuple):
       settings: its settings.
       system: its rating system.
       hold: updates for which a group keeps its opponent.
-      own: whether the learner that plays against the bank is the one whose past is in it; otherwise a
-        snapshot inherits the rating of the last one.
-      pinned: numbers of the fixed opponents whose policies lie in the bank, behind its slots.
-      rivals: groups that play an opponent instead of the learner; environments, where opponents are drawn
-        for episodes.
+      own: whether the bank holds past policies of the learner that plays against it; otherwise a new
+        snapshot inherits the rating of the previous one.
+      pinned: indices of the fixed opponents whose policies are stored in the bank, behind its slots.
+      rivals: number of groups that play an opponent instead of the learner; number of such environments, if
+        opponents are drawn per episode.
     """
 
     settings: PoolSettings
@@ -105,7 +105,7 @@ class Pool(NamedTuple):
 
     @property
     def places(self) -> np.ndarray:
-        """`[n]` index of each entry's policy in `roster`; any for those whose policies are elsewhere."""
+        """Index `[n]` of each entry's policy in `roster`; undefined for policies stored elsewhere."""
         settings, size = self.settings, self.settings.capacity + len(self.pinned)
         first = settings.learners if settings.league else 0
         bank, slot = np.divmod(np.arange(settings.learners * settings.capacity), settings.capacity)
@@ -124,9 +124,9 @@ def make_pool(
     pinned: tuple[int, ...] = (),
     environments: int = 0,
 ) -> Pool:
-    """The pool of a run with rollouts of `horizon` decisions; `own` and `pinned` as in `Pool`.
+    """Builds the pool of a run with rollouts of `horizon` decisions; `own` and `pinned` as in `Pool`.
 
-    `environments` is the run's number, needed where opponents are drawn for episodes.
+    `environments` is the run's number of environments, needed if opponents are drawn per episode.
     """
     system = rating_system(
         settings.rating, games_per_pair=settings.games_per_pair, tau_frozen=settings.tau_frozen
@@ -144,13 +144,13 @@ def init(
     membership: Membership | None = None,
     pinned: Sequence[PyTree] = (),
 ) -> PoolState:
-    """A pool with the initial policy in its first slot, and opponents for all groups.
+    """Returns a pool with the initial policy in its first slot, and with opponents for all groups.
 
     Args:
       pool: the pool.
-      key: for the first draw.
-      policy: state of the learner's policy, what acting needs of it.
-      membership: in a league, whose pool it is.
+      key: for the first draw of opponents.
+      policy: the part of the learner's state that is needed for acting.
+      membership: league part of the state; None without a league.
       pinned: states of the policies of `Pool.pinned`.
     """
     settings, n = pool.settings, pool.settings.entries
@@ -188,9 +188,10 @@ def init(
 
 
 def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
-    """A policy's state as the bank holds it: weights in its precision, all else as it is.
+    """Converts a policy's state for the bank: weights in the bank's precision, the rest unchanged.
 
-    Half precision would move observations that are far from 0, compared with their spread, by many spreads.
+    The normaliser stays in float32: in half precision, an observation whose mean is large compared with its
+    standard deviation would be shifted by several standard deviations.
     """
     if settings.store == "float32":
         return policy
@@ -200,16 +201,16 @@ def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
 
 
 def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
-    """Policies `[P, ...]` that may act, in the bank's precision, and which of them the groups play, `[G]`.
+    """Returns all opponents' policies `[P, ...]`, in the bank's precision, and the index `[G]` of each group.
 
-    Any where the group plays a fixed opponent whose policy is not in the bank. In a league the present
-    policies of all learners are among them, and the banks of all.
+    The index is undefined for groups whose fixed opponent is not in the bank. In a league the policies
+    include the current ones of all learners, and the banks of all.
 
     Args:
       pool: the pool.
-      state: the pool.
-      slots: `[G]` int32 entries that the groups play.
-      policy: state of the learner's present policy, what acting needs of it.
+      state: its state.
+      slots: `[G]` int32 opponent entries of the groups.
+      policy: the part of the learner's current state that is needed for acting.
     """
     bank, entries = state.bank, slots
     if state.league is not None:
@@ -222,12 +223,12 @@ def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tu
 
 
 def due(pool: Pool, updates: jax.Array) -> jax.Array:
-    """`[G]` bool; groups whose opponent changes after the update number `updates`, from 0."""
+    """Masks `[G]` the groups whose opponent changes after update number `updates` (from 0)."""
     return jnp.arange(pool.rivals) % pool.hold == updates % pool.hold
 
 
 def leaves(state: PoolState) -> jax.Array:
-    """`[G]` bool; groups whose opponent goes with the next snapshot, where they are drawn for episodes."""
+    """Masks `[G]` the groups whose opponent the next snapshot replaces, for opponents drawn per episode."""
     return (state.slots == state.leaving) & (state.leaving > 0)
 
 
@@ -240,17 +241,17 @@ def after_update(
     games: Games | None = None,
     points: jax.Array | None = None,
 ) -> PoolState:
-    """Everything that happens after learning: counts, ratings, decay, promotions, snapshot, opponents.
+    """Updates the pool after learning: counts, ratings, decay, promotions, snapshot, opponents.
 
     Args:
       pool: the pool.
-      state: its state, as it was in the rollout.
-      key: for the draws of opponents, and of the games that are rated.
-      counts: `[n, 3]` int32 games of the learner that ended, as its wins, draws and losses.
-      policy: state of the policy that may become a snapshot, after learning.
-      games: of more than two seats, which are rated by their ranks instead; None for others.
-      points: `[n]` float32 sums of the learner's scores in these games, see `ratings.Pairs`; None where
-        counts tell all.
+      state: its state during the rollout.
+      key: for the draws of opponents and of the rated games.
+      counts: `[n, 3]` int32 wins, draws and losses of the learner in the games that ended.
+      policy: state of the policy after learning, the candidate for a snapshot.
+      games: games of more than two seats, which are rated by ranks instead; None for two seats.
+      points: `[n]` float32 sums of the learner's scores in these games, see `ratings.Pairs`; None if scores
+        follow from `counts`.
     """
     key_draw, key_games = jax.random.split(key)
     changes = due(pool, state.updates) if state.leaving is None else leaves(state)
@@ -269,10 +270,10 @@ def after_update(
 
 
 def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
-    """The entry whose slot a snapshot after the next update needs, int32; 0 where none is due.
+    """Returns the entry (int32) that a snapshot after the next update will replace; 0 if none is due.
 
-    Where every environment has an opponent of its own all slots are being played: this one is free by
-    then, as its episodes are broken off.
+    If every environment draws its own opponent, all slots are in use; the episodes against this entry are
+    truncated, so that its slot is free when the snapshot is taken.
     """
     nobody = jnp.zeros(state.kind.shape, bool)
     place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, nobody, 1))
@@ -283,9 +284,9 @@ def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
 def rated(
     pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array, points: jax.Array | None = None
 ) -> PoolState:
-    """The state after an update's games, with the ratings `[n, D]` that follow from them.
+    """Adds an update's games to the state and sets the new ratings `[n, D]`.
 
-    `counts [n, 3]` and `points [n]` are as for `after_update`.
+    `counts [n, 3]` and `points [n]` as for `after_update`.
     """
     state, decay = counted(state, counts, points), pool.settings.decay
     return state.replace(
@@ -299,7 +300,7 @@ def rated(
 
 
 def counted(state: PoolState, counts: jax.Array, points: jax.Array | None = None) -> PoolState:
-    """The state with `counts [n, 3]` of the learner's games added, and their `points [n]`, where given."""
+    """Adds the learner's games to the tables: `counts [n, 3]` and, if given, their `points [n]`."""
     score = counts[:, WIN] + 0.5 * counts[:, DRAW] if points is None else points
     number = jnp.sum(counts, axis=1).astype(jnp.float32)
     return state.replace(
@@ -311,10 +312,10 @@ def counted(state: PoolState, counts: jax.Array, points: jax.Array | None = None
 
 
 def promoted(pool: Pool, state: PoolState) -> PoolState:
-    """The state with new commanders; whoever is one stays one.
+    """Promotes candidates to commanders; commanders stay commanders.
 
-    A candidate that has played enough is promoted where fewer than `top` of all commanders and such
-    candidates have higher pessimistic ratings. Source: Echelon's league.
+    A candidate with `promote_after` games is promoted if fewer than `top` of all commanders and such
+    candidates have a higher lower bound of the rating.
     """
     settings = pool.settings
     if state.commander is None:
@@ -326,12 +327,12 @@ def promoted(pool: Pool, state: PoolState) -> PoolState:
 
 
 def games_of(state: PoolState) -> jax.Array:
-    """`[n]` int32 games of each entry since it is there."""
+    """Number of games `[n]`, int32, of each entry since its slot was filled."""
     return jnp.sum(state.wins + state.wins.T + state.draws, axis=1)
 
 
 def wanted(pool: Pool, state: PoolState) -> jax.Array:
-    """Whether a snapshot is due and its gate open."""
+    """Whether a snapshot is due and its gate is open."""
     settings = pool.settings
     due_now = state.waited >= settings.snapshot_every
     if settings.gate == "always":
@@ -348,12 +349,12 @@ def wanted(pool: Pool, state: PoolState) -> jax.Array:
 
 
 def newest(state: PoolState) -> jax.Array:
-    """The entry of the newest snapshot."""
+    """Returns the entry of the newest snapshot."""
     return jnp.argmax(jnp.where(state.kind == SNAPSHOT, state.iteration, NONE - 1))
 
 
 def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> PoolState:
-    """The state with a policy in slot `place`, which inherits the rating of its parent."""
+    """Stores a policy in slot `place`, with the rating inherited from its parent."""
     entry = place + 1
     parent = 0 if pool.own else newest(state)
 
@@ -378,13 +379,13 @@ def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> 
 
 
 def payoff(pool: Pool, state: PoolState) -> jax.Array:
-    """Score `[n, n]` in [0, 1] of the row's entry against the column's."""
+    """Returns the payoff matrix `[n, n]`: scores in [0, 1] of the row's entry against the column's."""
     expected = pool.system.expected(state.rating[:, None], state.rating[None])
     return matchmaking.payoffs(pool.settings, state.points, state.games, expected)
 
 
 def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
-    """What matchmaking knows of the entries."""
+    """Collects the inputs of matchmaking from the pool's state."""
     past = state.kind == SNAPSHOT
     return matchmaking.candidates(
         pool.settings,
@@ -400,7 +401,7 @@ def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
 
 
 def chances(pool: Pool, state: PoolState) -> jax.Array:
-    """Probabilities `[n]` of the opponents."""
+    """Returns the opponent probabilities `[n]`."""
     if state.league is not None:
         settings = pool.settings
         return league.chances(standing(pool, state), settings.roles, state.league.member, settings.power)
@@ -408,7 +409,7 @@ def chances(pool: Pool, state: PoolState) -> jax.Array:
 
 
 def redraw(pool: Pool, state: PoolState, key: jax.Array, changes: jax.Array) -> PoolState:
-    """The state with new opponents for the groups `changes [G]`."""
+    """Draws new opponents for the groups `changes [G]`."""
     if not pool.rivals:
         return state
     drawn = matchmaking.draw(key, chances(pool, state), changes)
@@ -416,7 +417,7 @@ def redraw(pool: Pool, state: PoolState, key: jax.Array, changes: jax.Array) -> 
 
 
 def standing(pool: Pool, state: PoolState) -> league.Standing:
-    """What a league's learner knows of the entries."""
+    """Builds a league learner's view of the entries."""
     settings, n = pool.settings, pool.settings.entries
     common = league.order(n, state.league.member)
     entry = jnp.arange(n)
@@ -431,12 +432,12 @@ def standing(pool: Pool, state: PoolState) -> league.Standing:
 
 
 def held(state: PoolState, changes: jax.Array) -> jax.Array:
-    """`[n]` bool; entries that groups go on playing, those that do not change."""
+    """Masks `[n]` the entries that stay in use, by groups whose opponent does not change."""
     return jnp.zeros(state.kind.shape, bool).at[jnp.where(changes, 0, state.slots)].set(True)
 
 
 def bank_slots(pool: Pool, state: PoolState, held: jax.Array, first: jax.Array | int) -> eviction.Slots:
-    """What eviction knows of the bank whose slots are the entries from `first` on."""
+    """Collects the inputs of eviction for the bank whose slots are the entries from `first` on."""
 
     def own(x):
         return jax.lax.dynamic_slice_in_dim(x, first, pool.settings.capacity)

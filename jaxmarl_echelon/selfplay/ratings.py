@@ -1,8 +1,8 @@
 """Ratings of a pool's entries from integer counts of games per pair.
 
-A rating system is a bundle of pure functions, so that the pool does not know which it is. Counts are sums
-over time, environments and devices, and games are rated in a fixed order: ratings do not depend on the order
-of environments or on their distribution, to the last bit.
+A rating system is a set of pure functions with a common interface. Counts are sums over time, environments
+and devices, and games are rated in a fixed order, so ratings are bit-identical for any order of environments
+and any distribution over devices. See docs/reference/selfplay.md 2.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ NO_GAME = -1
 
 
 class Games(NamedTuple):
-    """Finished games of more than two seats, of which some may be played by one entry.
+    """Finished games of more than two seats; one entry may have several seats.
 
     Attributes:
       entries: `[G, N]` int32 entry at each seat.
-      ranks: `[G, N]` int32 of the seats' final scores, lower is better; equal scores draw.
-      mask: `[G]` bool; there is a game, in which two entries or more have met.
+      ranks: `[G, N]` int32 ranks of the seats' final scores; lower is better, equal scores draw.
+      mask: `[G]` bool; the row is a game between at least two entries.
     """
 
     entries: jax.Array
@@ -34,13 +34,13 @@ class Games(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """What P pairs of entries have scored against each other in one update.
+    """Results of one update's games between P pairs of entries.
 
     Attributes:
       first, second: `[P]` int32 entries.
-      counts: `[P, 3]` int32 games that the first has won, drawn and lost.
-      points: `[P]` float32 sum of the first one's scores in [0, 1], where games are worth more or less than a
-        win, a draw or a loss; None where the counts tell all.
+      counts: `[P, 3]` int32 games won, drawn and lost by the first.
+      points: `[P]` float32 sum of the first one's scores in [0, 1], for games with graded scores; None if the
+        scores follow from `counts`.
     """
 
     first: jax.Array
@@ -50,31 +50,31 @@ class Pairs(NamedTuple):
 
     @property
     def games(self) -> jax.Array:
-        """`[P]` int32."""
+        """Number of games `[P]`, int32."""
         return jnp.sum(self.counts, axis=-1)
 
     @property
     def score(self) -> jax.Array:
-        """`[P]` float32 mean score of the first; 0 without games."""
+        """Mean score `[P]` of the first, float32; 0 without games."""
         points = self.counts[:, WIN] + 0.5 * self.counts[:, DRAW] if self.points is None else self.points
         return points / jnp.maximum(self.games, 1)
 
 
 class RatingSystem(NamedTuple):
-    """A rating system; `rating` is `[n, D]`, of which the first column is the estimate.
+    """A rating system as pure functions; `rating` is `[n, D]`, and its first column is the estimate.
 
     Attributes:
       prior: `[D]` rating of a new entry.
-      update: `(key, rating, Pairs, moves) -> rating`: the results of one update, `moves [n]` bool whose skill
-        drifts.
+      update: `(key, rating, Pairs, moves) -> rating`: applies one update's results; `moves [n]` bool marks
+        the entries whose skill drifts.
       expected: `(ours, theirs) -> [...]`, expected score.
-      quality: `(ours, theirs) -> [...]` in [0, 1].
+      quality: `(ours, theirs) -> [...]`, match quality in [0, 1].
       heir: `(row) -> row`, rating of a new snapshot of an entry.
-      lower: `(rating) -> [n]`, the pessimistic estimate that is shown.
-      scale: the difference of estimates that makes a class of strength.
-      deviation: `(rating) -> [n]`, uncertainty of the estimates; 0 where there is none.
-      rank: `(rating, Games, moves) -> rating`, from ranks in games of more than two seats; None where a
-        system rates pairs only.
+      lower: `(rating) -> [n]`, lower bound of the estimates.
+      scale: rating difference that separates two classes of strength.
+      deviation: `(rating) -> [n]`, uncertainty of the estimates; 0 for systems without one.
+      rank: `(rating, Games, moves) -> rating`: applies games of more than two seats by their ranks; None for
+        systems that rate pairs only.
     """
 
     prior: tuple[float, ...]
@@ -90,18 +90,18 @@ class RatingSystem(NamedTuple):
     def after(
         self, key: jax.Array, rating: jax.Array, pairs: Pairs, moves: jax.Array, games: Games | None
     ) -> jax.Array:
-        """Ratings `[n, D]` after one update's results: of pairs, or of games with more seats, where given."""
+        """Returns ratings `[n, D]` after an update, by `games` if given and supported, else by `pairs`."""
         if games is None or self.rank is None:
             return self.update(key, rating, pairs, moves)
         return self.rank(rating, games, moves)
 
 
 def draw_outcomes(key: jax.Array, pairs: Pairs, most: int) -> jax.Array:
-    """Wins, draws and losses `[P, 3]` int32 of at most `most` games per pair, right on average.
+    """Samples wins, draws and losses `[P, 3]`, int32, of at most `most` games per pair, without bias.
 
-    More games are thinned out: each outcome keeps its share of `most`, rounded up or down at random, so that
-    the expected numbers are exactly in proportion. Where points are given, they are shared out as wins and
-    losses in the same way.
+    If a pair has more games, each outcome keeps its share of `most`, rounded up or down at random such that
+    the expected counts are exactly proportional. Points, if given, are converted to wins and losses in the
+    same way.
     """
     games = pairs.games
     kept = jnp.minimum(games, most)
@@ -116,14 +116,14 @@ def draw_outcomes(key: jax.Array, pairs: Pairs, most: int) -> jax.Array:
 
 
 def in_order(counts: jax.Array, most: int) -> jax.Array:
-    """The order in which games are rated: mixed as evenly as their counts allow.
+    """Orders the outcomes of each pair for rating, interleaved as evenly as possible.
 
     Args:
-      counts: `[P, 3]` int32 wins, draws, losses, together at most `most`.
-      most: rounds R.
+      counts: `[P, 3]` int32 wins, draws, losses; their sum is at most `most`.
+      most: number R of rounds.
 
     Returns:
-      `[R, P]` int32, WIN, DRAW, LOSS or NO_GAME: in each round the outcome that is most behind its share.
+      `[R, P]` int32, WIN, DRAW, LOSS or NO_GAME: in each round the outcome furthest behind its share.
     """
     games = jnp.sum(counts, axis=-1, keepdims=True)
 
@@ -138,14 +138,14 @@ def in_order(counts: jax.Array, most: int) -> jax.Array:
 
 
 def rate_in_rounds(rate: Callable, rating: jax.Array, played: jax.Array) -> jax.Array:
-    """Ratings `[n, D]` after games that are rated one by one, a game of each pair in every round.
+    """Returns ratings `[n, D]` after games rated one by one, one game of each pair per round.
 
     Args:
       rate: `(rating, turn, pair) -> rating`.
       rating: `[n, D]`.
-      played: `[R, P]` bool; there is such a game.
+      played: `[R, P]` bool; the pair has a game in this round.
     """
-    # Most pairs have not met: their places are passed over, not walked through.
+    # Sorted, so that the loop visits only existing games: most pairs have none.
     places = jnp.argsort(~played.ravel(), stable=True)
 
     def one(number, rating):
@@ -157,18 +157,18 @@ def rate_in_rounds(rate: Callable, rating: jax.Array, played: jax.Array) -> jax.
 def rating_system(
     name: str, *, games_per_pair: int = 8, tau: float = 25.0 / 300.0, tau_frozen: float = 0.0
 ) -> RatingSystem:
-    """The rating system called `name`.
+    """Builds a rating system by name.
 
     Args:
       name: one of `SYSTEMS`.
-      games_per_pair: games of one update that count, per pair.
-      tau, tau_frozen: TrueSkill: drift per game of those that learn, and of the others.
+      games_per_pair: maximum number of rated games per pair and update.
+      tau, tau_frozen: TrueSkill only: skill drift per game of learning entries, and of all others.
     """
     return SYSTEMS[name](games_per_pair, tau, tau_frozen)
 
 
 def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSystem:
-    """TrueSkill, one game after the other."""
+    """Builds TrueSkill, which rates games one after the other."""
     rules = TrueSkill()
 
     def update(key, rating, pairs, moves):
@@ -210,9 +210,9 @@ def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> Rati
 
 
 def elo_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSystem:
-    """Elo, one game after the other, each worth the mean score of its pair.
+    """Builds Elo, which rates games one after the other, each with the mean score of its pair.
 
-    In one period with many games a rating would move past the one at which these are expected.
+    A single step with many games would overshoot the rating at which their score is expected.
     """
     del tau, tau_frozen
     rules = Elo()
@@ -248,17 +248,17 @@ def elo_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSyst
 
 
 def glicko_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSystem:
-    """Glicko-2: an update is one period; those without games keep their rating, unless they learn.
+    """Builds Glicko-2: an update is one rating period; entries without games are unchanged unless they learn.
 
-    A period's games are those that count, with the mean score of their pair. Volatilities and deviations
-    change with the whole period. Ratings follow in rounds of a game per pair: all at once, the step of a
-    rating and that of its opponent would together go past the one at which the games are expected.
+    A period contains the rated games, each with the mean score of its pair. Volatility and deviation growth
+    use the whole period. Ratings are updated in rounds of one game per pair, because simultaneous steps of
+    both opponents would overshoot the rating difference at which the score is expected.
     """
     del tau, tau_frozen
     rules = Glicko()
 
     def weigh(rating, pairs, number):
-        """The evidence of `number [P]` games of the pairs about everybody."""
+        """Evidence about all entries from `number [P]` games of each pair."""
         n, points = rating.shape[0], pairs.score * number
         both = (pairs.first, pairs.second), (pairs.second, pairs.first)
         score, games = jnp.zeros((n, n)), jnp.zeros((n, n))
@@ -270,12 +270,12 @@ def glicko_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingS
         del key
         kept = jnp.minimum(pairs.games, games_per_pair)
         whole = weigh(rating, pairs, kept.astype(jnp.float32))
-        # Nobody is less certain than a new player, whatever surprise there was.
+        # The uncertainty never exceeds that of a new player.
         most = jnp.array([jnp.inf, rules.deviation, rules.deviation / elo.SCALE])
         drifted = jnp.minimum(jax.vmap(elo.drift_rating)(rating, whole), most)
 
         def settle(turn, now):
-            # The first game of each pair is weighed as by Glicko-2: before deviations have grown.
+            # As in Glicko-2, the first game of each pair uses the deviations before their growth.
             seen = jnp.where(turn == 0, rating, now)
             evidence = weigh(seen, pairs, (turn < kept).astype(jnp.float32))
             return jax.vmap(elo.settle_rating)(now, evidence)

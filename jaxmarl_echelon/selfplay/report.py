@@ -1,4 +1,4 @@
-"""What a pool tells about itself after every update."""
+"""Metrics and tables of a pool after each update."""
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,12 @@ PAST = ("snapshot", "candidate", "commander")
 
 
 def metrics(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
-    """Scalars `pool/...`; entropies in nats, ages in snapshots.
+    """Returns the scalars `pool/...`; entropies in nats, ages in snapshots.
 
-    `rating_minus_anchor` is there only where the initial policy is kept. `opponent_age` is NaN while no
-    snapshot is drawn. `worst_payoff` is the learner's lowest score in [0, 1] among entries that it has met,
-    NaN without any. Where snapshots are promoted, also the number of commanders. In a league also, by the
-    learner's name: its rating, the score that decides on its next snapshot, updates since the last one, and
-    how often it has begun anew.
+    `rating_minus_anchor` exists only if the initial policy is kept. `opponent_age` is NaN if no snapshot can
+    be drawn. `worst_payoff` is the learner's lowest score in [0, 1] among the entries it has played, NaN
+    without games. With promotions, `commanders` is their number. A league adds for each learner, by name, its
+    rating, the score that triggers its next snapshot, updates since the last snapshot, and resets so far.
     """
     chances = pool_lib.chances(pool, state)
     entries = pool_lib.candidates(pool, state)
@@ -74,7 +73,7 @@ def _league(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
 
 
 def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.Array]:
-    """Shares of distinct n-grams of moves, n = 1 to 4, as means over entries that were met; NaN of none."""
+    """Returns mean shares of distinct n-grams of moves, n = 1 to 4, over the entries played; NaN if none."""
     met, moves = collectives.sum(plays.written) > 0, diversity.number_of(space)
 
     def mean(n):
@@ -84,12 +83,12 @@ def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.
 
 
 def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
-    """A row per entry, columns `[n]`.
+    """Returns one row per entry, as columns `[n]`.
 
-    `kind` is one of `KINDS`; `score` is the learner's decayed score against it, NaN before they have met;
-    `expected` what ratings expect of the learner, and `quality` the quality of the match, in [0, 1]; `share`
-    its probability as opponent; `groups` how many play it next, of single environments where each draws its
-    own.
+    `kind` is a key of `KINDS`; `score` is the learner's decayed score against the entry, NaN without games;
+    `expected` is the learner's expected score by the ratings and `quality` the match quality, both in [0, 1];
+    `share` is the entry's probability as opponent; `groups` is the number of groups that play it next (of
+    environments, if opponents are drawn per episode).
     """
     met = state.games[0] > 0
     slots = jnp.sum(state.slots[:, None] == jnp.arange(state.kind.shape[0]), axis=0)
@@ -111,7 +110,7 @@ def rows(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
 
 
 def kinds(state: PoolState) -> jax.Array:
-    """`[n]` int32 of `KINDS`; snapshots as candidates and commanders where some are promoted."""
+    """Returns the kinds `[n]`, int32 keys of `KINDS`; with promotions, snapshots are split into two kinds."""
     if state.commander is None:
         return state.kind
     return jnp.where(

@@ -1,8 +1,8 @@
-"""Reward transforms of games in three stages: final scores, steps, and batches; pure functions of arrays.
+"""Reward transforms in three stages (final rewards, steps, batches) as pure functions of arrays.
 
-A transform is a bundle `(init, apply)`: `apply(state, rewards, context) -> (state, rewards)`. Lists of them
-are applied in order. Final transforms work on one number per game and seat, step transforms on one per own
-move, sampling transforms on the samples of a batch. Source: spec section 3.
+A transform is a pair `(init, apply)` with `apply(state, rewards, context) -> (state, rewards)`. Lists of
+transforms are applied in order. Final transforms handle one value per game and seat, step transforms one per
+own decision, sampling transforms the samples of a batch. See docs/reference/selfplay.md 5.2.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ TINY = 1e-8
 
 
 class Context(NamedTuple):
-    """What transforms may know of rewards `[...]`; each `[...]`, or None where a stage has no such thing.
+    """Information about rewards `[...]` for transforms; arrays `[...]`, or None if the stage lacks them.
 
     Attributes:
-      mask: bool; there is a reward.
-      game: int32 number of the game, of several in one run; 0 where there is one.
-      seat: int32 number of the role or seat.
-      score: float32 in [0, 1] of a seat, the share of the others that it has beaten, equal ones by half.
-      formed: bool; the answer of a step has the form that was asked for.
-      invalid: bool; the move of a step is illegal.
-      to_come: int32, own moves still to come after a step.
+      mask: bool; the reward exists.
+      game: int32 index of the game, if a run has several; 0 otherwise.
+      seat: int32 index of the role or seat.
+      score: float32 in [0, 1] of a seat: the share of the others it has beaten, ties count half.
+      formed: bool; the step's answer has the requested format.
+      invalid: bool; the step's move is illegal.
+      to_come: int32 number of own moves after the step.
     """
 
     mask: jax.Array
@@ -45,7 +45,7 @@ class Transform(NamedTuple):
     Attributes:
       init: `() -> state`.
       apply: `(state, rewards [...], Context) -> (state, rewards [...])`.
-      scored: whether it reads scores, which are known only at the end of a game or episode.
+      scored: whether it reads scores, which are known only at the end of an episode.
     """
 
     init: Callable[[], PyTree]
@@ -54,7 +54,7 @@ class Transform(NamedTuple):
 
 
 def chain(transforms: Sequence[Transform]) -> Transform:
-    """The transforms one after the other, as one."""
+    """Composes transforms, applied in order, into one."""
 
     def apply(states, rewards, context):
         after = []
@@ -68,9 +68,9 @@ def chain(transforms: Sequence[Transform]) -> Transform:
 
 
 def win_draw_loss() -> Transform:
-    """1 for a win, 0 for a draw, -1 for a loss; of N seats -1 + 2 rank / (N - 1) from below.
+    """Replaces rewards by 1 for a win, 0 for a draw, -1 for a loss.
 
-    Ranks of equal scores are averaged. Replaces the rewards.
+    With N seats, by -1 + 2 rank / (N - 1) with ranks from 0 for the lowest score; ranks of ties are averaged.
     """
 
     def apply(state, rewards, context):
@@ -80,15 +80,15 @@ def win_draw_loss() -> Transform:
 
 
 def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
-    """Rewards minus a moving average of those of the same role: a baseline for learners without a critic.
+    """Subtracts a moving average of the same role's rewards, a baseline for learners without a critic.
 
-    The average is read before it is updated, so that it does not depend on the rewards that it is subtracted
-    from: all n games of a call use the old one, then b = (1 - tau)^n b + (1 - (1 - tau)^n) mean.
+    The average is read before it is updated, so that it is independent of the rewards it is subtracted from:
+    all n games of a call use the old b, then b = (1 - tau)^n b + (1 - (1 - tau)^n) mean.
 
     Args:
-      seats: roles or seats with a baseline each.
-      games: games with a baseline each ("RoleAdvantageByEnv"); 1 for one baseline per role.
-      tau: rate of the average, per reward.
+      seats: number of roles or seats, each with its own baseline.
+      games: number of games, each with its own baselines ("RoleAdvantageByEnv"); 1 for one set.
+      tau: rate of the average per reward.
     """
 
     def apply(baseline, rewards, context):
@@ -109,7 +109,7 @@ def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
 
 
 def reward_for_format(reward: float = 1.5, penalty: float = 0.0) -> Transform:
-    """Adds a reward to steps whose answer has the form that was asked for, and a penalty to others."""
+    """Adds a reward to steps whose answer has the requested format, and a penalty to all others."""
 
     def apply(state, rewards, context):
         return state, rewards + jnp.where(context.formed, reward, penalty)
@@ -118,7 +118,7 @@ def reward_for_format(reward: float = 1.5, penalty: float = 0.0) -> Transform:
 
 
 def penalty_for_invalid_move(reward: float = 1.0, penalty: float = -1.0) -> Transform:
-    """Adds a penalty to illegal steps, and a reward to others."""
+    """Adds a penalty to steps with an illegal move, and a reward to all others."""
 
     def apply(state, rewards, context):
         return state, rewards + jnp.where(context.invalid, penalty, reward)
@@ -127,7 +127,7 @@ def penalty_for_invalid_move(reward: float = 1.0, penalty: float = -1.0) -> Tran
 
 
 def discount(gamma: float = 0.99) -> Transform:
-    """Rewards of steps times gamma to the power of the own moves to come."""
+    """Multiplies step rewards by gamma to the power of the number of own moves to come."""
 
     def apply(state, rewards, context):
         return state, rewards * gamma**context.to_come
@@ -136,12 +136,12 @@ def discount(gamma: float = 0.99) -> Transform:
 
 
 def normalize(*, z: bool = False, games: int = 1) -> Transform:
-    """Rewards of a batch minus their mean; `z`: over their deviation as well.
+    """Subtracts the batch mean of the rewards; with `z`, also divides by their standard deviation.
 
     Args:
-      z: whether to divide by the population's standard deviation.
-      games: games with moments of their own ("NormalizeByEnv"). Never by turn: where the policy decides how
-        long games last, that is biased.
+      z: whether to divide by the population standard deviation.
+      games: number of games with separate moments ("NormalizeByEnv"). There are no moments per turn, because
+        they are biased if the policy influences the length of games.
     """
 
     def apply(state, rewards, context):

@@ -44,46 +44,48 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """How a pool of past policies is filled and whom the learner meets.
+    """Settings of an opponent pool: snapshots, ratings and matchmaking; see docs/reference/selfplay.md.
 
     Attributes:
-      capacity: past policies K that the bank holds.
-      groups: equal parts G of the environments, each with one opponent at a time.
-      mode: one of `MODES`, or "mix" of several by `shares`. "none" is another name of "mirror".
-      shares: of each mode in a mix; the share of "mirror" is a fixed number of groups.
-      weight: of "pfsp", one of `WEIGHTS`.
-      power: of the weight "hard".
-      temperature: of the modes that are a softmax; None for the mode's own.
-      normalise: "softmax", or "plain": "match-quality" by shares of quality, "ts-dist" linearly.
-      prior: "rating": payoffs start from expected scores, worth `prior_games`; or "none".
+      capacity: number K of past policies in the bank.
+      groups: number G of equal groups of environments, each with one opponent at a time.
+      mode: one of `MODES`, or "mix" of several with `shares`. "none" is an alias of "mirror".
+      shares: share of each mode in a mix; "mirror" gets a fixed number of groups.
+      weight: weight function of "pfsp", one of `WEIGHTS`.
+      power: exponent of the weight "hard".
+      temperature: temperature of the softmax modes; None for each mode's default.
+      normalise: "softmax", or "plain": quality divided by its sum in "match-quality", linear in "ts-dist".
+      prior: "rating": payoffs include `prior_games` virtual games with the expected score; or "none".
       prior_games: see `prior`.
-      top: how many of the best snapshots, by their pessimistic ratings, "top" draws from; how many of the
-        best commanders, by their ratings, "commanders" draws from.
-      recent: how many of the newest candidates "commanders" draws from.
+      top: number of snapshots that "top" draws from, by the lower bound of their rating; number of commanders
+        that "commanders" draws from, by their rating.
+      recent: number of newest candidates that "commanders" draws from.
       promote_after: games after which "commanders" promotes a candidate, unless `top` commanders or such
-        candidates are pessimistically better.
-      lag_range: snapshots that "lagged" draws from; the newest is 1.
+        candidates have a higher lower bound of the rating.
+      lag_range: first and last lag of the snapshots that "lagged" draws from; the newest has lag 1.
       snapshot_every: updates between snapshots.
-      gate: when a snapshot that is due is taken, one of `GATES`.
-      gate_games: games that "rated" and "improved" wait for.
-      gate_sigma: uncertainty of the learner that "rated" demands.
-      gate_payoff: score against the newest snapshot, decayed, that "improved" demands.
-      gate_timeout: updates after which "improved" demands nothing.
-      evict: whose slot a snapshot gets if none is empty, one of `EVICTIONS`.
-      evict_games: games before "weakest" and "idle" judge an entry; those with fewer go after all others.
-      anchor: "initial" keeps the initial policy for ever, in the first slot.
-      fixed: opponents beside snapshots: scripts of the environment, and "frozen:PATH".
-      hold: updates for which a group keeps its opponent, or "auto": some four episodes. "episode": every
-        environment draws an opponent of its own whenever an episode begins in it.
-      rating: one of `ratings.SYSTEMS`.
-      games_per_pair: games of one update that are rated per opponent, at most.
-      tau_frozen: drift of the skill of frozen opponents, per game.
-      decay: factor of past payoffs per update.
+      gate: condition for taking a snapshot that is due, one of `GATES`.
+      gate_games: games required by "rated" and "improved".
+      gate_sigma: maximum rating uncertainty of the learner for "rated".
+      gate_payoff: minimum decayed score against the newest snapshot for "improved".
+      gate_timeout: updates after which "improved" is open unconditionally.
+      evict: rule for the slot of a new snapshot if none is empty, one of `EVICTIONS`.
+      evict_games: games that an entry needs to be judged by "weakest" and "idle"; entries with fewer are
+        evicted last.
+      anchor: "initial" keeps the initial policy permanently in the first slot.
+      fixed: further opponents: scripts of the environment, and "frozen:PATH".
+      hold: updates for which a group keeps its opponent; "auto": about four episodes; "episode": each
+        environment draws its own opponent at the beginning of each episode.
+      rating: rating system, one of `ratings.SYSTEMS`.
+      games_per_pair: maximum number of rated games per opponent and update.
+      tau_frozen: drift of the skill of frozen opponents per game.
+      decay: factor on past payoffs per update.
       greedy: whether opponents act deterministically.
-      acting: how groups act, one of `ACTING`; "sorted" and "dense" act for any rows, and are slower.
+      acting: evaluation of the opponents' networks, one of `ACTING`; "sorted" and "dense" allow any opponent
+        per environment, and are slower.
       store: precision of the weights in the bank.
-      league: number of learners in each of `LEAGUE_ROLES`, each with a bank of its own; they replace `mode`,
-        `gate` and resets follow (see `selfplay.league`). None: one learner.
+      league: number of learners for each of `LEAGUE_ROLES`, each with its own bank; replaces `mode` and
+        `gate` by the rules of `selfplay.league`. None: a single learner.
     """
 
     capacity: int = 16
@@ -147,13 +149,13 @@ class PoolSettings:
         self._require_mix()
         self._require_episodes()
         if "fixed" in self.mixture and not self.fixed and not self.league:
-            raise ValueError("pool.fixed=[]: must name opponents where the mode fixed draws from them")
+            raise ValueError("pool.fixed=[]: must name opponents, because the mode fixed draws from them")
         if self.evict == IDLE and self.league:
-            raise ValueError(f"pool.evict={IDLE}: not for a league, whose learners meet each other's past")
+            raise ValueError(f"pool.evict={IDLE}: cannot be used with pool.league")
 
     @property
     def mixture(self) -> dict[str, float]:
-        """The modes by name with their shares, which sum to 1."""
+        """Returns the modes by name with their shares, which sum to 1."""
         if self.mode != MIX:
             return {MIRROR if self.mode == "none" else self.mode: 1.0}
         total = sum(self.shares.values())
@@ -161,53 +163,53 @@ class PoolSettings:
 
     @property
     def mirrored(self) -> int:
-        """Groups in which the learner plays itself, and learns from both sides; none in a league."""
+        """Number of groups in which the learner plays itself and learns from all seats; 0 in a league."""
         return 0 if self.league else round(self.groups * self.mixture.get(MIRROR, 0.0))
 
     @property
     def episodic(self) -> bool:
-        """Whether opponents are drawn for single episodes, not for groups of environments."""
+        """Whether opponents are drawn per episode instead of per group of environments."""
         return self.hold == EPISODE
 
     @property
     def explores(self) -> bool:
-        """Whether opponents are drawn by how different the games against them are."""
+        """Whether opponents are drawn by the diversity of the games against them."""
         return EXPLORATION in self.mixture and not self.league
 
     @property
     def promotes(self) -> bool:
-        """Whether snapshots begin as candidates, of which some become commanders."""
+        """Whether snapshots begin as candidates that can be promoted to commanders."""
         return COMMANDERS in self.mixture and not self.league
 
     @property
     def roles(self) -> tuple[int, ...]:
-        """Roles of the learners, as indices of `LEAGUE_ROLES`; one main agent without a league."""
+        """Returns the learners' roles as indices of `LEAGUE_ROLES`; one main agent without a league."""
         given = self.league or {LEAGUE_ROLES[0]: 1}
         return tuple(role for role, name in enumerate(LEAGUE_ROLES) for _ in range(given.get(name, 0)))
 
     @property
     def learners(self) -> int:
-        """Learners M, the first entries; 1 without a league."""
+        """Number M of learners, which are the first entries; 1 without a league."""
         return len(self.roles)
 
     @property
     def first_fixed(self) -> int:
-        """The first fixed opponent's entry; before it are the learners and the slots of all their banks."""
+        """Entry of the first fixed opponent; it follows the learners and the slots of all banks."""
         return self.learners * (1 + self.capacity)
 
     @property
     def entries(self) -> int:
-        """Entries n: the learners, the slots of their banks, the fixed opponents."""
+        """Number n of entries: learners, slots of their banks, fixed opponents."""
         return self.first_fixed + len(self.fixed)
 
     def learner_name(self, number: int) -> str:
-        """Name of a league's learner: that of its role, with a number where several have the role."""
+        """Returns a learner's name: its role, with a number if several learners have the role."""
         role = self.roles[number]
         name = LEAGUE_ROLES[role]
         return name if self.roles.count(role) == 1 else f"{name}_{number - self.roles.index(role)}"
 
     def held(self, episode_limit: int, horizon: int) -> int:
-        """Updates for which a group keeps its opponent; 1 where it is drawn for an episode."""
+        """Returns the number of updates for which a group keeps its opponent; 1 if drawn per episode."""
         return {AUTO: -(-4 * episode_limit // horizon), EPISODE: 1}.get(self.hold, self.hold)
 
     def _require_number(self, key: str, least: int, otherwise: str = "") -> None:
@@ -245,7 +247,7 @@ class PoolSettings:
         for name, number in self.league.items():
             if name not in LEAGUE_ROLES:
                 raise ValueError(
-                    f"pool.league.{name}={number}: no such role; allowed: {', '.join(LEAGUE_ROLES)}"
+                    f"pool.league.{name}={number}: unknown role; allowed: {', '.join(LEAGUE_ROLES)}"
                 )
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise ValueError(f"pool.league.{name}={number}: must be a whole number of at least 0")
@@ -257,17 +259,17 @@ class PoolSettings:
             return
         if self.acting == "groups":
             raise ValueError(
-                f"pool.hold={EPISODE}: needs pool.acting=sorted or dense, as no group has one opponent"
+                f"pool.hold={EPISODE}: needs pool.acting=sorted or dense, since groups have several opponents"
             )
         if self.league:
-            raise ValueError(f"pool.hold={EPISODE}: not for a league; must be a whole number or {AUTO}")
+            raise ValueError(f"pool.hold={EPISODE}: must be a whole number or {AUTO} with pool.league")
 
     def _require_mix(self) -> None:
         if self.mode != MIX or self.league:
             return
         for name, share in self.shares.items():
             if name not in MODES:
-                raise ValueError(f"pool.shares.{name}={share}: no such mode; allowed: {', '.join(MODES)}")
+                raise ValueError(f"pool.shares.{name}={share}: unknown mode; allowed: {', '.join(MODES)}")
             if not (isfinite(share) and share >= 0):
                 raise ValueError(f"pool.shares.{name}={share}: must not be negative")
         if sum(self.shares.values()) <= 0:
@@ -275,5 +277,5 @@ class PoolSettings:
         if 0 < self.mixture.get(MIRROR, 0.0) < 1 and self.mirrored in (0, self.groups):
             raise ValueError(
                 f"pool.groups={self.groups}: too few for a mirror share of {self.mixture[MIRROR]:.3g}; "
-                f"need a group with an opponent and one without"
+                f"at least one group must have an opponent and one must not"
             )

@@ -1,6 +1,7 @@
-"""TrueSkill: two teams in closed form, more by expectation propagation (Herbrich et al. 2007).
+"""TrueSkill (Herbrich et al. 2007): two teams in closed form, several by expectation propagation.
 
-All functions take and return float32 and stay finite and accurate where results are very unlikely.
+All functions take and return float32 and stay finite and accurate for very unlikely results. See
+docs/reference/selfplay.md 2.2 and 2.3.
 """
 
 import math
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jax.scipy.stats import norm
 
-# From here on the Mills ratio is a continued fraction: differences of logarithms lose their digits.
+# Beyond this distance the inverse Mills ratio is computed by a continued fraction, because differences of
+# logarithms lose precision.
 TAIL = 3.0
 LEVELS = 10
 MOST_CERTAIN = 1.0 - 1e-6
@@ -20,12 +22,12 @@ SWEEPS = 8
 
 @dataclass(frozen=True)
 class TrueSkill:
-    """Numbers of a rating.
+    """Constants of TrueSkill.
 
     Attributes:
-      mu, sigma: prior mean and deviation of a skill.
-      beta: deviation of a performance about its skill.
-      draw_probability: of two equal players.
+      mu, sigma: prior mean and standard deviation of a skill.
+      beta: standard deviation of a performance about its skill.
+      draw_probability: probability of a draw between two equal players.
     """
 
     mu: float = 25.0
@@ -34,14 +36,14 @@ class TrueSkill:
     draw_probability: float = 0.1
 
     def margin(self, players: jax.Array | float) -> jax.Array:
-        """The greatest difference of performances that is a draw, for `players` in both teams together."""
+        """Returns the largest performance difference that is a draw, for `players` in both teams together."""
         return ndtri((self.draw_probability + 1.0) / 2.0) * jnp.sqrt(players) * self.beta
 
 
 def win_moments(t: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Moments (v, w) of a standard normal about `t`, truncated to what exceeds `e`: a win.
+    """Returns the correction terms (v, w) of a win: a unit normal with mean `t`, truncated to above `e`.
 
-    Its mean rises by v, its variance falls to 1 - w. Source: spec 2.1.
+    Its mean increases by v, its variance decreases to 1 - w. See docs/reference/selfplay.md 2.2.
     """
     x = t - e
     near = jnp.maximum(x, -TAIL)
@@ -54,7 +56,7 @@ def win_moments(t: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def draw_moments(t: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As `win_moments`, truncated to [-e, e]: a draw. `e` must be positive."""
+    """Returns the correction terms of a draw: as `win_moments`, truncated to [-e, e] with `e` > 0."""
     size = jnp.abs(t)
     v, w = _draw_near(jnp.minimum(size, e + TAIL), e)
     far_v, far_w = _draw_far(jnp.maximum(size, e + TAIL), e)
@@ -71,7 +73,7 @@ def _draw_near(size: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _draw_far(size: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same with all densities as multiples of the one at the near end."""
+    """Returns the draw terms with all densities relative to the density at the nearer end."""
     near, far = size - e, size + e
     above_near, above_far = _excess(near), _excess(far)
     ratio = jnp.exp(-2.0 * e * size)
@@ -83,7 +85,7 @@ def _draw_far(size: jax.Array, e: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _excess(y: jax.Array) -> jax.Array:
-    """`pdf(y) / cdf(-y) - y` for y >= TAIL, by Laplace's continued fraction."""
+    """Returns `pdf(y) / cdf(-y) - y` for y >= TAIL, by Laplace's continued fraction."""
     rest = y
     for level in range(LEVELS, 1, -1):
         rest = y + level / rest
@@ -93,16 +95,16 @@ def _excess(y: jax.Array) -> jax.Array:
 def rate_teams(
     rules: TrueSkill, first: jax.Array, second: jax.Array, tau: tuple, outcome: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Ratings after a game of two teams.
+    """Returns the ratings after a game of two teams.
 
     Args:
-      rules: the numbers.
+      rules: the constants.
       first, second: `[m, 2]` mu and sigma of the players.
-      tau: deviation of the skill's drift before the game, for each team a number or `[m]`.
+      tau: standard deviation of the skill drift before the game, for each team a number or `[m]`.
       outcome: int32: 0 the first wins, 1 draw, 2 the second wins.
 
     Returns:
-      both teams' new ratings. Source: spec 2.1.
+      both teams' new ratings. See docs/reference/selfplay.md 2.2.
     """
     players = first.shape[0] + second.shape[0]
     variances = [team[:, 1] ** 2 + drift**2 for team, drift in zip((first, second), tau, strict=True)]
@@ -122,17 +124,17 @@ def rate_teams(
 def rate_ranked(
     rules: TrueSkill, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, member: jax.Array
 ) -> jax.Array:
-    """Ratings after a game of several teams.
+    """Returns the ratings after a game of several teams.
 
     Args:
-      rules: the numbers.
+      rules: the constants.
       rating: `[m, 2]` mu and sigma of the players.
-      ranks: `[n]` of the teams, lower is better, equal ones have drawn.
-      tau: deviation of the skills' drift before the game, a number or `[m]`.
-      member: `[n, m]` float32, 1 where a player is of a team.
+      ranks: `[n]` ranks of the teams; lower is better, equal ranks are draws.
+      tau: standard deviation of the skill drift before the game, a number or `[m]`.
+      member: `[n, m]` float32, 1 if the player belongs to the team.
 
     Returns:
-      `[m, 2]`, the fixed point of the factor graph. Source: spec 2.2.
+      `[m, 2]`, the fixed point of the factor graph. See docs/reference/selfplay.md 2.3.
     """
     centre = jnp.mean(rating[:, 0])
     mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
@@ -150,19 +152,20 @@ def rate_ranked(
 def rate_seats(
     rules: TrueSkill, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, same: jax.Array
 ) -> jax.Array:
-    """As `rate_ranked`, each seat for itself, where several seats may be played by one player.
+    """Returns the ratings after a free-for-all in which one player may have several seats.
 
-    Seats of one player share its skill, and differ in their performances.
+    Seats of one player share its skill and have independent performances.
 
     Args:
-      rules: the numbers.
-      rating: `[n, 2]` mu and sigma of every seat's player.
-      ranks: `[n]` of the seats, lower is better, equal ones have drawn.
-      tau: deviation of the skills' drift before the game, a number or `[n]`.
-      same: `[n, n]` bool; two seats are played by one player.
+      rules: the constants.
+      rating: `[n, 2]` mu and sigma of each seat's player.
+      ranks: `[n]` ranks of the seats; lower is better, equal ranks are draws.
+      tau: standard deviation of the skill drift before the game, a number or `[n]`.
+      same: `[n, n]` bool; both seats belong to one player.
 
     Returns:
-      `[n, 2]` ratings of every seat's player; those of all seats of one player are equal.
+      `[n, 2]` ratings of each seat's player, equal for all seats of one player. See
+      docs/reference/selfplay.md 2.3.
     """
     centre = jnp.mean(rating[:, 0])
     mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
@@ -170,7 +173,7 @@ def rate_seats(
     skills = jnp.where(same, s[:, None], 0.0)
     prior = skills + rules.beta**2 * seats
     cov, weighted = _performances(rules, prior, jnp.linalg.solve(prior, mu), ranks, seats)
-    # Skills given performances: a linear regression, as all is Gaussian.
+    # Skills given performances: a linear regression, because all variables are jointly Gaussian.
     gain = jnp.linalg.solve(prior, skills).T
     mean = mu + gain @ (cov @ weighted - mu)
     variance = s - jnp.sum((gain @ (prior - cov)) * gain, axis=1)
@@ -180,16 +183,16 @@ def rate_seats(
 def _performances(
     rules: TrueSkill, cov: jax.Array, weighted: jax.Array, ranks: jax.Array, member: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Performances `[m]` given the ranks of teams, by expectation propagation.
+    """Infers the performances `[m]` from the teams' ranks, by expectation propagation.
 
     Args:
-      rules: the numbers.
+      rules: the constants.
       cov: `[m, m]` covariance before the game.
-      weighted: `[m]` its inverse times the mean.
+      weighted: `[m]` inverse covariance times the mean.
       ranks, member: as for `rate_ranked`.
 
     Returns:
-      both after the game.
+      `cov` and `weighted` after the game.
     """
     order = jnp.argsort(ranks, stable=True)
     above, below = member[order[:-1]], member[order[1:]]
@@ -223,12 +226,12 @@ def _performances(
 
 
 def expected(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:
-    """Expected score of `ours [..., 2]` against `theirs [..., 2]`, a draw counting half."""
+    """Returns the expected score of `ours [..., 2]` against `theirs [..., 2]`; a draw counts half."""
     return ndtr((ours[..., 0] - theirs[..., 0]) / jnp.sqrt(_spread(rules, ours, theirs)))
 
 
 def quality(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:
-    """Match quality in [0, 1]: how likely a draw is, relative to that of two known equals."""
+    """Returns the match quality in [0, 1]: the draw density relative to that of two known equal players."""
     c2 = _spread(rules, ours, theirs)
     d = ours[..., 0] - theirs[..., 0]
     return math.sqrt(2.0) * rules.beta / jnp.sqrt(c2) * jnp.exp(-0.5 * d**2 / c2)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from jaxmarl_echelon.tracking.unstable_baselines_names import doc_name
 
-# Tables with a row per call; other namespaces hold scalars.
+# Namespaces with one table row per call; the others hold scalars.
 TABLES = ("episodes", "eval", "games", "entries")
 NAMINGS = ("ours", "doc")
 NAMESPACES = (
@@ -33,7 +33,7 @@ class RunInfo:
       total_steps: total environment steps of the run.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
-      score_tells: whether the score of evaluations can tell policies apart, so that one is the best.
+      score_tells: whether evaluation scores can rank policies, so that a best one exists.
     """
 
     folder: Path
@@ -53,19 +53,19 @@ class RunInfo:
 
 
 class Sink(Protocol):
-    """Destination of results. All methods default to no-ops.
+    """Destination of results; all methods default to no-ops.
 
     `step` is the number of environment steps, a Python int. A sink that raises is reported and dropped by
     the tracker.
 
     Attributes:
-      shows_events: whether people see events as they come.
+      shows_events: whether the sink displays events to the user immediately.
     """
 
     shows_events: bool = False
 
     def open(self, run: RunInfo) -> None:
-        """Called once, before all other methods."""
+        """Prepares the sink; called once, before all other methods."""
 
     def write(self, namespace: str, step: int, values: Values) -> None:
         """Writes values of one namespace; keys have no `namespace/` prefix."""
@@ -74,17 +74,17 @@ class Sink(Protocol):
         """Writes one line about an event."""
 
     def flush(self) -> None:
-        """Called when all values of the last step have been written."""
+        """Completes a step; called when all its values have been written."""
 
     def close(self) -> None:
-        """Called once at the end, also of interrupted runs."""
+        """Releases resources; called once at the end, also of interrupted runs."""
 
 
 class Tracker:
     """Fans results out to independent sinks.
 
-    A sink that raises is reported once on stderr and dropped; the other sinks and the run continue. As a
-    context manager the tracker closes itself.
+    A sink that raises is reported once on stderr and dropped; the other sinks and the run continue. The
+    tracker is a context manager that closes itself.
 
     Args:
       sinks: sinks by their names in the configuration.
@@ -138,18 +138,18 @@ class Tracker:
             self._each("event", step, str(text))
 
     def _log_renamed(self, namespace: str, step: int, values: Values) -> None:
-        """The values that have another name, under it."""
+        """Logs values under their names in Unstable Baselines, if they have one."""
         for key, value in values.items():
             if (name := self._named(f"{namespace}/{key}")) is not None:
                 place, _, rest = name.partition("/")
                 self._each("write", place, step, {rest: value})
 
     def event(self, step: int, text: str) -> None:
-        """Shorthand for `log("events", ...)` with one line of text."""
+        """Logs one line of text as an event."""
         self.log("events", step, {"text": text})
 
     def warn(self, step: int, text: str) -> None:
-        """An event that people must see: without a sink that shows it, the line goes to stderr."""
+        """Logs an event that the user must see; without a sink that displays it, the line goes to stderr."""
         self.event(step, text)
         if not any(getattr(sink, "shows_events", False) for sink in self._sinks.values()):
             print(text, file=sys.stderr)
@@ -185,5 +185,5 @@ class Tracker:
                     with contextlib.suppress(Exception):
                         sink.close()
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                line = f"tracking: {name} failed in {method} and is off from now on ({reason})"
+                line = f"tracking: {name} failed in {method} and is disabled ({reason})"
                 print(line, file=sys.stderr)

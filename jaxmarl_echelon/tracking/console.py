@@ -39,11 +39,13 @@ class ConsoleSink(Sink):
         self._compiled = False
 
     def open(self, run: RunInfo) -> None:
+        """See `Sink`."""
         self._view = RunView(run, self._now())
         start = "" if run.resume_step is None else f", resumed at {count(run.resume_step)}"
         self._print(f"{' '.join(run.title)}: {count(run.total_steps)} steps{start}, in {run.folder}")
 
     def write(self, namespace: str, step: int, values: Values) -> None:
+        """See `Sink`."""
         if step > self._view.pace.step:
             self._progress()
         self._view.write(namespace, step, values, self._now())
@@ -57,12 +59,15 @@ class ConsoleSink(Sink):
             self._print(evaluation_line(self._view, step, values))
 
     def event(self, step: int, text: str) -> None:
+        """See `Sink`."""
         self._print(f"event  {count(step):>7}  {text}")
 
     def flush(self) -> None:
+        """See `Sink`."""
         self._progress()
 
     def close(self) -> None:
+        """See `Sink`."""
         if self._view is None:
             return
         self._shown_at = -math.inf
@@ -88,7 +93,7 @@ class ConsoleSink(Sink):
 
 
 def train_line(view: RunView, now: float) -> str:
-    """Progress line: steps, speed, ETA, newest results, phase, losses."""
+    """Formats the progress line: steps, speed, ETA, newest results, phase, losses."""
     pace = view.pace
     parts = [
         f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
@@ -113,7 +118,7 @@ def train_line(view: RunView, now: float) -> str:
 
 
 def evaluation_line(view: RunView, step: int, values: Values) -> str:
-    """Evaluation line: score with its interval, phase, return, length, outcomes."""
+    """Formats the evaluation line: score with its interval, phase, return, length, outcomes."""
     parts = [f"eval   {count(step):>7}"]
     if view.score_column in values:
         mean, low, high = view.interval(values)

@@ -10,10 +10,10 @@ from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 
 
 class Table:
-    """A CSV file with first column `step` and a growing set of further columns.
+    """A CSV file with the first column `step` and a growing set of further columns.
 
     Every row is flushed. A row with new keys rewrites the file with the extended header under a temporary
-    name and renames it atomically, so that a complete file exists at any time.
+    name and renames it atomically, so a complete file exists at all times.
 
     Args:
       path: the file; created with the first row.
@@ -85,7 +85,7 @@ class CsvSink(Sink):
 
     `metrics.csv` has one row per step (update) with columns `namespace/key`, `eval.csv` one per
     evaluation, `episodes.csv` one per finished training episode, `eval_episodes.csv` one per evaluation
-    episode, `games.csv` a few of them move by move, `pool.csv` one per update and entry of an opponent pool.
+    episode, `games.csv` one per recorded game, move by move, `pool.csv` one per update and pool entry.
     """
 
     FILES = {
@@ -101,24 +101,27 @@ class CsvSink(Sink):
         self._rows: dict[str, Table] = {}
 
     def open(self, run: RunInfo) -> None:
+        """See `Sink`."""
         self._metrics = Table(run.folder / "metrics.csv", run.resume_step)
         self._rows = {name: Table(run.folder / file, run.resume_step) for name, file in self.FILES.items()}
 
     def write(self, namespace: str, step: int, values: Values) -> None:
+        """See `Sink`."""
         if namespace in self._rows:
             self._rows[namespace].append(step, values)
         else:
             self._metrics.extend(step, {f"{namespace}/{key}": value for key, value in values.items()})
 
     def close(self) -> None:
+        """See `Sink`."""
         for table in filter(None, (self._metrics, *self._rows.values())):
             table.close()
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Returns a CSV file's columns as float64 arrays `[rows]`; non-numeric cells are NaN.
+    """Reads a CSV file's columns as float64 arrays `[rows]`; non-numeric cells are NaN.
 
-    Empty for a missing file.
+    Returns an empty dictionary for a missing file.
     """
     if not Path(path).exists():
         return {}
@@ -129,7 +132,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     with path.open(newline="", encoding="utf-8") as file:
         names, *rows = list(csv.reader(file)) or [["step"]]
-    # A killed process can leave an incomplete last row.
+    # Drops an incomplete last row, as a killed process can leave it.
     return names, [row for row in rows if len(row) == len(names) and row[0].isdigit()]
 
 

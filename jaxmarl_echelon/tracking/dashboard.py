@@ -17,8 +17,8 @@ from jaxmarl_echelon.tracking.view import RunView
 class Dashboard(Sink):
     """Renders the run in place; the last frame stays on the terminal.
 
-    A background thread redraws, so that the clock advances while a program compiles. Lines printed
-    meanwhile appear above the frame.
+    A background thread redraws, so the clock advances while a program compiles. Lines printed meanwhile
+    appear above the frame.
 
     Args:
       refresh_per_second: redraws per second.
@@ -43,6 +43,7 @@ class Dashboard(Sink):
         self._running = True
 
     def open(self, run: RunInfo) -> None:
+        """See `Sink`."""
         self._view = RunView(run, self._now())
         self._live = Live(
             self,
@@ -53,14 +54,17 @@ class Dashboard(Sink):
         self._live.start(refresh=True)
 
     def write(self, namespace: str, step: int, values: Values) -> None:
+        """See `Sink`."""
         with self._lock:
             self._view.write(namespace, step, values, self._now())
 
     def event(self, step: int, text: str) -> None:
+        """See `Sink`."""
         with self._lock:
             self._view.events.append((step, text))
 
     def close(self) -> None:
+        """See `Sink`."""
         if self._live is not None:
             self._running = False
             self._live.stop()

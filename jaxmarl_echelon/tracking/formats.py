@@ -1,4 +1,4 @@
-"""Human-readable formatting of numbers."""
+"""Formatting of numbers for display."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def count(value: float) -> str:
-    """`950`, `12.3 k`, `4.20 M`: three significant digits and an SI prefix."""
+    """Formats a count with three significant digits and an SI prefix: `950`, `12.3 k`, `4.20 M`."""
     if not math.isfinite(value):
         return "-"
     if abs(value) < 999.5:
@@ -22,7 +22,7 @@ def count(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A value in at most nine characters: four significant digits; integers in full."""
+    """Formats a value in at most nine characters: four significant digits; integers in full."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == round(value) and abs(value) < 1e6:
@@ -34,27 +34,27 @@ def number(value: float) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """A value with `digits` decimals; `-` if not finite."""
+    """Formats a value with `digits` decimals; `-` if not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 
 def measured(value: float) -> str:
-    """`number`, with `-` if not finite."""
+    """Formats a value as `number`; `-` if not finite."""
     return number(value) if math.isfinite(value) else "-"
 
 
 def percent(value: float) -> str:
-    """A fraction as `41.2 %`; `-` if not finite."""
+    """Formats a fraction as `41.2 %`; `-` if not finite."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "-"
 
 
 def short_percent(value: float, digits: int = 1) -> str:
-    """A fraction as `70 %` or `66.7 %`: at most `digits` decimals, without trailing zeros."""
+    """Formats a fraction as `70 %` or `66.7 %`: at most `digits` decimals, without trailing zeros."""
     return f"{round(100 * value, digits):.6g} %" if math.isfinite(value) else "-"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`; `-` if not finite."""
+    """Formats seconds as `m:ss` or `h:mm:ss`; `-` if not finite."""
     if not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(int(seconds), 60)
@@ -63,7 +63,7 @@ def clock(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
-    """A sparkline of values, scaled from `low` to `high`, by default their range."""
+    """Draws a sparkline of values, scaled from `low` to `high`, by default their range."""
     if not values:
         return ""
     low = min(values) if low is None else low
@@ -75,7 +75,7 @@ def sparkline(values: Sequence[float], low: float | None = None, high: float | N
 
 
 def bar(fraction: float, width: int) -> str:
-    """A horizontal bar with a resolution of 1/8 cell, padded to `width`."""
+    """Draws a horizontal bar with a resolution of 1/8 cell, padded to `width`."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8) if math.isfinite(fraction) else 0
     full, part = divmod(eighths, 8)
     return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)

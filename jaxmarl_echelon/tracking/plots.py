@@ -84,8 +84,8 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
 
     Args:
       path: the PNG file to write.
-      rows: per variant `name`, `success`, optionally `measure`, the name of what that is (a fraction, unless
-        it is the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves`
+      rows: per variant `name` and `success`; optionally `measure`, the name of that quantity (a fraction,
+        except for the return), `low` and `high`, the ends of its interval, and `steps` `[n]` and `curves`
         `[members, n]`, one curve per seed, drawn faintly with a strong mean in the colour of its bar.
       title: figure title.
       label: quantity of the curves.
@@ -110,7 +110,7 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
 
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over the last `window` entries, `[n]` to `[n]`; non-finite entries are ignored."""
+    """Averages over the last `window` entries, `[n]` to `[n]`; non-finite entries are ignored."""
     known = np.isfinite(values)
     # Offset by a typical value, so that constant inputs give exactly constant means.
     typical = values[known][0] if known.any() else 0.0

@@ -1,4 +1,4 @@
-"""Plots of an opponent pool: rating curves, and the learner's scores against all that it met."""
+"""Plots of an opponent pool: rating curves, and the learner's score against each opponent."""
 
 import csv
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
 
     Args:
       path: the PNG file to write.
-      pool_csv: a run's `pool.csv`. A reused slot begins a new opponent.
+      pool_csv: a run's `pool.csv`; a reused slot counts as a new opponent.
     """
     with pool_csv.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -35,7 +35,7 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
 
 
 def ratings(axes: Axes, rows: Rows) -> None:
-    """Rating curves: the learner's with its uncertainty, those of all others, of snapshots faint."""
+    """Plots rating curves: the learner's with its uncertainty, those of others without, snapshots faint."""
     for name, mine in by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
@@ -55,7 +55,7 @@ def ratings(axes: Axes, rows: Rows) -> None:
 
 
 def payoffs(axes: Axes, rows: Rows):
-    """Heat map of the learner's score: a row per opponent, by age, a column per update; grey: never met."""
+    """Plots a heat map of the learner's score by opponent (rows, by age) and update; grey: no games."""
     others = {name: mine for name, mine in by_name(rows).items() if not is_learner(mine[0])}
     steps = sorted({int(row["step"]) for row in rows})
     if not others or not steps:
@@ -78,17 +78,17 @@ def payoffs(axes: Axes, rows: Rows):
 
 
 def short(name: str) -> str:
-    """A name for labels, of which long ones, such as those of frozen runs, keep their end."""
+    """Shortens a name for labels; long names, such as those of frozen runs, keep their end."""
     return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
 
 
 def is_learner(row: dict[str, str]) -> bool:
-    """Whether a row is of the learner whose view the table is, not of others in its league."""
+    """Whether a row describes the learner that owns the table, not another learner of its league."""
     return row["kind"] == "learner" and int(row["entry"]) == 0
 
 
 def by_name(rows: Rows) -> dict[str, Rows]:
-    """The rows of each opponent, in order of appearance."""
+    """Groups rows by opponent, in order of appearance."""
     found: dict[str, Rows] = {}
     for row in rows:
         found.setdefault(row["name"], []).append(row)

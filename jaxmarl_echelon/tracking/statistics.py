@@ -13,6 +13,8 @@ from scipy import special
 def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
     """Wilson score interval of a success probability (Wilson 1927), without continuity correction.
 
+    See docs/reference/selfplay.md 8.1.
+
     Args:
       successes: number of successes, 0 to n.
       n: number of trials; 0 gives (0, 1).
@@ -38,7 +40,10 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
 
 
 def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of a mean from at least two independent values (seeds)."""
+    """Student's t interval of a mean of at least two independent values (seeds).
+
+    See docs/reference/selfplay.md 8.2.
+    """
     mean = statistics.fmean(values)
     half = _half_width(statistics.stdev(values), len(values), confidence)
     return mean - half, mean + half
@@ -51,10 +56,10 @@ def _half_width(spread: float, number: int, confidence: float = 0.95) -> float:
 class ScoreSums(NamedTuple):
     """Sums over scored episodes; each adds `value` to the score's numerator and `weight` to its denominator.
 
-    Those of several sets of episodes add up, so that their common interval needs no episode by itself.
+    Sums of several sets of episodes can be added, so a joint interval does not need single episodes.
 
     Attributes:
-      number: episodes of a weight other than 0.
+      number: number of episodes with a weight other than 0.
       value, weight: sums of the terms.
       value_squared, product, weight_squared: sums of `value**2`, `value * weight` and `weight**2`.
     """
@@ -78,7 +83,7 @@ class ScoreSums(NamedTuple):
 
 
 def sum_scores(value: np.ndarray, weight: np.ndarray) -> ScoreSums:
-    """The sums of episodes `[N]` of these terms in numerator and denominator of a score."""
+    """Sums the terms of episodes `[N]` in the numerator and denominator of a score."""
     counts = np.asarray(weight) != 0
     value, weight = (np.asarray(x)[counts].astype(np.float64) for x in (value, weight))
     sums = (value, weight, value * value, value * weight, weight * weight)
@@ -86,15 +91,15 @@ def sum_scores(value: np.ndarray, weight: np.ndarray) -> ScoreSums:
 
 
 def add_scores(parts: Iterable[ScoreSums]) -> ScoreSums:
-    """The sums of all episodes of several sets."""
+    """Adds the sums of several sets of episodes."""
     return ScoreSums(*(float(sum(column)) for column in zip(*parts, strict=True)))
 
 
 def score_interval(sums: ScoreSums) -> tuple[float, float]:
-    """The 95 % interval of a score in [0, 1]; NaN without episodes.
+    """Returns the 95 % interval of a score in [0, 1]; NaN without episodes.
 
-    Wilson's where every episode scored 0 or 1, else Student's t over episodes of the linearised ratio
-    (Cochran, Sampling Techniques, 1977, section 6.4), and all of [0, 1] for a single graded episode.
+    Wilson's interval if every episode scored 0 or 1, else Student's t interval of the linearised ratio over
+    episodes (Cochran, Sampling Techniques, 1977, section 6.4); [0, 1] for a single graded episode.
     """
     number, mean = sums.number, sums.mean
     if not sums.weight:
@@ -112,7 +117,7 @@ def score_interval(sums: ScoreSums) -> tuple[float, float]:
 class Trend:
     """Downsampled time series of a value over a whole run, in bounded memory.
 
-    Averages groups of equal size; once there are `capacity` groups, neighbours are merged.
+    Values are averaged in groups of equal size; neighbouring groups are merged when there are `capacity`.
     """
 
     def __init__(self, capacity: int = 256):

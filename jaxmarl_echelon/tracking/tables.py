@@ -12,9 +12,9 @@ MOST_COLUMNS = 8
 
 
 def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
-    """One row per actor: score with its interval, return, length, non-zero outcomes and measures.
+    """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
-    Measures that do not fit beside these have a table of their own, with a column per actor.
+    Measures that do not fit into the row are shown in a second table, with one column per actor.
 
     Args:
       rows: actor to its `eval_agg/...` values.
@@ -51,7 +51,7 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
 
 
 def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    """A table of named rows of cells."""
+    """Builds a table of named rows of cells."""
     result = Table(title=title, title_justify="left")
     result.add_column("", no_wrap=True)
     for column in columns:
@@ -62,9 +62,9 @@ def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]
 
 
 def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
-    """The scores of actors per task (spawn point, kind of scene), and all rates of the first actor.
+    """Tables of the actors' scores per task (spawn point, kind of scene), and of the first actor's rates.
 
-    With them the score of its worst tenth of the episodes, where evaluations have it.
+    The latter include the score of its worst tenth of the episodes, if evaluations have it.
 
     Args:
       rows: actor to task to its `eval_agg/...` values.
@@ -86,14 +86,14 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
 
 
 def realism(rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """One row per score, one column per actor: how alike its rollouts and the recordings are."""
+    """Table of the similarity of rollouts and recordings: one row per score, one column per actor."""
     names = next(iter(rows.values()))
     cells = {name: [measured(values[name]) for values in rows.values()] for name in names}
-    return _by_row("rollouts beside recordings", rows, cells)
+    return _by_row("rollouts compared with recordings", rows, cells)
 
 
 def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
-    """One row per stage of a curriculum: success with its interval, and outcome rates."""
+    """Table with one row per stage of a curriculum: success with its interval, and outcome rates."""
     result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
     result.add_column("phase", no_wrap=True)
     result.add_column("success [95 %]", justify="right", no_wrap=True)
@@ -107,7 +107,7 @@ def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
 
 
 def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per variant of a group of runs."""
+    """Table with one row per variant of a group of runs."""
     result = Table(title="last evaluations, deterministic", title_justify="left")
     result.add_column("variant", no_wrap=True)
     result.add_column("seeds", justify="right")
@@ -124,7 +124,7 @@ def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plan(role: str, sizes: Any) -> Table:
-    """The sizes of an update, one row each; `sizes.rows()` gives name, value and explanation."""
+    """Table of the sizes of an update, one row each; `sizes.rows()` yields name, value and explanation."""
     result = Table(title=f"one update of {role}", title_justify="left")
     result.add_column("size", no_wrap=True)
     result.add_column("value", justify="right", no_wrap=True)
@@ -135,5 +135,5 @@ def plan(role: str, sizes: Any) -> Table:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """A value with its interval; `-` if not finite."""
+    """Formats a value with its interval; `-` if not finite."""
     return f"{value:.2f} [{low:.2f}, {high:.2f}]" if math.isfinite(value) else "-"

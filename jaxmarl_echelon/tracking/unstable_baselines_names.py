@@ -1,9 +1,8 @@
-"""Names of metrics as the tracker of Unstable Baselines spells them, beside this project's own."""
+"""Names of metrics in the tracker of Unstable Baselines, logged in addition to this project's own."""
 
 import re
 
-# Patterns of `namespace/key` and what it is called there; `{env}` is the game, `{opponent}` who is met in
-# evaluations.
+# Patterns of `namespace/key` to names there; `{env}` is the game, `{opponent}` the opponent in evaluations.
 NAMES = {
     r"train/return(/.*)?": "collection-{env}/reward",
     r"train/win_rate": "collection-{env}/Win Rate",
@@ -11,7 +10,7 @@ NAMES = {
     r"train/draw_rate": "collection-{env}/Draw",
     r"train/score/(\d+)": r"collection-{env}/Reward (pid=\1)",
     r"train/episode_length": "collection-{env}/Game Length",
-    # Spelled as there.
+    # The misspelling is that of Unstable Baselines.
     r"train/answer_tokens": "collection-{env}/Respone Length (char)",
     r"train/prompt_tokens": "collection-{env}/Observation Length (char)",
     r"train/format_rate": "collection-{env}/Format Success Rate - correct_answer_format",
@@ -27,12 +26,12 @@ NAMES = {
 
 
 def doc_name(name: str, env: str, opponent: str | None = None) -> str | None:
-    """What a metric is called there; None for those that it does not have.
+    """Returns the name of a metric in Unstable Baselines; None if it has no counterpart.
 
     Args:
       name: `namespace/key`.
       env: name of the environment.
-      opponent: who plays the other seats in evaluations, if it is named.
+      opponent: script of the other seats in evaluations, or None.
     """
     for pattern, there in NAMES.items():
         if found := re.fullmatch(pattern, name):

@@ -13,19 +13,19 @@ HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "le
 
 
 def prominence(name: str) -> int:
-    """Display rank of a loss by name; lower is shown first."""
+    """Returns the display rank of a loss by name; lower ranks are shown first."""
     return next((rank for rank, end in enumerate(HEADLINES) if name.endswith(end)), len(HEADLINES))
 
 
 def with_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
-    """Values whose keys start with `prefix`, which is removed."""
+    """Selects values whose keys start with `prefix`, which is removed."""
     return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
 
 
 class RunView:
-    """Collects results in bounded memory; of single episodes, only training outcomes.
+    """Latest results of a run in bounded memory; of single episodes, only training outcomes are kept.
 
-    A resumed run begins with the evaluations in its folder, up to the step it continues from.
+    A resumed run starts with the evaluations in its folder, up to the step it continues from.
 
     Args:
       run: the run.
@@ -38,7 +38,7 @@ class RunView:
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest training episodes, newest last.
       best: (step, mean score) of the best evaluation; ties are broken by the mean return, as for best
-        checkpoints. None where there is none yet, or where scores tell nothing.
+        checkpoints. None before the first evaluation, and if scores cannot rank policies.
       events: newest events as (step, text).
       entries: the newest rows of an opponent pool by entry; empty without one.
     """
@@ -60,7 +60,7 @@ class RunView:
             self._read_evaluations(run.folder / CsvSink.FILES["eval_agg"], run.resume_step)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
-        """Records values as `Sink.write`; `now` is the time of the call."""
+        """Records values, as `Sink.write`; `now` is the time of the call."""
         if namespace in ("episodes", "eval"):
             if namespace == "episodes" and values.get("outcome"):
                 self.recent.append(str(values["outcome"]))
@@ -79,33 +79,33 @@ class RunView:
             self._evaluation(step, values)
 
     def value(self, key: str) -> float:
-        """Newest value of `namespace/key` as a float; NaN if unknown."""
+        """Returns the newest value of `namespace/key` as a float; NaN if unknown."""
         return float(self.latest.get(key, math.nan))
 
     def trend(self, key: str, count: int) -> list[float]:
-        """At most `count` points of the trend of `namespace/key`."""
+        """Returns at most `count` points of the trend of `namespace/key`."""
         return self.trends[key].points(count) if key in self.trends else []
 
     def section(self, prefix: str) -> list[tuple[str, float | int | str]]:
-        """Newest values whose full keys start with `prefix`, which is removed; in order of appearance."""
+        """Returns newest values whose full keys start with `prefix`, which is removed; in logged order."""
         return with_prefix(self.latest, prefix)
 
     def losses(self) -> list[tuple[str, float | int | str]]:
-        """Newest losses, sorted by `prominence`."""
+        """Returns the newest losses, sorted by `prominence`."""
         return sorted(self.section("losses/"), key=lambda item: prominence(item[0]))
 
     def outcomes(self) -> list[tuple[str, float]]:
-        """Outcome names and rates in training, in the order of `ordered`."""
+        """Returns outcome names and rates in training, in the order of `ordered`."""
         return self.ordered(self.section("train/outcome/"))
 
     def ordered(self, outcomes: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        """Outcomes with successes first, then in the spec's order."""
+        """Sorts outcomes: successes first, then in the spec's order."""
         order = {name: rank for rank, name in enumerate(self.run.spec.outcomes)}
         order |= dict.fromkeys(self.run.spec.good_outcomes, -1)
         return sorted(outcomes, key=lambda item: order.get(item[0], len(order)))
 
     def results(self) -> list[tuple[str, float]]:
-        """The environment's measures (`EnvSpec.measures`) in training."""
+        """Returns the environment's measures (`EnvSpec.measures`) in training."""
         columns = [one.column for one in self.run.spec.measures]
         return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
 
@@ -136,7 +136,7 @@ class RunView:
         return self.run.spec.score_column or ""
 
     def interval(self, values: Values) -> tuple[float, float, float]:
-        """The mean score of an evaluation and the ends of its interval; NaN if unknown."""
+        """Returns the mean score of an evaluation and the ends of its interval; NaN if unknown."""
         names = (self.score_column, f"{self.score}_low", f"{self.score}_high")
         return tuple(float(values.get(name, math.nan)) for name in names)
 
@@ -147,7 +147,7 @@ class RunView:
 
     @property
     def speed(self) -> float:
-        """Environment steps per second: as reported by the run, else as observed."""
+        """Environment steps per second, as reported by the run, else as observed."""
         reported = self.value("time/steps_per_second")
         return reported if math.isfinite(reported) else self.pace.speed
 
@@ -163,7 +163,7 @@ class RunView:
             self.trends.setdefault(name, Trend()).add(float(value))
 
     def _read_evaluations(self, path: Path, last: int) -> None:
-        """Records the evaluations in a file, up to a step; cells without a number are left out."""
+        """Records the evaluations in a file up to a step; non-numeric cells are skipped."""
         columns = read_columns(path)
         steps = columns.pop("step", ())
         for row, step in enumerate(steps):

@@ -11,8 +11,8 @@ ID_FILE = "wandb_id.txt"
 class WandbSink(Sink):
     """Logs all namespaces except single episodes, against environment steps.
 
-    The optional package is imported on `open`, which never asks for an account. The run's id is stored in
-    its folder, so that a resumed run continues the same W&B run.
+    The optional package is imported by `open`, which never prompts for an account. The run's id is stored in
+    its folder, so a resumed run continues the same W&B run.
 
     Args:
       project: the project's name.
@@ -40,12 +40,13 @@ class WandbSink(Sink):
         self._run = None
 
     def open(self, run: RunInfo) -> None:
+        """See `Sink`."""
         import wandb
 
         file = run.folder / ID_FILE
         if run.resume_step is None or not file.exists():
             file.write_text(secrets.token_hex(4))
-        # Without a key wandb would ask for one below the dashboard, and the run would wait for the answer.
+        # Without an API key wandb would prompt for one below the dashboard and block the run.
         with unattended():
             self._run = wandb.init(
                 project=self._project,
@@ -64,9 +65,11 @@ class WandbSink(Sink):
             )
 
     def write(self, namespace: str, step: int, values: Values) -> None:
+        """See `Sink`."""
         if namespace not in TABLES:
             self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
 
     def close(self) -> None:
+        """See `Sink`."""
         if self._run is not None:
             self._run.finish()

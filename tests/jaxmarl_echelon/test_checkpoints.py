@@ -72,7 +72,7 @@ def steps_of(folder, *names):
     return [checkpoints.metadata(checkpoints.find(folder, name))["step"] for name in names]
 
 
-def test_nothing_needs_a_file_system_with_links(tmp_path, monkeypatch):
+def test_checkpoints_work_without_symbolic_links(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "symlink", refuse_links)
     three_saved(tmp_path)
     assert steps_of(tmp_path, "best_eval", "best_training", "latest") == [1, 2, 3]
@@ -105,7 +105,7 @@ def with_copies(folder, names):
 
 
 @pytest.mark.parametrize("changed", [with_links, without_names, with_copies])
-def test_what_copying_makes_of_a_folder_can_be_read_and_goes_on(tmp_path, changed):
+def test_copied_run_folder_can_be_read_and_continued(tmp_path, changed):
     three_saved(tmp_path)
     names = {name: checkpoints.find(tmp_path, name).name for name in ("latest", "best_training", "best_eval")}
     changed(tmp_path, names)
@@ -121,10 +121,10 @@ def test_what_copying_makes_of_a_folder_can_be_read_and_goes_on(tmp_path, change
         assert steps_of(tmp_path, "best_eval") == [1] and not (tmp_path / "step_000000000002").exists()
 
 
-def test_a_name_of_what_is_gone_is_told_in_one_line(tmp_path):
+def test_pointer_to_a_missing_checkpoint_is_one_line(tmp_path):
     three_saved(tmp_path)
     shutil.rmtree(checkpoints.find(tmp_path, "best_eval"))
-    with pytest.raises(checkpoints.CheckpointError, match="best_eval: names step_0+1, which is not there"):
+    with pytest.raises(checkpoints.CheckpointError, match="best_eval: points at step_0+1, which does not"):
         checkpoints.find(tmp_path, "best_eval")
 
 
@@ -168,7 +168,7 @@ except checkpoints.CheckpointError as error:
 """
 
 
-def test_a_disk_that_is_full_is_told_in_one_line_and_spares_the_last_checkpoint(tmp_path):
+def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(tmp_path):
     done = subprocess.run([sys.executable, "-c", FILLS_UP, str(tmp_path)], capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
     assert done.returncode == 0 and len(lines) == 1, done.stderr
@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_is_told_in_one_line_and_spares_the_last_checkpoint(
     assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
 
 
-def test_policies_do_not_take_the_place_of_whole_states(tmp_path):
+def test_policy_checkpoints_do_not_replace_full_states(tmp_path):
     checkpoints.save(tmp_path, ("latest",), state(1.0), {"step": 1})
     checkpoints.save(tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(1)}, {"step": 1}, "policy")
     assert sorted(os.listdir(tmp_path)) == [
@@ -206,7 +206,7 @@ def test_rewinding_forgets_later_checkpoints(tmp_path):
     assert checkpoints.metadata(checkpoints.find(tmp_path, "latest"))["step"] == 1
 
 
-def test_what_does_not_fit_is_named_in_one_line(tmp_path):
+def test_mismatched_array_is_named_in_one_line(tmp_path):
     checkpoints.save(tmp_path, ("latest",), state(), {"step": 1})
     found = checkpoints.find(tmp_path, "latest")
     wider = jax.eval_shape(lambda: state() | {"params": {"a/b": jnp.zeros((2, 4)), "empty": ()}})

@@ -28,7 +28,7 @@ SAYS = "import atexit, gc; atexit.register(lambda: print(gc.get_threshold()))"
         ("/home/jaxmarl-user/notebook.py", ["python", "/home/jaxmarl-user/notebook.py"], False),
     ],
 )
-def test_commands_are_told_by_how_they_are_invoked(monkeypatch, invoked, started, expected):
+def test_commands_are_recognised_by_their_invocation(monkeypatch, invoked, started, expected):
     monkeypatch.setattr(sys, "argv", [invoked])
     monkeypatch.setattr(sys, "orig_argv", started)
     assert collection.is_command() is expected

@@ -70,11 +70,11 @@ def test_what_is_in_the_folder_is_chosen_like_the_packages_own(call, folder, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tuning_of_the_folder_is_told(folder):
+def test_tuning_of_a_user_folder_is_printed(folder):
     sources = Sources(folder)
     config, choices = command_line.compose_config(["env=mine", "algo=mine"], sources)
     assert command_line.tuning_lines(config, choices, sources) == [
-        "tuning mine/mine (tuning=none leaves it out): num_envs=24"
+        "tuning file mine/mine (disable with tuning=none): num_envs=24"
     ]
 
 
@@ -140,12 +140,12 @@ def test_an_environment_that_breaks_the_contract_is_one_line(call, folder, tmp_p
         assert words in message and list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_are_none_or_hide_something(call, tmp_path):
+def test_missing_and_shadowing_folders_are_rejected(call, tmp_path):
     assert "no such folder" in call("--config-dir", "nowhere", status=2)
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "f110.yaml").write_text("lidar_beams: 12\n")
     message = call("--config-dir", "conf", status=2)
-    assert "conf: env/f110.yaml is the package's" in message
+    assert "conf: env/f110.yaml exists in the package" in message
 
 
 def test_a_sweep_trains_and_resumes_without_the_folder(call, folder, tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_a_run_is_read_from_every_folder_and_takes_no_other_file_of_that_name(pr
     assert env.maps[0].files[0] == folder / HALL and env.maps[0].centerline.source == str(folder / MINE)
     # Where the file is gone, a namesake with other contents is not taken either.
     shutil.rmtree(folder / "maps")
-    with pytest.raises(ValueError, match=f"{folder / MINE}.*not a readable"):
+    with pytest.raises(ValueError, match=f"{folder / MINE}.*no readable"):
         build.read(build.saved(metadata(place)))
 
 
@@ -96,7 +96,7 @@ def test_a_file_may_be_named_otherwise_when_a_run_is_resumed(project, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["hall.yaml", "hall.png", "mine.csv"])
-def test_whatever_reads_a_run_misses_what_was_edited(project, name, capsys):
+def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
     folder, place = project
     path = folder / "maps" / name
     if name == "hall.png":

@@ -68,7 +68,7 @@ def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
     monkeypatch.chdir(first_run[0])
     with pytest.raises(SystemExit):
         run(monkeypatch, train.main, *shown[0])
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
@@ -149,7 +149,7 @@ def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     for name, state in (("best_eval", best), ("latest", latest)):
         ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
         jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
-    with pytest.raises(ValueError, match="holds no checkpoint named 'worst'"):
+    with pytest.raises(ValueError, match="has no checkpoint named 'worst'"):
         je.load_policy(folder, checkpoint="worst")
-    with pytest.raises(ValueError, match="role=defender: that run learnt attacker"):
+    with pytest.raises(ValueError, match="role=defender: has no learnt policy in this run; allowed: att"):
         je.load_policy(folder, "defender")

@@ -59,7 +59,7 @@ def test_importing_loads_little_and_starts_no_backend():
     assert (before, after) == ("False", "True") and re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
-def test_names_of_the_package():
+def test_public_names_of_the_package():
     assert {*je.__all__, "__version__"} <= set(dir(je))
     with pytest.raises(AttributeError, match="jaxmarl_echelon.*no attribute 'mak'"):
         je.mak  # noqa: B018
@@ -92,7 +92,7 @@ def test_an_environment_has_the_settings_of_its_file_and_those_that_are_given():
         ),
     ],
 )
-def test_what_is_wrong_is_told_as_on_the_command_line(monkeypatch, capsys, tmp_path, name, settings, typed):
+def test_api_raises_the_errors_of_the_command_line(monkeypatch, capsys, tmp_path, name, settings, typed):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError) as raised:
         je.make(name, **settings)
@@ -108,12 +108,12 @@ def test_what_is_wrong_is_told_as_on_the_command_line(monkeypatch, capsys, tmp_p
     [
         (["seeds=3"], "seeds.*map make_train over keys"),
         (["ablate=reward.pressure"], "ablate.*several runs"),
-        (["resume=auto"], "resume=auto: runs are continued by the command line"),
+        (["resume=auto"], "resume=auto: only the command line can continue runs"),
         (["algo.gama=1"], "algo.gama=1: unknown key; did you mean algo.gamma"),
         (["+algo=ddpg"], "algo=ddpg: unknown algo"),
     ],
 )
-def test_what_is_no_run(overrides, words):
+def test_configurations_that_are_not_one_run_are_rejected(overrides, words):
     with pytest.raises(ValueError, match=words):
         je.make_train(*overrides)
 
@@ -209,7 +209,7 @@ def test_masked_actions_are_not_taken(mine):
 def test_observations_of_another_shape_are_refused(mine):
     config, _, run = started(mine, "env=target", "algo=ppo")
     policy = je.make_policy(config, run)
-    with pytest.raises(ValueError, match=r"obs of shape \(4, 2\): must end with \(1,\), as player sees it"):
+    with pytest.raises(ValueError, match=r"obs of shape \(4, 2\): must end with \(1,\) for role player"):
         policy(jnp.zeros((4, 2)), policy.initial_memory((4,)))
 
 
@@ -221,7 +221,7 @@ def test_roles_of_policies(mine):
     own = je.make_policy(config, run)
     assert own.role.name == "hunter"
     jax.tree.map(np.testing.assert_array_equal, own.state, shared.state)
-    with pytest.raises(ValueError, match="role=referee: that run learnt hunter, prey"):
+    with pytest.raises(ValueError, match="role=referee: has no learnt policy .*; allowed: hunter, prey"):
         je.make_policy(config, run, "referee")
 
 

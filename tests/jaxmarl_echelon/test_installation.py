@@ -8,7 +8,7 @@ from jaxmarl_echelon import installation
 
 
 @pytest.mark.parametrize("name", installation.OWN)
-def test_a_package_of_the_same_name_is_named(monkeypatch, tmp_path, name):
+def test_shadowing_package_is_named_in_the_error(monkeypatch, tmp_path, name):
     installation.require_own_packages()
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")

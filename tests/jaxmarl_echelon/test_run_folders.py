@@ -41,7 +41,7 @@ def test_a_folder_is_held_by_one_process_until_it_lets_go(tmp_path, child):
     assert [path.parent for path in tmp_path.rglob(run_lock.NAME)] == [folders[1]], "it holds none of them"
 
 
-def test_what_a_dead_process_has_left_is_taken_over(tmp_path, child, monkeypatch):
+def test_lock_of_a_dead_process_is_taken_over(tmp_path, child, monkeypatch):
     lock = tmp_path / run_lock.NAME
     running = lock_of(child.pid)
     child.stdin.close()
@@ -69,7 +69,7 @@ def test_a_process_on_another_host_shows_that_it_lives(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_who_is_faster_keeps_what_both_would_take_over(tmp_path):
+def test_faster_process_keeps_a_lock_that_two_take_over(tmp_path):
     lock = tmp_path / run_lock.NAME
     lock.write_text("of the faster one")
     run_lock._set_aside(lock, "of the dead one")
@@ -90,7 +90,7 @@ def test_a_run_that_is_being_written_is_not_read_to_be_continued(tmp_path):
     for path in ("run", "run/checkpoints", "run/checkpoints/best_eval", "run/seed_0"):
         with run_lock.held([tmp_path / "run"]), pytest.raises(run_lock.LockedError, match="is writing into"):
             train.resume(tmp_path / path, [])
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         train.resume(tmp_path / "run", [])
 
 
@@ -103,18 +103,18 @@ def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
     first = saved(tmp_path, 1, ("latest", "best_eval"))
     second = saved(tmp_path, 2)
     run_folders.require_newest(second, tmp_path)
-    with pytest.raises(CheckpointError, match="resume=typed: is of step 1, .* to step 2, .* as=NEW_NAME"):
+    with pytest.raises(CheckpointError, match="resume=typed: .* step 1; .* to step 2, .* as=NEW_NAME"):
         run_folders.require_newest(first, "typed")
     saved(tmp_path, 2, ("best_eval", "best_training"))
     run_folders.require_newest(checkpoints.find(tmp_path, "best_training"), tmp_path)
 
 
-def test_a_group_does_not_go_on_over_a_member_that_went_on_by_itself(tmp_path):
+def test_group_does_not_continue_over_a_member_with_later_checkpoints(tmp_path):
     group = saved(tmp_path, 1, group={"seed_0": {}, "seed_1": {}})
     saved(tmp_path / "seed_0", 1)
     run_folders.require_newest(group, tmp_path)
     saved(tmp_path / "seed_0", 3)
-    with pytest.raises(CheckpointError, match="seed_0 has gone on to step 3"):
+    with pytest.raises(CheckpointError, match="seed_0 has continued to step 3"):
         run_folders.require_newest(group, tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_pa
     assert checkpoints.exists(new / "seed_0", "best_1") and not checkpoints.exists(new / "seed_0", "best_2")
 
 
-def test_a_copy_that_the_disk_does_not_hold_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+def test_failed_copy_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     first = saved(tmp_path / "old", 1)
 
     def full(*_):

@@ -29,7 +29,7 @@ def test_a_full_disk_under_the_output_ends_the_command_in_one_line(monkeypatch, 
     ]
 
 
-def test_a_command_goes_on_when_its_reader_leaves(monkeypatch, capsys):
+def test_command_continues_after_a_closed_pipe(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as output:
@@ -40,7 +40,7 @@ def test_a_command_goes_on_when_its_reader_leaves(monkeypatch, capsys):
     ]
 
 
-def test_what_is_buffered_is_noticed_at_the_end(monkeypatch, capsys):
+def test_errors_of_buffered_output_are_reported_at_the_end(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as output:
@@ -54,7 +54,7 @@ def test_output_that_works_is_left_alone(capsys):
     assert capsys.readouterr() == ("words\n" * 3, "")
 
 
-def test_libraries_find_no_terminal_to_ask_at(monkeypatch):
+def test_libraries_cannot_prompt_the_user(monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     before = sys.stdin
     with unattended():

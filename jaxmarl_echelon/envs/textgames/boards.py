@@ -1,4 +1,4 @@
-"""What games with stones on a board share: how seats see it, how people do, placing in turn, lines."""
+"""Common parts of board games with stones: observations, text, placing stones in turn, lines."""
 
 from functools import reduce
 
@@ -14,7 +14,10 @@ MARKS = "OX."
 
 @struct.dataclass
 class Stones:
-    """`cells [n]` int32, the seat on each cell or -1; `placed` int32 stones; `winner` int32 seat or -1."""
+    """Board with `cells [n]` int32 (seat on each cell or -1), int32 number of stones `placed`, and `winner`.
+
+    `winner` is an int32 seat, or -1.
+    """
 
     cells: jax.Array
     placed: jax.Array
@@ -22,12 +25,12 @@ class Stones:
 
 
 class Board(Rules):
-    """Two seats; states have `cells [rows * columns]`, row by row: the seat on each cell, or -1.
+    """Board game of two seats whose state has `cells [rows * columns]`, row by row: a seat, or -1.
 
-    Seats see own and other stones, and their seat.
+    Seats observe own and other stones, and their seat.
 
     Attributes:
-      rows, columns: cells of the sides.
+      rows, columns: size of the board in cells.
     """
 
     rows: int
@@ -50,9 +53,9 @@ class Board(Rules):
 
 
 def in_line(own: jax.Array, length: int) -> jax.Array:
-    """bool; somewhere `length` neighbours of `own [rows, columns]` are set, across, down or diagonally.
+    """Whether `length` adjacent cells of `own [rows, columns]` are set in a row, column or diagonal; bool.
 
-    By shifted boards: a batch would gather the cells of lines one by one.
+    Computed with shifted boards, because a batched gather would read the cells of each line one by one.
     """
 
     def found(board, down, right):
@@ -66,7 +69,7 @@ def in_line(own: jax.Array, length: int) -> jax.Array:
 
 
 class Placing(Board):
-    """Boards on which the seats place a stone each in turn, until one wins or no cell is free: a draw."""
+    """Board game in which seats alternately place a stone until one wins; a full board is a draw."""
 
     @property
     def plies(self):
@@ -95,5 +98,5 @@ class Placing(Board):
         return state.cells < 0
 
     def board(self, own: jax.Array) -> jax.Array:
-        """`own [rows * columns]` as `[rows, columns]`."""
+        """Reshapes `own [rows * columns]` to `[rows, columns]`."""
         return own.reshape(self.rows, self.columns)

@@ -1,4 +1,7 @@
-"""One environment around the rules of any turn game: turns, forced plies, forfeits, results."""
+"""Environment for the rules of any turn game: turns, forced plies, forfeits, results.
+
+See docs/reference/selfplay.md 6.1 and 6.2.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -24,9 +27,9 @@ class GameState:
 
     Attributes:
       game: the state of the rules.
-      ply: int32 plies so far, forced ones included.
-      move: int32 action of the last ply (`[choices]` for several); -1 where nobody decided.
-      offender: int32, the seat that forfeited by an illegal action; -1 for none.
+      ply: int32 number of plies so far, including forced ones.
+      move: int32 action of the last ply (`[choices]` for several); -1 for a forced ply.
+      offender: int32 seat that forfeited by an illegal action; -1 for none.
     """
 
     game: PyTree
@@ -38,14 +41,14 @@ class GameState:
 class TextGame(Environment):
     """A turn game as an environment with `EnvSpec.turns` seats of one role, `player`.
 
-    Seat `ply mod N` is due at every ply. Where the rules want another seat to decide (a pass, a seat that is
-    out, a round that asks one seat twice), the ply is forced: nobody is alive, and it passes by itself. The
-    reward is the final score. An illegal action forfeits: the offender gets `invalid_reward`, the others
-    `invalid_other`.
+    Seat `ply mod N` is due at each ply. If the rules require another seat to decide (a pass, an eliminated
+    seat, a betting round that asks one seat twice), the ply is forced: no seat is alive, and the game stays
+    as it is. The reward is the final score. An illegal action forfeits the game: the offender gets
+    `invalid_reward`, the others `invalid_other`.
 
     Results: `score/i`, the final score of seat i; per agent `points`, `win`, `loss` and `payoff` (the score);
-    and how the game ended. `points` are 1 for a win and 0.5 for a draw. Where seats play for stakes they are
-    0.5 and half the share of the greatest stake that was won.
+    and the outcome of the game. `points` is 1 for a win and 0.5 for a draw. In games with stakes it is
+    0.5 + 0.5 * score / stakes, clipped to [0, 1].
 
     Attributes:
       rules: the game.
@@ -64,10 +67,10 @@ class TextGame(Environment):
 
         Args:
           rules: the game.
-          own_scripts: name to `(key, state) -> action` of the seat that decides, besides `random`.
+          own_scripts: scripts in addition to `random`: name to `(key, state) -> action` of the deciding seat.
           opponent: script that plays the other seats in evaluations; None: the learner itself.
           invalid_reward: score of a seat that forfeits.
-          invalid_other: score of the others then.
+          invalid_other: score of the other seats after a forfeit.
 
         Raises:
           ValueError: one line, for an invalid setting.
@@ -94,7 +97,7 @@ class TextGame(Environment):
             turns=rules.seats,
             hidden=rules.hidden,
             stakes=rules.stakes,
-            # Points are by rank, or what one wins the others lose.
+            # Points follow from ranks, or from scores with sum 0.
             constant_sum=True,
         )
         self.viewer = GameViewer(rules)
@@ -116,7 +119,7 @@ class TextGame(Environment):
     def step(
         self, key: jax.Array, state: GameState, actions: dict[str, jax.Array], params: PyTree
     ) -> tuple[GameState, TimeStep]:
-        """Plays one ply: the decision of the seat that is due, or none if it is forced."""
+        """Plays one ply: applies the action of the seat that is due, unless the ply is forced."""
         seat = state.ply % self.rules.seats
         decides = self.decides(state)
         action = at(actions[ROLE].astype(jnp.int32), seat)
@@ -131,15 +134,15 @@ class TextGame(Environment):
         return state, self._show(state, params)
 
     def decides(self, state: GameState) -> jax.Array:
-        """bool; the seat that is due decides at this ply, which is not forced."""
+        """Whether the seat that is due decides at this ply, i.e. the ply is not forced; bool."""
         return ~self.over(state) & (self.rules.turn(state.game) == state.ply % self.rules.seats)
 
     def over(self, state: GameState) -> jax.Array:
-        """bool; the game has ended."""
+        """Whether the game has ended; bool."""
         return self.rules.over(state.game) | (state.offender >= 0)
 
     def scores(self, state: GameState, params: PyTree) -> jax.Array:
-        """`[N]` final scores; 0 while the game runs."""
+        """Final scores `[N]`; 0 while the game runs."""
         offends = jnp.arange(self.rules.seats) == state.offender
         forfeited = jnp.where(offends, params["invalid_reward"], params["invalid_other"])
         final = jnp.where(state.offender >= 0, forfeited, self.rules.scores(state.game))
@@ -194,7 +197,7 @@ def _info(scores: jax.Array, over: jax.Array, offender: jax.Array, stakes: float
 
 
 def _points(scores: jax.Array, stakes: float) -> jax.Array:
-    """Points `[N]` in [0, 1] from final scores; see `TextGame`."""
+    """Converts final scores to points `[N]` in [0, 1]; see `TextGame`."""
     if not stakes:
         return share_beaten(scores)
     return jnp.clip(0.5 + 0.5 * scores / stakes, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""All positions of a game, ply by ply, by the game's own rules; for exact values. Runs on the host."""
+"""Enumeration of a game's positions, ply by ply, with the game's own rules; for exact values, on the host."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +11,7 @@ import numpy as np
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.rules import Rules
 
-CHUNK = 1024  # positions per call of the compiled rules, so that one shape serves all
+CHUNK = 1024  # positions per call of the compiled rules, which need a fixed shape
 
 
 class Level(NamedTuple):
@@ -19,15 +19,15 @@ class Level(NamedTuple):
 
     Attributes:
       state: states of the rules, `[M, ...]`.
-      legal: `[M, n]` bool; nothing is legal once the game is over, nor for a seat that is not due.
+      legal: `[M, n]` bool; all False if the game is over or the ply is forced.
       turn: `[M]` the seat that is due.
-      passes: `[M]` bool; the seat that is due has no decision: the ply is forced.
-      over: `[M]` bool.
+      passes: `[M]` bool; the ply is forced: the seat that is due has no decision.
+      over: `[M]` bool; the game has ended.
       scores: `[M, N]` final scores; 0 while the game runs.
-      ways: `[M]` sequences of plies that lead here, as Python integers would count them (float64).
-      parent: `[M]` index in the level before; of the first way, where several were merged.
-      action: `[M]` the action from there; -1 for a forced ply.
-      child: `[M, n + 1]` index in the next level by action, the last by a pass; -1 for none.
+      ways: `[M]` float64 number of move sequences that lead to the position.
+      parent: `[M]` index in the previous level; the first one if several sequences were merged.
+      action: `[M]` action at the parent; -1 for a forced ply.
+      child: `[M, n + 1]` index in the next level by action, the last one by a pass; -1 for none.
     """
 
     state: Any
@@ -45,19 +45,19 @@ class Level(NamedTuple):
 def levels(
     rules: Rules, start: Any = None, *, depth: int | None = None, merge: bool = True
 ) -> Iterator[Level]:
-    """Yields the positions after 0, 1, 2, ... plies, as the environment counts them.
+    """Yields the positions after 0, 1, 2, ... plies, counted as in the environment.
 
     Args:
-      rules: of a game with one choice per action and, after its initial states, without chance.
-      start: initial states `[M, ...]`; None for the only one.
+      rules: a game with one choice per action and no chance after its initial states.
+      start: initial states `[M, ...]`; None for the single initial state.
       depth: the last ply; None for all.
-      merge: whether equal states of a level are one position; otherwise the levels form a tree.
+      merge: whether to merge equal states of a level; otherwise the levels form a tree.
 
     Raises:
       ValueError: for a game whose actions consist of several choices.
     """
     if not isinstance(rules.space, Discrete):
-        raise ValueError(f"{rules.name}: actions of several choices cannot be listed")
+        raise ValueError(f"{rules.name}: cannot enumerate actions of several choices")
     look, play = (_in_chunks(jax.jit(jax.vmap(fn))) for fn in (partial(_look, rules), partial(_play, rules)))
     state = jax.tree.map(lambda x: np.asarray(x)[None], rules.init(jax.random.key(0)))
     state = state if start is None else jax.tree.map(np.asarray, start)
@@ -91,11 +91,11 @@ def levels(
 
 
 def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None) -> list[np.ndarray]:
-    """Values of all positions for the first of two seats under best play, by level.
+    """Computes the values of all positions for the first of two seats under optimal play, by level.
 
     Args:
       found: all levels of a game without hidden information.
-      margin: `(states) -> [M]` what the first seat plays for; None for its score.
+      margin: `(states) -> [M]` final payoff of the first seat; None for its score.
     """
     result: list[np.ndarray] = []
     for level in reversed(found):
@@ -111,7 +111,7 @@ def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None
 
 
 def keeping(found: list[Level], worth: list[np.ndarray]) -> list[np.ndarray]:
-    """`[M, n]` bool by level; legal moves that keep the value of the position, which is perfect play.
+    """Masks `[M, n]` by level the legal moves that preserve the position's value, i.e. optimal moves.
 
     Args:
       found: all levels of a game without hidden information.
@@ -125,12 +125,12 @@ def keeping(found: list[Level], worth: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def endings(found: list[Level], moves: list[np.ndarray]) -> np.ndarray:
-    """`[3]` how often games from the first positions end with the first seat winning, drawing, losing.
+    """Sums the weights `[3]` of games that the first seat wins, draws and loses.
 
     Args:
       found: all levels.
-      moves: `[M, n]` by level, weights of the moves: probabilities give probabilities, zeros and ones the
-        number of lines of play.
+      moves: `[M, n]` by level, weights of the moves: probabilities yield outcome probabilities, zeros and
+        ones the number of move sequences.
     """
     total, weight = np.zeros(3), np.ones(len(found[0].turn))
     for level, chosen in zip(found, moves, strict=True):
@@ -161,7 +161,7 @@ def _play(rules: Rules, inputs: tuple[Any, jax.Array]) -> Any:
 
 
 def _in_chunks(fn: Callable) -> Callable:
-    """The same function of arrays with any leading axis, as calls on `CHUNK` rows; NumPy arrays."""
+    """Wraps a function of arrays `[CHUNK, ...]` for any leading axis; returns NumPy arrays."""
 
     def call(given):
         number = len(jax.tree.leaves(given)[0])
@@ -176,7 +176,7 @@ def _in_chunks(fn: Callable) -> Callable:
 
 
 def _distinct(states: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the first of each distinct row, and for every row which of these it equals."""
+    """Returns the index of the first of each group of equal rows, and the group of each row."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(states)]
     rows = np.concatenate([x.reshape(len(x), -1).view(np.uint8).reshape(len(x), -1) for x in leaves], axis=1)
     rows = np.ascontiguousarray(rows)

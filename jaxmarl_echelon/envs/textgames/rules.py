@@ -1,4 +1,4 @@
-"""What a turn game is: rules as pure functions of a state, for one game at a time; use `jax.vmap`."""
+"""Interface of turn games: rules as pure functions of one game's state; batch them with `jax.vmap`."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ State = Any
 
 
 class Rules:
-    """Rules of a game whose N seats decide one after another (spec/selfplay.md, 5.1).
+    """Rules of a game whose N seats decide one after another (docs/reference/selfplay.md 6.1).
 
-    Chance comes from the keys alone. A subclass sets the attributes and defines the methods.
+    All randomness comes from the keys. A subclass sets the attributes and defines the methods.
 
     Attributes:
-      name: of the game.
-      seats: N, at least 2. Seat 0 decides first.
-      space: of an action.
-      features: F, length of a seat's observation, whose entries lie in [0, 1].
-      plies: plies after which every game is over, forced ones included (see `env.TextGame`).
-      hidden: whether seats see different things, so that a predictable policy can be exploited.
-      stakes: the most that a seat can win or lose, where scores say how much was won (chips, margins);
-        0 where they say only who has won.
+      name: name of the game.
+      seats: number N of seats, at least 2. Seat 0 decides first.
+      space: action space.
+      features: length F of a seat's observation, with entries in [0, 1].
+      plies: maximum number of plies of a game, including forced ones (see `env.TextGame`).
+      hidden: whether seats have private information, so that deterministic policies can be exploited.
+      stakes: the most that a seat can win or lose, if scores are amounts (chips, margins); 0 if they only
+        tell the winner.
     """
 
     name: str
@@ -36,35 +36,35 @@ class Rules:
     stakes: float = 0.0
 
     def init(self, key: jax.Array) -> State:
-        """The state before the first decision."""
+        """Returns the state before the first decision."""
         raise NotImplementedError
 
     def turn(self, state: State) -> jax.Array:
-        """int32, the seat that decides next; any seat once the game is over."""
+        """Returns the seat that decides next, int32; any seat once the game is over."""
         raise NotImplementedError
 
     def over(self, state: State) -> jax.Array:
-        """bool, whether the game has ended."""
+        """Whether the game has ended; bool."""
         raise NotImplementedError
 
     def scores(self, state: State) -> jax.Array:
-        """`[N]` float32 final scores that sum to 0; used only once the game is over."""
+        """Returns the final scores `[N]`, float32 with sum 0; used only once the game is over."""
         raise NotImplementedError
 
     def legal(self, state: State) -> jax.Array:
-        """`[n]` bool, options of the seat that decides: at least one per choice while the game runs."""
+        """Masks `[n]` the options of the deciding seat: at least one per choice while the game runs."""
         raise NotImplementedError
 
     def apply(self, key: jax.Array, state: State, action: jax.Array) -> State:
-        """The state after an allowed action of the seat that decides."""
+        """Returns the state after a legal action of the deciding seat."""
         raise NotImplementedError
 
     def observe(self, state: State, seat: jax.Array) -> jax.Array:
-        """`[F]` float32, what a seat sees: nothing that its player must not know."""
+        """Returns a seat's observation `[F]`, float32, without information hidden from it."""
         raise NotImplementedError
 
     def allows(self, state: State, action: jax.Array) -> jax.Array:
-        """bool, whether an action is legal: each of its choices is."""
+        """Whether an action is legal, i.e. each of its choices is; bool."""
         options = jnp.split(self.legal(state), np.cumsum(self.sizes)[:-1])
         chosen = jnp.atleast_1d(action)
         allowed = [
@@ -74,44 +74,44 @@ class Rules:
         return jnp.all(jnp.stack(allowed))
 
     def deals(self) -> tuple[State, jax.Array]:
-        """All initial states `[D]` and their probabilities `[D]`, where chance deals once, at the beginning.
+        """Returns all initial states `[D]` and their probabilities `[D]`, for games with a single deal.
 
         Raises:
           NotImplementedError: for games with chance later on, or with too many deals.
         """
-        raise NotImplementedError(f"{self.name}: its deals cannot be listed")
+        raise NotImplementedError(f"{self.name}: cannot enumerate the deals")
 
     def text(self, state: State) -> str:
-        """A state as a person sees it who sees everything; lines of text. Runs on the host."""
+        """Formats a state, including hidden information, as lines of text. Runs on the host."""
         raise NotImplementedError
 
     def answer(self, action: Any) -> str:
-        """An action as text in brackets (spec/selfplay.md, 5.1). Runs on the host."""
+        """Formats an action as text in brackets (docs/reference/selfplay.md 6.3). Runs on the host."""
         raise NotImplementedError
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Options of each choice of an action."""
+        """Number of options of each choice of an action."""
         return (self.space.n,) if isinstance(self.space, Discrete) else tuple(self.space.sizes)
 
 
 def at(x: jax.Array, index: jax.Array) -> jax.Array:
-    """`x[index]` of numbers `x [n, ...]`, zeros outside; by comparisons, as a batch gathers row by row."""
+    """Returns `x[index]`, zeros if out of range; by comparison, because batched gathers read row by row."""
     here = (jnp.arange(x.shape[0]) == index).reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.sum(jnp.where(here, x, 0), axis=0, dtype=x.dtype)
 
 
 def put(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    """`x [n]` with another value at an index; unchanged for one outside. By comparisons, as `at`."""
+    """Replaces `x[index]` of `x [n]` by comparison, as `at`; returns `x` unchanged if out of range."""
     return jnp.where(jnp.arange(x.shape[0]) == index, value, x).astype(x.dtype)
 
 
 def one_hot(index: jax.Array, size: int) -> jax.Array:
-    """float32 one-hot rows of `index [...]`, flattened; zeros for an index outside 0..size-1."""
+    """Returns flattened float32 one-hot rows of `index [...]`; zeros for an index outside 0..size-1."""
     return (jnp.asarray(index)[..., None] == jnp.arange(size)).astype(jnp.float32).reshape(-1)
 
 
 def winner_scores(winner: jax.Array, seats: int = 2) -> jax.Array:
-    """`[N]`: 1 for the winner, -1 / (N - 1) for all others; zeros for a draw, `winner` -1."""
+    """Returns scores `[N]`: 1 for the winner, -1 / (N - 1) for all others; zeros for a draw (`winner` -1)."""
     scores = jnp.where(jnp.arange(seats) == winner, 1.0, -1.0 / (seats - 1))
     return jnp.where(winner >= 0, scores, 0.0).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Players of turn games that need no learning: `(key, state) -> action` of the seat that decides."""
+"""Scripted players of turn games: `(key, state) -> action` of the deciding seat."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Player = Callable[[jax.Array, State], jax.Array]
 
 
 def scripted(rules: Rules, player: Player) -> ScriptedPolicy:
-    """A player as a script of the environment: it acts for whichever seat is due."""
+    """Wraps a player as a scripted policy of the environment, acting for the seat that is due."""
 
     def act(key, memory, state, params):
         del params
@@ -22,23 +22,23 @@ def scripted(rules: Rules, player: Player) -> ScriptedPolicy:
 
 
 def random_legal(rules: Rules) -> Player:
-    """Uniform over the legal options, of each choice apart."""
+    """Returns the player that samples uniformly from the legal options of each choice."""
     return lambda key, state: rules.space.sample(key, rules.legal(state))
 
 
 def pick(key: jax.Array, wanted: jax.Array) -> jax.Array:
-    """int32, uniform among the options set in `wanted [n]`."""
+    """Samples uniformly from the options set in `wanted [n]`; int32."""
     return jax.random.categorical(key, jnp.where(wanted, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
 def greedy_win(rules: Rules) -> Player:
-    """Wins where one move does, else moves so that no single reply wins, else anything: two plies ahead.
+    """Returns a player that wins at once if possible, else avoids an immediate loss, else moves at random.
 
     For games of two seats without chance after the deal.
     """
 
     def wins(state, mine):
-        """`[n]` bool, legal moves that end the game with a positive score of the mover; and the states."""
+        """Masks `[n]` legal moves that win at once; also returns which end the game, and the states."""
         options = jnp.arange(rules.space.n)
         after = jax.vmap(rules.apply, (None, None, 0))(jax.random.key(0), state, options)
         over, scores = jax.vmap(rules.over)(after), jax.vmap(rules.scores)(after)

@@ -1,4 +1,4 @@
-"""Games as text: what was played, move by move."""
+"""Text transcripts of recorded games, move by move."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.textgames.rules import Rules
 
 
 class GameViewer(Viewer):
-    """Prints recorded games; draws no pictures."""
+    """Viewer that formats recorded games as text and draws no pictures."""
 
     draws, tells = False, True
 
@@ -19,13 +19,13 @@ class GameViewer(Viewer):
 
     @staticmethod
     def snapshot(state, params, time):
-        """The state of the game and the scores, recorded after every ply."""
+        """Selects the game's state and scores, recorded after every ply."""
         del params
         (scores,) = time.reward.values()
         return {"state": state, "over": time.over, "scores": scores}
 
     def text(self, evaluation, episode: int) -> str:
-        """One recorded game, move by move; see `Viewer.text`."""
+        """Formats one recorded game, move by move; see `Viewer.text`."""
         states, scored, scores = self._game(evaluation, episode)
         lines = [f"evaluated: seat {scored}", self.rules.text(states[0].game)]
         for ply, state in enumerate(states[1:], 1):
@@ -36,7 +36,7 @@ class GameViewer(Viewer):
         return "\n".join([*lines, f"scores: {scores}"])
 
     def row(self, evaluation, episode: int) -> dict[str, str]:
-        """One recorded game in a line; see `Viewer.row`."""
+        """Formats one recorded game as a table row; see `Viewer.row`."""
         states, scored, scores = self._game(evaluation, episode)
         moves = (self.rules.answer(state.move) for state in states[1:] if not np.all(state.move < 0))
         return {
@@ -50,7 +50,7 @@ class GameViewer(Viewer):
         return "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"
 
     def _game(self, evaluation, episode: int) -> tuple[list[Any], str, np.ndarray]:
-        """States of a recorded game from its start on, the seats that are evaluated, and final scores."""
+        """Extracts a recorded game: its states from the start, the evaluated seats, and the final scores."""
         frames = jax.tree.map(lambda x: np.asarray(x)[:, episode], evaluation.frames)
         length = int(evaluation.length[episode])
         states = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]

@@ -1,4 +1,4 @@
-"""Curriculum panel: present phase, and criteria for leaving it."""
+"""Curriculum panel: current phase and the criteria for leaving it."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ TRANSITIONS = (
 MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("", "")}
 
 
-# Of a criterion `criteria/NAME/FIELD`: what is measured, and what it is compared with.
+# Fields of a criterion `criteria/NAME/FIELD`: the measured value, and the limit it is compared with.
 MEASURED = {"rate": short_percent, "number": measured, "count": count}
 LIMITS = {"above": ">", "at_least": "/", "at_most": "≤"}
 CRITERIA = "criteria/"
@@ -41,12 +41,12 @@ class Criterion(NamedTuple):
 
     Attributes:
       name: the measured quantity.
-      value: its present value, as text.
+      value: its current value, as text.
       limit: its threshold, as text; empty without one.
       met: whether the threshold is met; None without one.
       mark: text after it; by default derived from `met`.
       interval: the interval of the value, as text; empty without one.
-      lack: what is missing to meet the threshold, as text; empty if nothing or unknown.
+      lack: the missing amount to meet the threshold, as text; empty if nothing or unknown.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Criterion(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """Lines that it takes."""
+        """Number of lines on the panel."""
         return 1 + bool(self.interval)
 
 
 def curriculum(view: RunView, width: int, height: int) -> Panel:
-    """Phase, progress through all phases, the criteria with their intervals, and counts of transitions.
+    """Draws phase, progress through all phases, criteria with their intervals, and counts of transitions.
 
-    If not everything fits, intervals are left out, and unmet criteria come first.
+    If not everything fits, intervals are omitted, and unmet criteria come first.
     """
     conditions = criteria(view)
     head = _head(view, width)
@@ -94,7 +94,7 @@ def curriculum(view: RunView, width: int, height: int) -> Panel:
 
 
 def criteria(view: RunView) -> list[Criterion]:
-    """The known criteria for leaving the present phase."""
+    """Returns the known criteria for leaving the current phase."""
 
     def value(*names: str) -> float:
         known = (view.value(f"curriculum/{name}") for name in names)
@@ -121,7 +121,7 @@ def criteria(view: RunView) -> list[Criterion]:
 
 
 def _measurements(view: RunView) -> list[dict[str, float | int | str]]:
-    """The fields of each `criteria/NAME/...`, with its `name`; in order of appearance."""
+    """Collects the fields of each `criteria/NAME/...`, with its `name`, in order of appearance."""
     found: dict[str, dict] = {}
     for key, value in view.section(f"curriculum/{CRITERIA}"):
         name, _, field = key.rpartition("/")
@@ -130,20 +130,20 @@ def _measurements(view: RunView) -> list[dict[str, float | int | str]]:
 
 
 def _limit(fields: dict) -> tuple[str, float]:
-    """The field that is the threshold, and its value; empty and NaN without one."""
+    """Returns the name of the threshold field and its value; empty and NaN without one."""
     known = ((name, fields[name]) for name in LIMITS if math.isfinite(fields.get(name, math.nan)))
     return next(known, ("", math.nan))
 
 
 def _value(fields: dict) -> tuple[float, Callable[[float], str]]:
-    """What is measured, and how it is written."""
+    """Returns the measured value and its formatter."""
     return next(
         ((fields[kind], text) for kind, text in MEASURED.items() if kind in fields), (math.nan, count)
     )
 
 
 def _measured(fields: dict) -> Criterion:
-    """A criterion that says itself what it measures, how surely, and what it is compared with."""
+    """Builds a criterion from the logged fields of a measurement: value, interval and threshold."""
     (value, text), (kind, limit) = _value(fields), _limit(fields)
     low, high, met = (fields.get(name, math.nan) for name in ("low", "high", "met"))
     if not math.isfinite(met) and math.isfinite(value):
@@ -161,7 +161,7 @@ def _measured(fields: dict) -> Criterion:
 
 
 def _lack(fields: dict, text: Callable[[float], str]) -> str:
-    """By how much the interval's lower end, or else the effect size, falls short."""
+    """Formats the shortfall of the interval's lower end, or else the effect size that is too small."""
     low, limit = fields.get("low", math.nan), fields.get("above", math.nan)
     if low <= limit:
         return f"+{text(limit - low)}"
@@ -188,7 +188,7 @@ def _head(view: RunView, width: int) -> list[Text]:
 
 
 def _way(view: RunView) -> float:
-    """Fraction of phases completed; NaN if unknown."""
+    """Returns the fraction of phases completed; NaN if unknown."""
     done = view.value("curriculum/progress")
     if math.isfinite(done) or not view.phases > 0:
         return done
@@ -223,7 +223,7 @@ def _transitions(view: RunView, width: int) -> Text | None:
 
 
 def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
-    """Outcome rates in this phase, what other phases ask for, then all other curriculum values."""
+    """Collects outcome rates in this phase, measurements for other phases, then all other values."""
     rates = {f"{name}_rate": name for name in view.run.spec.outcomes}
     given = {
         name: value

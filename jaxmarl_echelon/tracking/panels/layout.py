@@ -28,7 +28,7 @@ TRANSITION = re.compile(r"phase (\d+) -> (\d+)")
 def frame(view: RunView, width: int, height: int, now: float, running: bool = True) -> Layout:
     """Composes the dashboard for a terminal of `width` times `height` cells.
 
-    Rows of panels that do not fit are omitted, lowest first. The curriculum is beside training and
+    Rows of panels that do not fit are omitted, lowest first. The curriculum is in the row of training and
     evaluation if three panels fit, else in the bottom row.
     """
     rows = [Layout(header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
@@ -48,7 +48,7 @@ def frame(view: RunView, width: int, height: int, now: float, running: bool = Tr
 
 
 def header(view: RunView, width: int, now: float, running: bool) -> Panel:
-    """Run, progress bar, speed and times."""
+    """Draws the header: run, progress bar, speed and times."""
     pace = view.pace
     compiling = view.first_update is None and "time/compile_seconds" not in view.latest
     state = Text("compiling" if compiling else "running", style="bold yellow" if compiling else "bold green")
@@ -67,7 +67,7 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
 
 
 def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
-    """Panels of the last row, as many as fit.
+    """Draws the panels of the last row, as many as fit.
 
     In order: curriculum, opponent pool, the environment's measures, losses, reward components (largest
     first); events are always last.
@@ -90,7 +90,7 @@ def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> lis
 
 
 def events(view: RunView, height: int) -> Panel:
-    """The newest events, newest first."""
+    """Draws the newest events, newest first."""
     if not view.events:
         return panel("events", Text("none yet", style="dim"))
     shown = [(count(step), text) for step, text in list(view.events)[::-1][: max(height, 0)]]
@@ -103,7 +103,7 @@ def events(view: RunView, height: int) -> Panel:
 
 
 def event_style(text: str) -> str:
-    """Style of an event: regressions red, forced advances yellow, new bests green."""
+    """Returns the style of an event: regressions red, forced advances yellow, new bests green."""
     transition = TRANSITION.search(text)
     if "regress" in text or (transition and int(transition[2]) < int(transition[1])):
         return "red"

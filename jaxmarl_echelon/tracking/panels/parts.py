@@ -27,14 +27,14 @@ NAME_WIDTH = 16
 
 
 def panel(title: str, content: RenderableType) -> Panel:
-    """A frame with a left-aligned title."""
+    """Draws a frame with a left-aligned title."""
     return Panel(
         content, title=f"[bold]{title}[/]", title_align="left", border_style="grey50", box=box.ROUNDED
     )
 
 
 def ends(left: Text, right: Text) -> Table:
-    """Two texts in one line, left- and right-aligned."""
+    """Arranges two texts in one line, left- and right-aligned."""
     line = Table.grid(expand=True)
     line.add_column(ratio=1, no_wrap=True)
     line.add_column(justify="right", no_wrap=True)
@@ -43,7 +43,7 @@ def ends(left: Text, right: Text) -> Table:
 
 
 def meter(fraction: float, pulse: bool = False) -> Table:
-    """A bar of full width, followed by its percentage."""
+    """Draws a bar of full width, followed by its percentage."""
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right", no_wrap=True)
@@ -57,7 +57,7 @@ def meter(fraction: float, pulse: bool = False) -> Table:
 
 
 def share(fraction: float, good: bool | None) -> Text:
-    """A percentage, coloured by thresholds of 1/2 and 1/4; `good`: whether higher is better."""
+    """Formats a percentage, coloured by thresholds of 1/2 and 1/4; `good`: whether higher is better."""
     if good is None or not math.isfinite(fraction):
         return Text(percent(fraction), style="bold")
     if good:
@@ -68,12 +68,12 @@ def share(fraction: float, good: bool | None) -> Text:
 
 
 def outcome_colour(name: str) -> str:
-    """The colour of an outcome; for unlisted names it is deterministic."""
+    """Returns the colour of an outcome; a hash of the name selects that of unlisted ones."""
     return OUTCOME_COLOURS.get(name, PALETTE[zlib.crc32(name.encode()) % len(PALETTE)])
 
 
 def outcome_bars(outcomes: Sequence[tuple[str, float]], good: Sequence[str], width: int) -> Table:
-    """One bar per outcome, in its colour."""
+    """Draws one bar per outcome, in its colour."""
     rows = [
         (name, fraction, outcome_colour(name), name in good if good else None) for name, fraction in outcomes
     ]
@@ -81,7 +81,7 @@ def outcome_bars(outcomes: Sequence[tuple[str, float]], good: Sequence[str], wid
 
 
 def success_bars(successes: Sequence[tuple[str, float]], width: int) -> Table:
-    """One bar per name, coloured by its value."""
+    """Draws one bar per name, coloured by its value."""
     rows = []
     for name, fraction in successes:
         colour = share(fraction, good=True).style.removeprefix("bold").strip() or "default"
@@ -90,7 +90,7 @@ def success_bars(successes: Sequence[tuple[str, float]], width: int) -> Table:
 
 
 def stacked(outcomes: Sequence[tuple[str, float]], width: int) -> Text:
-    """All outcomes as one stacked bar, with percentages where they fit."""
+    """Draws all outcomes as one stacked bar, with percentages that fit."""
     line, end, total = Text(no_wrap=True), 0, 0.0
     for name, fraction in outcomes:
         total += fraction if math.isfinite(fraction) else 0.0
@@ -103,7 +103,7 @@ def stacked(outcomes: Sequence[tuple[str, float]], width: int) -> Text:
 
 
 def numbers(values: Sequence[tuple[str, float | int | str]], height: int) -> Table:
-    """Names and values, one per line."""
+    """Lists names and values, one per line."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column(justify="right", no_wrap=True)

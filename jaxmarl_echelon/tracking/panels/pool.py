@@ -20,12 +20,11 @@ PROMOTED = ("candidate", "commander")
 
 
 def pool(view: RunView, width: int, height: int) -> Panel:
-    """The learner and its opponents, the highest rated first.
+    """Draws a table of the learner and its opponents, the highest rated first.
 
-    A line per entry: candidate or commander where snapshots are promoted, rating and uncertainty, games with
-    the learner and its score in them, where there is room the score that ratings expect and the quality of
-    the match, and the entry's share among opponents.
-    The learner is always shown; of the others those that fit.
+    Columns: with promotions, candidate or commander; rating and uncertainty; number of games with the learner
+    and its score; if there is room, expected score and match quality; the entry's share among opponents. The
+    learner is always shown, of the others as many as fit.
     """
     rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
     room = max(height - 2, 1)

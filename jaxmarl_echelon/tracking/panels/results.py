@@ -18,7 +18,7 @@ LEAST_EVALUATIONS = 2
 
 
 def training(view: RunView, width: int, height: int) -> Panel:
-    """Newest training results with trends, the last episodes, and a bar per outcome."""
+    """Draws the newest training results with trends, the last episodes, and a bar per outcome."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", min_width=7, no_wrap=True)
@@ -47,7 +47,7 @@ def training(view: RunView, width: int, height: int) -> Panel:
 
 
 def recent_outcomes(view: RunView, width: int) -> Text:
-    """The outcomes of the newest episodes by colour, newest at the right; successes are taller."""
+    """Draws the outcomes of the newest episodes by colour, newest at the right; successes are taller."""
     line = Text("recent  ", style="dim", no_wrap=True)
     for outcome in list(view.recent)[-max(width - len(line), 1) :]:
         tall = not view.good_outcomes or outcome in view.good_outcomes
@@ -56,10 +56,10 @@ def recent_outcomes(view: RunView, width: int) -> Text:
 
 
 def evaluation(view: RunView, width: int, height: int) -> Panel:
-    """The last evaluations, newest first; for the last one, as space allows, outcomes and tasks.
+    """Draws the last evaluations, newest first; for the last one, as space allows, outcomes and tasks.
 
-    Without space for a bar per outcome they share one; without space for all tasks, those with the lowest
-    success are shown.
+    Without space for one bar per outcome, outcomes share a stacked bar; without space for all tasks, those
+    with the lowest success are shown.
     """
     if not view.evaluations:
         return parts.panel("evaluation", Text("none yet", style="dim"))

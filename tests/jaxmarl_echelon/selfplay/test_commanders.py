@@ -91,7 +91,7 @@ def test_opponents_are_equally_likely(commanders, met):
     np.testing.assert_allclose(chances, [(entry in met) / len(met) for entry in range(9)], atol=1e-6)
 
 
-def test_an_empty_league_meets_its_script_and_the_first_candidate():
+def test_empty_league_plays_its_script_and_the_first_candidate():
     _, state = small()
     np.testing.assert_allclose(
         compiled(pool_lib.chances)(state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6
@@ -118,7 +118,7 @@ def test_promotions(ratings, games, expected):
     assert set(np.flatnonzero(compiled(pool_lib.promoted)(state).commander)) == expected
 
 
-def test_who_is_not_met_goes_first():
+def test_entries_that_are_never_drawn_are_evicted_first():
     """Idle ones by their pessimistic ratings, whatever they have played; then the weakest that has played."""
     ratings = RATINGS | {5: (1450.0, 10.0), 7: (1400.0, 350.0)}
     pool, state = filled((1, 2, 3), ratings, {2: 9, 3: 9})
@@ -148,7 +148,7 @@ def update(step, state, number: int):
     return jax.device_get(step(state, jax.random.key(number), counts, {"w": np.ones(1, np.float32)}))
 
 
-def test_life_of_a_league(tmp_path):
+def test_candidates_commanders_and_evictions_over_many_updates(tmp_path):
     """Candidates first, then commanders until their slots are reused; also from a checkpoint."""
     pool, state = small()
     step, promotions, states = compiled(pool_lib.after_update), 0, []
@@ -184,7 +184,7 @@ def test_life_of_a_league(tmp_path):
         {"mode": "commanders", "league": {"main": 1, "main_exploiter": 1}},
     ],
 )
-def test_other_pools_know_no_kinds(options):
+def test_pools_without_promotions_have_no_kinds(options):
     settings = PoolSettings(**options)
     assert not settings.promotes
     if settings.league is None:
@@ -196,7 +196,7 @@ def test_other_pools_know_no_kinds(options):
 WRONG = [
     ({"recent": 0}, "pool.recent=0: must be a whole number of at least 1"),
     ({"promote_after": 2.5}, "pool.promote_after=2.5: must be a whole number of at least 1"),
-    ({"evict": "idle", "league": {"main": 2}}, "pool.evict=idle: not for a league"),
+    ({"evict": "idle", "league": {"main": 2}}, "pool.evict=idle: cannot be used with pool.league"),
 ]
 
 

@@ -28,7 +28,7 @@ ALGO = PPOConfig(horizon=8, widths=(4,), num_minibatches=1, epochs=1)
 UPDATES = 3
 
 
-def test_a_story_told_by_hand():
+def test_final_rewards_reach_all_decisions_of_a_trajectory():
     """Two stories of one agent: the second is broken off; the third has not ended within the rollout."""
     settings = TransformSettings(
         final=["WinDrawLoss", BASELINE], step=[{"name": "Discount", "gamma": 0.5}], sampling=["Normalize"]
@@ -94,7 +94,7 @@ def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
 
 
 @pytest.mark.parametrize("name", list(RUNS))
-def test_a_run_learns_from_final_rewards_minus_those_of_its_role(name):
+def test_run_trains_on_final_rewards_minus_the_role_baseline(name):
     """Every decision has its story's whole reward minus the average of its seat, told apart by NumPy.
 
     Games all begin with a rollout here, or a ply later, for the seat that is due; episodes of teams run on.
@@ -155,7 +155,7 @@ class Mortal(Duel):
         return time.replace(alive=time.alive | {"blue": alive}, terminated=time.terminated | {"blue": ended})
 
 
-def test_who_is_out_before_the_end_is_paid_for_the_result_of_its_team():
+def test_eliminated_agents_receive_the_reward_of_their_team():
     """By `WinDrawLoss`: 1, 0 or -1 as for the teammate that lives, if the episode ends in the rollout."""
     given = {"total_env_steps": 10_000, "num_envs": 8, "stagger": False}
     config = RunConfig(Mortal(), ALGO, fixed, transforms=TransformSettings(final=["WinDrawLoss"]), **given)
@@ -174,7 +174,7 @@ def test_who_is_out_before_the_end_is_paid_for_the_result_of_its_team():
     assert set(np.concatenate(paid)) == {-1.0, 0.0, 1.0}
 
 
-def test_agents_with_scores_of_their_own_win_or_lose_by_these():
+def test_agents_with_own_scores_are_ranked_by_them():
     env = probes.Comings()
     share = {"share": np.float32([[1.0, 0.25, 0.5]])}
     finished = SimpleNamespace(results=share, mask=np.array([True]))
@@ -182,9 +182,9 @@ def test_agents_with_scores_of_their_own_win_or_lose_by_these():
 
 
 WRONG = [
-    ({"final": ["WinDraw"]}, "transforms.final=WinDraw: no such transform; allowed: WinDrawLoss, Role"),
+    ({"final": ["WinDraw"]}, "transforms.final=WinDraw: unknown transform; allowed: WinDrawLoss, Role"),
     ({"step": "Discount"}, "transforms.step=Discount: must be a list"),
-    ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: no such"),
+    ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: unknown"),
     ({"sampling": [{"name": "Normalize", "z": 2}]}, "transforms.sampling.Normalize.z=2: must be true or fal"),
     ({"whole_games": "yes"}, "transforms.whole_games=yes: must be true or false"),
 ]
@@ -197,7 +197,7 @@ def test_wrong_transforms(given, message):
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_transforms_that_do_not_fit_the_run():
+def test_transforms_that_do_not_fit_the_run_are_rejected():
     run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
     with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay, which has no place"):
         RunConfig(Duel(), SACConfig(), fixed, **run)

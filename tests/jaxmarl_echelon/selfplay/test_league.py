@@ -74,7 +74,7 @@ MAIN_AGENTS = {
 
 
 @pytest.mark.parametrize("name", MAIN_AGENTS)
-def test_a_main_agent_meets_the_past_itself_and_its_weaknesses(name):
+def test_main_agent_plays_the_past_itself_and_its_weaknesses(name):
     payoff, checks = MAIN_AGENTS[name]
     found = league.chances(standing(**payoff), ROLES, jnp.int32(0))
     past = hard(**payoff, r0=0.5, script=0.9)
@@ -94,7 +94,7 @@ TWO_OWNERS = (0, 1, 2, 0, 0, 1, 1, 2, NOBODY)
 
 
 @pytest.mark.parametrize("score", [0.3, 0.31])
-def test_a_main_agent_that_is_too_strong_is_met_in_its_past(score):
+def test_main_agent_that_is_too_strong_is_replaced_by_its_past(score):
     """At .3 its past by x (1 - x), above the agent itself; each main agent in half of these games."""
     payoff = {"other": score, "m0": 0.9, "m1": 0.8, "o0": 0.5, "o1": 0.2, "e0": 0.6}
     found = league.chances(standing(TWO_NAMES, TWO_OWNERS, **payoff), TWO, jnp.int32(0))
@@ -103,7 +103,7 @@ def test_a_main_agent_that_is_too_strong_is_met_in_its_past(score):
     require(found, shared((0.5, past), (0.25, {"main": 1.0}), (0.25, meets)), TWO_NAMES)
 
 
-def test_what_is_forgotten_is_looked_for_in_the_past_of_one_main_agent():
+def test_forgotten_entries_come_from_the_past_of_one_main_agent():
     payoff = {"other": 0.5, "m0": 0.9, "m1": 0.8, "o0": 0.2, "o1": 0.6, "e0": 0.6}
     found = league.chances(standing(TWO_NAMES, TWO_OWNERS, **payoff), TWO, jnp.int32(0))
     past, forgotten = hard(m0=0.9, m1=0.8, o0=0.2, o1=0.6, e0=0.6), {"o0": 0.64, "o1": 0.16}
@@ -115,14 +115,14 @@ def test_what_is_forgotten_is_looked_for_in_the_past_of_one_main_agent():
 
 
 @pytest.mark.parametrize("score", [0.1, 0.11])
-def test_a_main_exploiter_meets_mains_or_their_past(score):
+def test_main_exploiter_plays_main_agents_or_their_past(score):
     payoff = {"main": score, "other": 0.7, "m0": 0.5, "m1": 0.1, "o0": 0.9, "o1": 0.9, "e0": 0.0}
     found = league.chances(standing(TWO_NAMES, TWO_OWNERS, **payoff), TWO, jnp.int32(2))
     meets = {"m0": 0.25, "m1": 0.09} if score == 0.1 else {"main": 1.0}
     require(found, shared((0.5, meets), (0.5, {"other": 1.0})), TWO_NAMES)
 
 
-def test_a_league_exploiter_meets_the_whole_past():
+def test_league_exploiter_plays_the_whole_past():
     """By min(1/2, 1 - x), and evenly where it beats all of it."""
     payoff = {"m0": 0.1, "m1": 0.6, "e0": 0.8, "r0": 0.5, "script": 1.0}
     found = league.chances(standing(**payoff), ROLES, jnp.int32(2))
@@ -131,7 +131,7 @@ def test_a_league_exploiter_meets_the_whole_past():
     require(league.chances(standing(**payoff), ROLES, jnp.int32(2)), dict.fromkeys(payoff, 0.25))
 
 
-def test_the_score_that_decides_on_a_snapshot():
+def test_score_that_triggers_a_snapshot():
     payoff = {"main": 0.65, "m0": 0.8, "m1": 0.75, "e0": 0.72, "r0": 0.9, "script": 0.71}
     scores = [league.worst(standing(**payoff), ROLES, jnp.int32(member)) for member in range(3)]
     np.testing.assert_allclose(scores, [0.71, 0.65, 0.71], atol=1e-6)
@@ -145,11 +145,11 @@ def test_the_score_that_decides_on_a_snapshot():
     "score,waited,taken",
     [(0.9, 9, False), (0.71, 10, True), (0.7, 10, False), (0.1, 19, False), (0.1, 20, True)],
 )
-def test_when_a_snapshot_is_taken(score, waited, taken):
+def test_snapshots_depend_on_score_and_waiting_time(score, waited, taken):
     assert bool(league.ready(jnp.float32(score), jnp.int32(waited), 10)) == taken
 
 
-def test_who_begins_anew():
+def test_roles_that_are_reset_after_a_snapshot():
     keys = jax.random.split(jax.random.key(0), 4000)
     shares = [
         float(jnp.mean(jax.vmap(lambda key, role=role: league.begins_anew(key, jnp.int32(role)))(keys)))
@@ -158,7 +158,7 @@ def test_who_begins_anew():
     assert shares[:2] == [0.0, 1.0] and shares[2] == pytest.approx(0.25, abs=0.03)
 
 
-def test_own_numbers_and_common_ones():
+def test_own_and_common_numbering_of_entries():
     assert league.order(5, jnp.int32(0)).tolist() == [0, 1, 2, 3, 4]
     own = league.order(5, jnp.int32(2))
     assert own.tolist() == [2, 1, 0, 3, 4] and own[own].tolist() == [0, 1, 2, 3, 4]
@@ -177,13 +177,13 @@ def test_settings_of_a_league():
 @pytest.mark.parametrize(
     "given,message",
     [
-        ({"mains": 1}, "pool.league.mains=1: no such role; allowed: main, main_exploiter, league_exploiter"),
+        ({"mains": 1}, "pool.league.mains=1: unknown role; allowed: main, main_exploiter, league_exploiter"),
         ({"main": 1.5}, "pool.league.main=1.5: must be a whole number of at least 0"),
         ({"main": 1}, "must have a main agent and another learner"),
         ({"main_exploiter": 2}, "must have a main agent and another learner"),
         ("main", "pool.league=main: must map main, main_exploiter, league_exploiter to numbers"),
     ],
 )
-def test_wrong_leagues(given, message):
+def test_invalid_league_settings_are_rejected(given, message):
     with pytest.raises(ValueError, match=message):
         PoolSettings(league=given)

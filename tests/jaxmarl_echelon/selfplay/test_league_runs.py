@@ -190,7 +190,7 @@ def test_snapshots_ratings_and_resets(run):
     assert int(metrics["pool/main_exploiter/resets"]) >= 2
 
 
-def test_the_table_has_all_learners_and_who_left_which_snapshot(league_run):
+def test_table_lists_all_learners_and_the_owner_of_each_snapshot(league_run):
     entries = read_rows(league_run.folder / "pool.csv")
     last = [
         row for row in entries if row["step"] == entries[-1]["step"] == str(league_run.config.total_env_steps)
@@ -205,7 +205,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_resumed_league_goes_on_bit_for_bit(run, tmp_path):
+def test_resumed_league_continues_bit_for_bit(run, tmp_path):
     program, states, _, update = run
     facts = {"step": 3, "environment": environment(program.env.spec)}
     checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], facts)
@@ -215,7 +215,7 @@ def test_a_resumed_league_goes_on_bit_for_bit(run, tmp_path):
     assert same(update(restored)[0], states[4])
 
 
-def test_teams_that_act_at_once():
+def test_league_of_simultaneous_teams():
     """Blue's learners play blue, their past and present red; the games of every group are counted."""
     config = RunConfig(
         env=Duel(),

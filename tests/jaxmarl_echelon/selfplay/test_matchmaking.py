@@ -31,7 +31,7 @@ def example(**options) -> matchmaking.Candidates:
     return matchmaking.candidates(settings(**options), SYSTEM, RATING, *known)
 
 
-def test_what_is_known_of_candidates():
+def test_candidates_have_expected_quality_and_payoff():
     found = example()
     np.testing.assert_allclose(
         found.quality[1:5], [0.813140890, 0.565263495, 0.860046738, 0.299904146], atol=1e-5
@@ -97,7 +97,7 @@ def test_capped_weight_and_mixtures():
     assert mixed.mirrored == 4
 
 
-def test_vanishing_weights_are_even():
+def test_vanishing_weights_become_uniform():
     entries = example()._replace(payoff=jnp.ones(6))
     np.testing.assert_allclose(
         matchmaking.mix(settings("pfsp"), entries), [0, 0.25, 0.25, 0.25, 0.25, 0], atol=1e-6
@@ -188,7 +188,7 @@ CIRCLES = [
 
 
 @pytest.mark.parametrize("choose,expected", CIRCLES)
-def test_circles_in_games_that_are_not_transitive(choose, expected):
+def test_modes_cycle_or_converge_in_a_non_transitive_game(choose, expected):
     mean, highest, worst = cycles(choose)
     np.testing.assert_allclose(mean, expected, atol=0.02)
     if expected == 0.2245:
@@ -202,13 +202,13 @@ WRONG = [
     ({"capacity": 1}, "pool.capacity=1: must be at least 2 with pool.anchor=initial"),
     ({"mode": "elo"}, "pool.mode=elo: must be one of mirror, "),
     ({"mode": "fixed"}, "pool.fixed=[]: must name opponents"),
-    ({"shares": {"mirror": 1, "magic": 1}}, "pool.shares.magic=1: no such mode; allowed: mirror, "),
+    ({"shares": {"mirror": 1, "magic": 1}}, "pool.shares.magic=1: unknown mode; allowed: mirror, "),
     ({"groups": 1}, "pool.groups=1: too few for a mirror share of 0.5"),
     ({"hold": 0}, "pool.hold=0: must be a whole number of at least 1 or auto"),
     ({"hold": "episode"}, "pool.hold=episode: needs pool.acting=sorted or dense"),
     (
         {"hold": "episode", "acting": "sorted", "league": {"main": 2}},
-        "pool.hold=episode: not for a league; must be a whole number or auto",
+        "pool.hold=episode: must be a whole number or auto with pool.league",
     ),
     ({"lag_range": (3, 2)}, "pool.lag_range=[3, 2]: must be two whole numbers"),
     ({"decay": 1.5}, "pool.decay=1.5: must be above 0 and at most 1"),

@@ -155,7 +155,7 @@ def divided() -> History:
     return played(configured(pool, env=Pushes(), shards=2, transforms=TransformSettings(), **learners), 5)
 
 
-def test_both_sides_learn_and_one_meets_its_rivals_past(divided):
+def test_both_roles_learn_and_one_plays_the_past_of_the_other(divided):
     """`pool:red` for red: the bank holds red's past, blue is rated, red learns where it mirrors."""
     run, updates = divided, 5
     start, end = run.states[0], run.states[-1]
@@ -298,7 +298,7 @@ def keys(number):
     return jax.random.split(jax.random.key(0), number)
 
 
-def test_fixed_opponents_act_where_they_are_met():
+def test_fixed_opponents_act_only_in_their_groups():
     """A script's memory counts its decisions in the rows that play it; others play the bank."""
     config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
     agent = agents.make_agents(config)["blue"]
@@ -384,12 +384,12 @@ def test_wrong_pools(changes, message):
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_an_episode_may_be_longer_than_a_rollout():
+def test_episodes_can_be_longer_than_a_rollout():
     seat = agents.make_seat(configured(replace(POOL, hold="auto")), {}, {})
     assert seat.pool.hold == -(-4 * LIMIT // 4)
 
 
-def test_a_learner_with_a_replay_meets_its_past():
+def test_off_policy_learner_plays_its_past():
     """It remembers its own decisions, its mirrored ones included, and no opponent's; the past is frozen."""
     pool = replace(POOL, fixed=())
     config = configured(pool, env=Pushes(), algo=SACConfig(**REPLAYED), transforms=TransformSettings())
@@ -399,7 +399,7 @@ def test_a_learner_with_a_replay_meets_its_past():
     assert int(found.states[-1].pool.taken) == 6 and int(found.states[-1].pool.wins.sum()) > 10
 
 
-def test_a_learner_with_a_replay_is_a_past_that_another_meets(divided):
+def test_past_of_an_off_policy_learner_is_played_by_another(divided):
     """It remembers what it has decided where it mirrors, in each shard its own; its past is frozen, too."""
     require_replayed(divided, "red", np.full((2, MIRRORED), 4))
     assert int(divided.states[-1].pool.taken) == 6 and int(divided.states[-1].pool.wins.sum()) > 10

@@ -73,7 +73,7 @@ def test_eviction_rules(rule, expected):
     assert (int(place), bool(found)) == (expected, True)
 
 
-def test_slots_that_must_stay():
+def test_pinned_and_used_slots_are_not_evicted():
     place, found = eviction.choose("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
     assert (int(place), bool(found)) == (2, True)
     tried = slots(tried=jnp.array([True, True, False, True]))
@@ -110,7 +110,7 @@ def random_counts(state, rng) -> np.ndarray:
     return counts
 
 
-def test_life_of_a_pool():
+def test_pool_over_many_updates():
     """Random games: pins hold, reused slots start afresh, held groups keep their opponent."""
     pool, state, step = small()
     rng = np.random.default_rng(0)
@@ -168,7 +168,7 @@ def test_ratings_do_not_depend_on_where_games_were_played():
     np.testing.assert_array_equal(*(one.rating for one in both))
 
 
-def test_scores_that_say_more_than_who_has_won():
+def test_graded_scores_are_summed():
     """Four hands of five are lost, but the fifth wins more: payoffs, ratings and gates follow the points."""
     pool, state, step = small()
     counts, points = np.zeros((6, 3), np.int32), np.zeros(6, np.float32)
@@ -212,14 +212,14 @@ def test_gates(options, counts, taken):
     assert bool(after.taken == 2) == taken
 
 
-def test_groups_that_take_turns():
+def test_groups_change_their_opponents_in_turn():
     pool = pool_lib.make_pool(PoolSettings(groups=8), episode_limit=50, horizon=64)
     assert (pool.hold, pool.rivals) == (4, 4)
     turns = np.stack([pool_lib.due(pool, jnp.int32(number)) for number in range(8)])
     assert (turns.sum(1) == 1).all() and (turns.sum(0) == 2).all()
 
 
-def test_what_nobody_has_is_no_number():
+def test_metrics_without_games_are_nan():
     """Neither the age of snapshots where none is met, nor what is different in games that were not played."""
     pool, state, _ = small()
     assert jnp.isfinite(pool_report.metrics(pool, state)["pool/opponent_age"])
@@ -229,7 +229,7 @@ def test_what_nobody_has_is_no_number():
     assert jnp.isnan(jnp.stack(list(told.values()))).all()
 
 
-def test_without_an_anchor_no_distance_from_it_is_told():
+def test_rating_minus_anchor_is_missing_without_an_anchor():
     """Also where a fixed opponent stays for ever, which is no initial policy."""
     pool, state, _ = small()
     assert "pool/rating_minus_anchor" in jax.eval_shape(partial(pool_report.metrics, pool), state)
@@ -237,7 +237,7 @@ def test_without_an_anchor_no_distance_from_it_is_told():
     assert "pool/rating_minus_anchor" not in jax.eval_shape(partial(pool_report.metrics, alone), state)
 
 
-def test_half_precision_bank_keeps_how_observations_are_normalised():
+def test_half_precision_bank_keeps_the_normaliser_exact():
     """A feature that is always about 1000 stays where it was, within its spread."""
     agent = A2CConfig(widths=(2,)).make((1,), ActionSpec("discrete", (2,)), samples=4)
     policy = agent.policy_state(jax.jit(agent.init)(jax.random.key(0)))

@@ -72,7 +72,7 @@ def test_tables(run):
         assert abs(scores[0]) == (2 if "[c]" in moves else 1) and folds == ("[f]" in moves)
 
 
-def test_names_of_the_original_beside_our_own(run):
+def test_metrics_are_also_logged_under_unstable_baselines_names(run):
     columns = rows(run / "metrics.csv")[-1]
     for theirs, ours in (
         ("collection-kuhn/Game Length", "train/episode_length"),
@@ -154,7 +154,7 @@ REFUSED = [
     ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),
     ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: no script of player; allowed: frozen:PATH, random"),
     ((*KUHN, "controllers.player=pool:other"), "at least one role must be a learner"),
-    ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: no such transform; allowed: WinDrawLoss"),
+    ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: unknown transform; allowed: WinDrawLoss"),
     ((*KUHN, "tracking.names=theirs"), "tracking.names=theirs: must be ours or doc"),
     (
         ("env=textgames/kuhn", "algo=sac", "tuning=none", "tracking=quiet"),
@@ -168,7 +168,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("given,message", REFUSED)
-def test_refused(given, message, run, tmp_path):
+def test_invalid_pool_overrides_are_rejected(given, message, run, tmp_path):
     """One line, status 2, and nothing written."""
     said = told([one.format(run=run) for one in given], tmp_path / "empty")
     assert said["status"] == 2 and said["left"] == []

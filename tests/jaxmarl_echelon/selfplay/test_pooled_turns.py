@@ -51,7 +51,7 @@ def configured(**changes) -> RunConfig:
 
 
 @pytest.mark.parametrize("phases", [2, 3])
-def test_everybody_decides_once_per_phase(phases):
+def test_each_environment_decides_once_per_phase(phases):
     rows = turn_based_pool.rows_of(8, 8 + 4 * phases, 2, phases)
     for phase in range(phases):
         both = np.concatenate([rows.learner[phase], rows.others[phase]])
@@ -236,7 +236,7 @@ def test_games_of_three_seats_are_rated_by_ranks():
     assert pool_role.ranked(jax.random.key(0), configured().env.spec, seat, finished) is None
 
 
-def test_of_many_games_all_opponents_are_as_likely_to_be_rated():
+def test_rated_games_are_drawn_evenly_from_all_opponents():
     """Also those whose environments come last, and whose games end late."""
     mask = np.ones((6, 100), bool)
     mask[0, :10] = False
@@ -281,7 +281,7 @@ def test_a_learner_with_three_seats_is_rated():
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_frozen_policy_lies_where_it_lay_in_training(own):
+def test_frozen_policy_has_the_same_place_in_evaluation_as_in_training(own):
     """Training is tuned for small minibatches, readers of its checkpoints are not."""
     algo = PPOConfig(horizon=8, widths=(64, 64))
     config = configured(algo=algo, pool=replace(POOL, fixed=("frozen:RUN",)))
@@ -296,7 +296,7 @@ def test_a_frozen_policy_lies_where_it_lay_in_training(own):
     assert [seat.pool.pinned for seat in found] == [(0,) if own else ()] * 2
 
 
-def test_learners_on_segments_meet_a_pool():
+def test_segment_learners_play_a_pool():
     """Where a part of the environments mirrors, columns are no multiple of the environments."""
     algo = PPOConfig(horizon=8, sampling="sequential", core={"kind": "gru", "width": 8})
     plan = build.plans(configured(algo=algo))[ROLE]

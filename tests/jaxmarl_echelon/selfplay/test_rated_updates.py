@@ -50,7 +50,7 @@ def test_many_games_in_an_update_do_not_overshoot(name, most):
 
 
 @pytest.mark.parametrize("name", ["elo", "glicko2"])
-def test_ratings_of_many_opponents_stay_near_what_games_say(name):
+def test_ratings_of_many_opponents_agree_with_their_scores(name):
     """Also against some that always win and some that always lose, whose ratings have no limit."""
     score = np.concatenate([np.linspace(0.1, 0.9, 9), np.zeros(5), np.ones(5)])
     rating = after_updates(name, score, 60)[-1]
@@ -60,7 +60,7 @@ def test_ratings_of_many_opponents_stay_near_what_games_say(name):
     assert np.abs(rating[:, 0] - 1500.0).max() < 1500.0
 
 
-def test_glicko_recovers_from_games_that_contradict_sure_ratings():
+def test_glicko_recovers_from_games_that_contradict_certain_ratings():
     """A favourite by 3000 that loses everything: no step leaves what a new player's deviation allows."""
     system = ratings.rating_system("glicko2")
     rating = jnp.array([[3000.0, 60.0, 0.06], [0.0, 60.0, 0.06]])
@@ -73,7 +73,7 @@ def test_glicko_recovers_from_games_that_contradict_sure_ratings():
 
 
 @pytest.mark.parametrize("graded", [False, True])
-def test_a_score_between_eighths_is_rated_as_it_is(graded):
+def test_scores_between_eighths_are_not_rounded(graded):
     """On average over updates. TrueSkill awaits a tenth of draws, of which there are none: .01 too much."""
     score = np.array([0.56, 0.8, 0.94])
     found = after_updates("trueskill", score, 600, graded)[100:]

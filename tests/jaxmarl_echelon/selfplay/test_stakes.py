@@ -52,7 +52,7 @@ def of_replies(values: np.ndarray) -> np.ndarray:
     return np.asarray(values)[np.arange(12), REPLIES]
 
 
-def test_who_always_bets_and_calls_is_exploited_in_chips_only(games):
+def test_always_betting_is_exploited_in_chips_but_not_in_wins(games):
     """NashConv 2/3: a reply wins a third of a chip per game, and no more hands than it loses."""
     tree = exploitability.tree(kuhn.Kuhn())
     policy = np.zeros(tree.legal.shape)
@@ -78,7 +78,7 @@ def test_payoffs_of_pools_and_tournaments_are_those_of_the_stakes(games):
     np.testing.assert_array_equal(pool_role.points(spec, SEAT, none), 0.0)
 
 
-def test_reward_transforms_go_by_who_has_won(games):
+def test_reward_transforms_use_the_winner_not_the_stakes(games):
     """`WinDrawLoss` pays 1, 0 and -1 also where games are for more or less."""
     beaten = np.asarray(kuhn.make().spec.beaten(games.results))
     np.testing.assert_array_equal(beaten, np.sign(games.results["payoff"]) / 2 + 0.5)
@@ -104,7 +104,7 @@ STAKES = [
 
 
 @pytest.mark.parametrize("env,stakes", STAKES)
-def test_the_most_that_can_be_won(env, stakes):
+def test_stakes_are_the_largest_possible_score(env, stakes):
     assert env.spec.stakes == stakes and env.spec.graded == (stakes > 0)
     if stakes and any(getattr(env.rules, "worth", (1,))):
         scores = np.concatenate([level.scores[level.over] for level in exploitability.tree(env.rules).levels])

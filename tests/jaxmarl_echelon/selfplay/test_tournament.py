@@ -90,7 +90,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
         (["--rating", "chess"], "--rating=chess: must be one of trueskill, elo, glicko2"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_anything_is_played(given, message, monkeypatch, tmp_path):
+def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkeypatch, tmp_path):
     program = SimpleNamespace(env=kuhn.make())
     monkeypatch.setattr(cli, "entrants", lambda *given: ({"run": ()}, program, None))
     monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])

@@ -57,7 +57,7 @@ def test_time_left_follows_the_observed_speed(tmp_path):
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_run_without_results_says_so_little(tmp_path, closed):
+def test_run_without_results_prints_two_lines(tmp_path, closed):
     stream = io.StringIO()
     sink = ConsoleSink(stream=stream)
     if closed:

@@ -168,7 +168,7 @@ def test_a_curriculum_of_other_values_shows_them(tmp_path):
     assert re.search(r"level +maze", text)
 
 
-def test_a_curriculum_of_stages_is_read_alike(tmp_path):
+def test_staged_curriculum_is_shown_like_a_phased_one(tmp_path):
     stages = {
         "current_stage": 1.0,
         "stage": 1.0,
@@ -200,7 +200,7 @@ def test_criteria_follow_the_present_phase(tmp_path):
 
 
 @pytest.mark.parametrize(("episodes", "mark"), [(999.0, ""), (1000.0, "!")])
-def test_used_up_patience_is_no_success(tmp_path, episodes, mark):
+def test_exhausted_patience_is_not_marked_as_met(tmp_path, episodes, mark):
     view = make_view(tmp_path, {**PHASE, "episodes_in_stage": episodes})
     patience = criteria(view)[-1]
     assert (patience.name, patience.met, patience.mark[0]) == ("patience", None, mark)
@@ -212,7 +212,7 @@ def test_the_way_is_counted_in_phases_where_progress_is_unknown(tmp_path):
     assert curriculum.splitlines()[1].endswith(" 50.0 %")
 
 
-def test_the_last_evaluation_is_taken_apart(tmp_path):
+def test_last_evaluation_is_shown_by_outcome_and_task(tmp_path):
     _, text, _ = columns(picture(make_view(tmp_path), 120, 40))
     assert "best 62.0 % at 13.0 k" in text
     assert re.search(r"this phase 75\.0 % +64 episodes", text)

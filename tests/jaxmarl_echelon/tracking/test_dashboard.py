@@ -121,7 +121,7 @@ def test_eighty_by_twentyfour_drops_panels_before_facts(tmp_path):
     assert all(name in small for name in ("training", "evaluation", "ETA"))
 
 
-def test_what_matters_comes_first(tmp_path):
+def test_outcomes_losses_and_rewards_are_shown_by_importance(tmp_path):
     view = RunView(run_info(tmp_path), 0.0)
     view.write("train", 1, {f"outcome/{name}": 0.1 for name in sorted(OUTCOMES)}, 1.0)
     view.write("train", 1, {"reward_components/step": -1.5, "reward_components/pinch": 0.2}, 1.0)

@@ -48,7 +48,7 @@ def test_moving_mean_skips_gaps_and_keeps_constants():
 
 
 @pytest.mark.parametrize("column", ["train/success_rate", "losses/value"])
-def test_gaps_in_the_data_are_no_error(tmp_path, column):
+def test_gaps_in_the_data_are_skipped(tmp_path, column):
     (tmp_path / "metrics.csv").write_text(f"step,{column}\n0,\n10,nan\n20,0.5\n30,0.75\n")
     assert colours(draw(tmp_path), plots.TRAINING) > 20
 

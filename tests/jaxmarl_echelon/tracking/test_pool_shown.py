@@ -71,7 +71,7 @@ def test_panel_on_a_small_terminal(tmp_path):
         assert part in text, part
 
 
-def test_what_ratings_expect_is_shown_where_there_is_room(tmp_path):
+def test_expected_scores_are_shown_if_there_is_room(tmp_path):
     view = RunView(run_info(tmp_path), now=0.0)
     for row in entries():
         view.write("entries", 0, row, 1.0)
@@ -81,7 +81,7 @@ def test_what_ratings_expect_is_shown_where_there_is_room(tmp_path):
     assert "expected" in text and "quality" in text and text.count("71") == text.count("38") == 3
 
 
-def test_who_was_promoted_is_shown(tmp_path):
+def test_promoted_snapshots_are_marked(tmp_path):
     """The panel names the kinds; the plot tells snapshots of any kind from fixed opponents."""
     rows = entries()
     rows[1]["kind"], rows[2]["kind"] = "commander", "candidate"

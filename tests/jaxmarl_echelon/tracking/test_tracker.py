@@ -74,7 +74,7 @@ def test_a_failing_sink_is_reported_once_and_dropped(tmp_path, capsys, method):
     assert [call[0] for call in recorder.calls] == ["open", *["train", "event", "flush"] * 3, "close"]
     assert broken.closed == 1
     errors = capsys.readouterr().err.splitlines()
-    assert errors == [f"tracking: bad failed in {method} and is off from now on (OSError: disk full)"]
+    assert errors == [f"tracking: bad failed in {method} and is disabled (OSError: disk full)"]
 
 
 def test_interrupts_are_not_swallowed(tmp_path):

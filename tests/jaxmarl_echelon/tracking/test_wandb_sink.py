@@ -69,7 +69,7 @@ def test_unknown_modes_are_refused_before_anything_is_written():
         WandbSink(mode="onlin")
 
 
-def test_nobody_is_asked_for_an_account(tmp_path, no_network, monkeypatch):
+def test_wandb_never_prompts_for_an_account(tmp_path, no_network, monkeypatch):
     """On a terminal wandb shows a menu where it finds no key, below the dashboard."""
     wandb, asked = pytest.importorskip("wandb"), []
     monkeypatch.setattr(wandb, "init", lambda **_: asked.append(sys.stdin.isatty()))

@@ -210,7 +210,7 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 2 s"), (0, "no start within 2 s")])
+@pytest.mark.parametrize(("number", "words"), [(1, "no answer within 2 s"), (0, "no start within 2 s")])
 def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"

@@ -359,7 +359,7 @@ def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
     capsys.readouterr()
 
     before = files(folder)
-    for path, reason in ((alone, "without its run"), (older, "has gone on to step 96")):
+    for path, reason in ((alone, "outside of a run"), (older, "has continued to step 96")):
         with pytest.raises(SystemExit) as caught:
             run(f"resume={path}", "total_env_steps=128")
         message = capsys.readouterr().err

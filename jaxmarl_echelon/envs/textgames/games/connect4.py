@@ -1,4 +1,4 @@
-"""Connect Four on 6 x 7 cells, and a player that looks a stated number of plies ahead."""
+"""Connect Four on 6 x 7 cells, and a player with full-width lookahead."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import put
 
 ROWS, COLUMNS = 6, 7
-# Worth of a line with 0..4 stones of one side and none of the other; four of them are a win.
+# Heuristic value of a line with 0..4 stones of one side and none of the other; four stones win.
 LINE_WORTH = (0.0, 1e-4, 1e-3, 1e-2, 0.0)
 
 
 def _lines() -> np.ndarray:
-    """Whether each cell is on each of the 69 lines of four, float32 `[42, 69]`; the top row's cells first."""
+    """Incidence matrix of cells and the 69 lines of four, float32 `[42, 69]`; the top row's cells first."""
     found = []
     for row in range(ROWS):
         for column in range(COLUMNS):
@@ -34,9 +34,9 @@ LINES = _lines()
 
 
 class ConnectFour(Placing):
-    """Stones fall down their column; four in a line win, a full board draws. Actions are columns.
+    """Connect Four: stones drop down a column; four in a line win, a full board is a draw.
 
-    Seats see own and other stones, and their seat.
+    Actions are columns. Seats observe own and other stones, and their seat.
     """
 
     name = "connect4"
@@ -63,21 +63,21 @@ class ConnectFour(Placing):
 
 
 def line_worth(stones: jax.Array) -> jax.Array:
-    """`LINE_WORTH` of numbers of stones, elementwise."""
+    """Looks up `LINE_WORTH` by the number of stones, elementwise."""
     return sum(jnp.where(stones == number, worth, 0.0) for number, worth in enumerate(LINE_WORTH))
 
 
 def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
-    """The best move by all continuations of `depth` plies, any of equal ones.
+    """Returns a player that picks a random best move of a minimax search of `depth` plies.
 
-    A full-width search: its value is that of alpha-beta to the same depth, without branches that a batch
-    could not skip anyway. Wins count 1, less 1 / 100 per ply that they take; positions at the end of the
-    search by the lines still open to each side. Costs 7**depth positions.
+    The search is full-width, with the same values as alpha-beta to that depth; a batch cannot skip branches.
+    A win counts 1, minus 1/100 for each ply before it; positions at the search depth are scored by the lines
+    open to each side. It visits 7**depth positions.
     """
 
     def worth(state, mine):
-        """Of a position for seat `mine`."""
-        # A product counts stones exactly; a batch would gather the cells of lines one by one.
+        """Heuristic value of a position for seat `mine`."""
+        # A matrix product counts the stones of all lines; a batched gather would read cells one by one.
         sides = jnp.stack([state.cells == mine, state.cells == 1 - mine]).astype(jnp.float32)
         own, other = jnp.matmul(sides, LINES)
         return jnp.sum(
@@ -85,7 +85,7 @@ def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
         )
 
     def values(state, left):
-        """`[7]` values of the moves for the seat that moves; -inf for illegal ones."""
+        """Values `[7]` of the moves for the seat to move; -inf for illegal ones."""
         mine = rules.turn(state)
 
         def value(column):
@@ -104,7 +104,7 @@ def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
 
 
 def make(depths: tuple[int, ...] = (2, 4), **game) -> TextGame:
-    """The game, with players `lookahead_D` that look D plies ahead, for D in `depths`.
+    """Builds the game with scripts `lookahead_D` of D plies, for D in `depths`.
 
     `game` is as for `TextGame`.
     """

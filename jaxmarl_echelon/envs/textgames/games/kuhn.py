@@ -19,16 +19,16 @@ DEALS = np.array(list(permutations(range(3), 2)), np.int32)
 
 @struct.dataclass
 class State:
-    """`cards [2]` int32 by seat; `acts [3]` int32 actions so far, -1 where there is none yet."""
+    """A hand: `cards [2]` int32 by seat; `acts [3]` int32 actions so far, padded with -1."""
 
     cards: jax.Array
     acts: jax.Array
 
 
 class Kuhn(Rules):
-    """J < Q < K, antes of 1, one bet of 1; seat 0 opens. Scores are chips won.
+    """Kuhn poker: J < Q < K, antes of 1, one bet of 1; seat 0 opens. Scores are chips won.
 
-    Seats see their card, their seat and the first two actions.
+    Seats observe their card, their seat and the first two actions.
     """
 
     name = "kuhn"
@@ -56,7 +56,7 @@ class Kuhn(Rules):
         """See `Rules`."""
         stake = jnp.where(self._last(state) == CALL, 2.0, 1.0)
         better = jnp.argmax(state.cards)
-        # After a fold the turn is with the seat that stays in.
+        # After a fold, the next turn belongs to the seat that stays in.
         winner = jnp.where(self._last(state) == FOLD, self.turn(state), better)
         return jnp.where(jnp.arange(2) == winner, stake, -stake)
 
@@ -95,12 +95,13 @@ class Kuhn(Rules):
 
 
 def equilibrium(bluff: float) -> np.ndarray:
-    """Chances `[2, 3, 2]` of the bold action by seat, card, and whether a bet is faced (Kuhn 1950).
+    """Returns equilibrium probabilities `[2, 3, 2]` of betting or calling (Kuhn 1950).
 
-    Bold is to bet, or facing a bet to call.
+    Axes: seat, card, and whether the seat faces a bet. The probability is that of calling if it faces one,
+    else of betting.
 
     Args:
-      bluff: how often the first seat bets the jack, in [0, 1/3].
+      bluff: probability in [0, 1/3] that the first seat bets the jack.
     """
     first = [[bluff, 0.0], [0.0, bluff + 1 / 3], [3 * bluff, 1.0]]
     second = [[1 / 3, 0.0], [0.0, 1 / 3], [1.0, 1.0]]
@@ -108,7 +109,7 @@ def equilibrium(bluff: float) -> np.ndarray:
 
 
 def perfect(key: jax.Array, state: State) -> jax.Array:
-    """Plays the equilibrium in which the first seat never bluffs."""
+    """Plays the equilibrium with `bluff` 0, in which the first seat never bets the jack."""
     rules = Kuhn()
     mine, faces = rules.turn(state), rules.legal(state)[CALL]
     chance = jnp.asarray(equilibrium(0.0), jnp.float32)[mine, state.cards[mine], faces.astype(jnp.int32)]

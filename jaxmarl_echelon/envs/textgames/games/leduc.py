@@ -24,10 +24,10 @@ class State:
     """A hand.
 
     Attributes:
-      cards: `[3]` int32 ranks: seat 0's, seat 1's, and the board's, hidden until the second round.
-      acts: `[2, 4]` int32 actions by round; -1 where there is none yet.
+      cards: `[3]` int32 ranks of seat 0, seat 1, and the board, hidden until the second round.
+      acts: `[2, 4]` int32 actions by round, padded with -1.
       round: int32, 0 or 1; 2 once the hand is over.
-      chips: `[2]` float32 in the pot, by seat.
+      chips: `[2]` float32 chips in the pot by seat.
     """
 
     cards: jax.Array
@@ -37,11 +37,11 @@ class State:
 
 
 class Leduc(Rules):
-    """J Q K twice, antes of 1; raises of 2, then of 4, at most two per round; seat 0 opens both rounds.
+    """Leduc hold'em: J Q K twice, antes of 1, raises of 2, then of 4, at most two per round.
 
-    A pair with the board beats a high card; equal ranks split. Scores are chips won. Actions are fold (only
-    when facing a raise), check or call, raise. Seats see their card, the board once it lies open, their seat
-    and all actions.
+    Seat 0 opens both rounds. A pair with the board beats a high card; equal ranks split. Scores are chips
+    won. Actions are fold (only when facing a raise), check or call, raise. Seats observe their card, the
+    board once it is dealt, their seat and all actions.
     """
 
     name = "leduc"

@@ -18,11 +18,11 @@ class State:
     """A game.
 
     Attributes:
-      dice: `[N, d]` int32 faces; those of lost dice mean nothing.
+      dice: `[N, d]` int32 faces from 0; undefined for lost dice.
       left: `[N]` int32 dice left.
-      turn: int32, the seat that decides.
-      bidder: int32, the seat of the last bid.
-      bids: `[F * N * d]` bool, bids made in this round, by (quantity - 1) * F + face.
+      turn: int32 seat that decides.
+      bidder: int32 seat of the last bid.
+      bids: `[F * N * d]` bool, bids made in this round, indexed by (quantity - 1) * F + face.
     """
 
     dice: jax.Array
@@ -33,17 +33,18 @@ class State:
 
 
 class LiarsDice(Rules):
-    """Bid on the dice of all seats, or call the bid before; who is wrong loses a die, the last one left wins.
+    """Liar's dice: seats bid on all dice or call the last bid; each call costs one seat a die.
 
-    A bid names a quantity, at most the dice in play, and a face; it lowers neither and raises one. No face is
-    wild. All roll again after a call, and the seat that lost a die, or else the next with dice, begins.
-    Actions are bids, and the call as the last. Seats see their dice as counts per face, dice left, the bids
-    of the round, whose turn it is, who bid last, and their seat.
+    The seat that is wrong at a call loses the die; the last seat with dice wins. A bid names a quantity (at
+    most the dice in play) and a face; it lowers neither and raises at least one. No face is wild. After a
+    call all seats roll again, and the seat that lost a die begins, or the next seat with dice. Actions are
+    the bids, then the call. Seats observe their dice as counts per face, the dice left, the bids of the
+    round, the seat to move, the last bidder, and their seat.
 
     Args:
-      dice: d, of each seat.
-      seats: N.
-      faces: F, of a die.
+      dice: number d of dice per seat.
+      seats: number N of seats.
+      faces: number F of faces of a die.
     """
 
     name = "liarsdice"
@@ -57,8 +58,8 @@ class LiarsDice(Rules):
         self.space = Discrete(self.bids + 1)
         self.features = self.faces + self.bids + 4 * self.seats
         total = self.seats * self.dice
-        # A round with k dice has at most k + F - 1 bids and a call; the seat that begins may be N - 1 plies
-        # off, and seats that are out let their plies pass.
+        # A round with k dice has at most k + F - 1 bids and a call; the first seat of a round can be up to
+        # N - 1 plies away, and the plies of eliminated seats are forced.
         stretch = 1 if self.seats == 2 or self.dice * self.seats == 2 else self.seats - 1
         rounds = [k + self.faces for k in range(2, total + 1)]
         self.plies = stretch * sum(rounds) + (self.seats - 1) * (len(rounds) - 1)
@@ -154,17 +155,17 @@ class LiarsDice(Rules):
         return jax.random.randint(key, (self.seats, self.dice), 0, self.faces)
 
     def _last(self, state):
-        """Quantity - 1 and face of the last bid, which is the greatest; (0, 0) as if before the first."""
+        """Returns quantity - 1 and face of the last bid, which is the highest; (-1, 0) before the first."""
         last = jnp.max(jnp.where(state.bids, jnp.arange(self.bids), -1))
         made = last >= 0
         return jnp.where(made, last // self.faces, -1), jnp.where(made, last % self.faces, 0)
 
     def _living(self, left, first):
-        """The first seat with dice, from `first` on."""
+        """Returns the first seat with dice, from `first` on."""
         order = (first + jnp.arange(self.seats)) % self.seats
         return order[jnp.argmax(left[order] > 0)].astype(jnp.int32)
 
 
 def make(dice: int = 1, seats: int = 2, faces: int = 6, **game) -> TextGame:
-    """The game with these dice; `game` is as for `TextGame`."""
+    """Builds the game with these dice; `game` is as for `TextGame`."""
     return TextGame(LiarsDice(dice, seats, faces), **game)

@@ -26,11 +26,11 @@ class State:
 
     Attributes:
       owned: `[2, 5]` int32 goods of each seat.
-      start: `[2, 5]` int32, those at the beginning.
-      values: `[2, 5]` int32, what a good is worth to each seat.
-      offer: `[4]` int32, the standing offer of the other seat: good and number given, good and number wanted.
-      open: bool; there is one.
-      clock: int32 decisions so far.
+      start: `[2, 5]` int32 goods at the beginning.
+      values: `[2, 5]` int32 value of one unit of each good to each seat.
+      offer: `[4]` int32 last offer: good and number given, good and number wanted.
+      open: bool; the offer can be accepted.
+      clock: int32 number of decisions so far.
     """
 
     owned: jax.Array
@@ -42,12 +42,12 @@ class State:
 
 
 class Negotiation(Rules):
-    """One good for one good; the larger gain by own values wins after ten plies.
+    """Negotiation: trades of one good for another; after ten plies the larger gain by own values wins.
 
     Actions `[kind, good given, number - 1, good wanted, number - 1]`: an offer, yes or no. Any answer but yes
-    clears the standing offer. Both must own what they give, at offer and at acceptance: an offer that cannot
-    be kept, or of a good for itself, opens nothing. Seats see what they own, their values, the offer, the
-    clock and their seat.
+    clears the open offer. Both seats must own what they give, at offer and at acceptance; an offer that
+    cannot be fulfilled, or of a good for itself, is ignored. Seats observe their goods and values, the offer,
+    the clock and their seat.
     """
 
     name = "negotiation"
@@ -146,7 +146,7 @@ class Negotiation(Rules):
         return (offer, "[yyyy]", "[nnnn]")[kind]
 
     def _kept(self, state, giver, offer):
-        """bool; both own what they would give for an offer of seat `giver`."""
+        """Whether both seats own what they would give for an offer of seat `giver`; bool."""
         given, number, wanted, price = offer
         return (state.owned[giver, given] >= number) & (state.owned[1 - giver, wanted] >= price)
 

@@ -13,24 +13,25 @@ from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
 
-MOST = 9  # objects of a pile: an answer has one digit
+MOST = 9  # objects of a pile, so that the number fits one digit of an answer
 
 
 @struct.dataclass
 class State:
-    """`piles [P]` int32 objects left; `moves` int32 made."""
+    """A game: `piles [P]` int32 objects left; `moves` int32 number of moves so far."""
 
     piles: jax.Array
     moves: jax.Array
 
 
 class Nim(Rules):
-    """Take any number from one pile; action `pile * M + number - 1`, with M the largest pile.
+    """Nim: seats take any number of objects from one pile; the seat that takes the last one wins.
 
-    Seats see every pile as a one-hot number, and their seat.
+    Action `pile * M + number - 1`, with M the largest pile. Seats observe each pile as a one-hot number, and
+    their seat.
 
     Args:
-      piles: objects at the beginning.
+      piles: number of objects of each pile at the beginning.
     """
 
     name = "nim"
@@ -86,7 +87,7 @@ class Nim(Rules):
 
 
 def perfect(rules: Nim) -> scripts.Player:
-    """Leaves piles whose XOR is 0 where possible, else moves at random (Bouton 1901)."""
+    """Returns the optimal player: leaves piles with XOR 0 if possible, else moves at random (Bouton 1901)."""
 
     def player(key, state):
         left = state.piles[:, None] - jnp.arange(1, rules.most + 1)
@@ -100,6 +101,6 @@ def perfect(rules: Nim) -> scripts.Player:
 
 
 def make(piles: Sequence[int] = (3, 4, 5), **game) -> TextGame:
-    """The game with these piles; `game` is as for `TextGame`."""
+    """Builds the game with these piles; `game` is as for `TextGame`."""
     rules = Nim(piles)
     return TextGame(rules, {"greedy_win": scripts.greedy_win(rules), "perfect": perfect(rules)}, **game)

@@ -13,40 +13,41 @@ from jaxmarl_echelon.envs.textgames.boards import Board
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import winner_scores
 
-# Directions towards higher cells, as rows and columns; each has its opposite.
+# Directions towards higher cell indices, as (rows, columns); the opposites complete the eight.
 DIRECTIONS = np.array([(0, 1), (1, -1), (1, 0), (1, 1)])
 WORD = 32
 
-# A set of cells: two words of 32 bits, the first cells in the first. With one set per direction, `[4]` each.
+# A set of cells as two words of 32 bits, the lower cells in the first; `[4]` each for one set per direction.
 Cells = tuple[jax.Array, jax.Array]
 
 
 def packed(cells: jax.Array) -> Cells:
-    """The set of cells that are set in `cells [n]` bool, n at most 64."""
+    """Packs `cells [n]` bool, n at most 64, into bits."""
     bits = jnp.pad(cells, (0, 2 * WORD - cells.shape[0])).reshape(2, WORD)
     words = jnp.sum(jnp.where(bits, jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32), 0), axis=1)
     return words[0], words[1]
 
 
 def unpacked(cells: Cells, number: int) -> jax.Array:
-    """`[n]` bool; whether each cell is in the set."""
+    """Unpacks a set of cells to `[n]` bool."""
     return (jnp.stack(cells)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32) & 1).reshape(-1)[:number] != 0
 
 
 def within(some: Cells, others: Cells) -> Cells:
-    """The cells in both sets."""
+    """Returns the intersection of two sets of cells."""
     return some[0] & others[0], some[1] & others[1]
 
 
 def together(some: Cells, others: Cells) -> Cells:
-    """The cells in either set."""
+    """Returns the union of two sets of cells."""
     return some[0] | others[0], some[1] | others[1]
 
 
 @cache
 def _stepping(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """By how many cells each direction goes, `[4]`; and cells that have a next one on their way, in either
-    sense of the directions, `[2, 2, 4]` words of sets.
+    """Returns the index offset of each direction `[4]`, and the cells with a neighbour in each direction.
+
+    The latter are sets `[2, 2, 4]`: forward and backward, words, directions.
     """
     column = np.arange(2 * WORD) % size
     has_next = [(column + right >= 0) & (column + right < size) for right in (1, -1, 0, 1, -1, 1, 0, -1)]
@@ -55,7 +56,7 @@ def _stepping(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stepped(size: int, cells: Cells, back: bool) -> Cells:
-    """The next cells of a set in the four directions, or in the opposite ones."""
+    """Shifts a set of cells by one cell in the four directions, or in the opposite ones if `back`."""
     by, has_next = _stepping(size)
     first, last = within(cells, tuple(has_next[int(back)]))
     rest = WORD - by
@@ -65,7 +66,7 @@ def stepped(size: int, cells: Cells, back: bool) -> Cells:
 
 
 def runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
-    """The stones that follow on some cells without a gap, by direction: as many as can be enclosed."""
+    """Returns the unbroken runs of `stones` next to the cells `start`, by direction."""
     run = within(stones, stepped(size, start, back))
     for _ in range(size - 3):
         run = together(run, within(stones, stepped(size, run, back)))
@@ -74,7 +75,7 @@ def runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
 
 @struct.dataclass
 class State:
-    """`cells [n]` int32, the seat on each cell or -1; `mover` int32, who has the next move; `over` bool."""
+    """A position: `cells [n]` int32 (seat on each cell or -1), `mover` int32 seat to move, `over` bool."""
 
     cells: jax.Array
     mover: jax.Array
@@ -82,13 +83,13 @@ class State:
 
 
 class Othello(Board):
-    """Stones that enclose others turn them; who cannot move passes; more stones win.
+    """Othello: enclosed stones are flipped; a seat without a move passes; more stones win.
 
-    The second player's stones are at first on the corners (m-1, m-1) and (m, m) of the centre. The game ends
-    when nobody can move. Actions are cells. Seats see own and other stones, and their seat.
+    The second player's stones start on the centre cells (m-1, m-1) and (m, m), with m = size / 2. The game
+    ends when neither seat can move. Actions are cells. Seats observe own and other stones, and their seat.
 
     Args:
-      size: cells of a side: 4, 6 or 8.
+      size: side of the board in cells: 4, 6 or 8.
     """
 
     name = "othello"
@@ -99,7 +100,7 @@ class Othello(Board):
         self.size = self.rows = self.columns = size
         self.cells = size * size
         self.space = Discrete(self.cells)
-        # No pass follows a pass.
+        # Two passes in a row end the game, so at most every other ply is a pass.
         self.plies = 2 * (self.cells - 4)
 
     def init(self, key):
@@ -125,7 +126,7 @@ class Othello(Board):
         return winner_scores(jnp.where(margin > 0, 0, jnp.where(margin < 0, 1, -1)))
 
     def margin(self, state: State) -> jax.Array:
-        """int32, stones of the first seat less those of the second."""
+        """Number of stones of the first seat minus those of the second, int32."""
         return jnp.sum(state.cells == 0) - jnp.sum(state.cells == 1)
 
     def legal(self, state):
@@ -147,7 +148,7 @@ class Othello(Board):
         return f"[{int(action) // self.size}{int(action) % self.size}]"
 
     def _moves(self, cells, mine):
-        """`[n]` bool, the free cells at the end of a run of others that begins at an own stone."""
+        """Masks `[n]` the legal moves: free cells at the end of a run of other stones from an own stone."""
         own, others, free = packed(cells == mine), packed(cells == 1 - mine), packed(cells < 0)
         ends = [
             within(free, stepped(self.size, runs(self.size, own, others, back), back))
@@ -156,7 +157,7 @@ class Othello(Board):
         return unpacked(_any_direction(together(*ends)), self.cells)
 
     def _turned(self, place, own, others):
-        """`[n]` bool, the runs of others between a cell and own stones."""
+        """Masks `[n]` the flipped stones: runs of other stones between the cell and own stones."""
         place, own, others = packed(place), packed(own), packed(others)
         turned = []
         for back in (False, True):
@@ -172,5 +173,5 @@ def _any_direction(cells: Cells) -> Cells:
 
 
 def make(size: int = 8, **game) -> TextGame:
-    """The game on a board of this size; `game` is as for `TextGame`."""
+    """Builds the game on a board of this size; `game` is as for `TextGame`."""
     return TextGame(Othello(size), **game)

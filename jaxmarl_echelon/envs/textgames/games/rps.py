@@ -1,4 +1,4 @@
-"""Rock, paper, scissors, once or several times; biased if wished."""
+"""Rock, paper, scissors over one or several rounds, with configurable points per win."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,10 @@ class State:
     """A match.
 
     Attributes:
-      picked: int32, the first seat's pick of this round, hidden until the second's; -1 before.
-      last: `[2]` int32 picks of the round before, by seat; -1 in the first.
-      points: `[2]` float32 won so far.
-      rounds: int32 rounds played.
+      picked: int32 pick of the first seat in this round, hidden from the second; -1 before it.
+      last: `[2]` int32 picks of the previous round by seat; -1 in the first.
+      points: `[2]` float32 points so far.
+      rounds: int32 number of rounds played.
     """
 
     picked: jax.Array
@@ -33,12 +33,13 @@ class State:
 
 
 class RockPaperScissors(Rules):
-    """Both pick, neither sees the other's pick before its own; the better pick wins what it is worth.
+    """Rock, paper, scissors: seats pick without seeing each other's pick; the winning pick scores its points.
 
-    More points win. Seats see points, the last two picks and rounds, from their side, and their seat.
+    More points win the match. Seats observe, own side first, points and picks of the previous round, then the
+    rounds played and their seat.
 
     Args:
-      rounds: of a match.
+      rounds: number of rounds of a match.
       worth: points of a round won with rock, paper and scissors.
       margin: whether scores are differences of points instead of 1, 0, -1.
     """
@@ -117,5 +118,5 @@ class RockPaperScissors(Rules):
 
 
 def make(rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False, **game) -> TextGame:
-    """The game with these rules; `game` is as for `TextGame`."""
+    """Builds the game with these rules; `game` is as for `TextGame`."""
     return TextGame(RockPaperScissors(rounds, worth, margin), **game)

@@ -1,4 +1,4 @@
-"""SimpleTak: a stone per ply; a path between opposite sides wins."""
+"""SimpleTak: seats place one stone per ply; a path between opposite sides wins."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,12 @@ from jaxmarl_echelon.envs.textgames.rules import put
 
 
 class SimpleTak(Placing):
-    """An orthogonally connected own path between opposite sides wins; a full board draws. Actions are cells.
+    """SimpleTak: an orthogonally connected path of own stones between opposite sides wins.
 
-    Seats see own and other stones, and their seat.
+    A full board is a draw. Actions are cells. Seats observe own and other stones, and their seat.
 
     Args:
-      size: cells of a side, 3 to 5.
+      size: side of the board in cells, 3 to 5.
     """
 
     name = "simpletak"
@@ -40,7 +40,7 @@ class SimpleTak(Placing):
         return f"[{int(action):02d}]"
 
     def _crosses(self, own):
-        """bool; cells `own [m, m]` connect the first row with the last. Sets of cells are bits."""
+        """Whether the cells `own [m, m]` connect the first row with the last; bool, computed on bit sets."""
         size, cells = self.size, self.plies
         bits = jnp.sum(jnp.where(own.reshape(-1), 1 << jnp.arange(cells), 0))
         first = (1 << size) - 1
@@ -51,12 +51,12 @@ class SimpleTak(Placing):
             sideways = ((reached & ~right) << 1) | ((reached & ~left) >> 1)
             return bits & (reached | sideways | (reached << size) | (reached >> size))
 
-        # A shortest path takes at most every other row and the cells between: half of them, and one more.
+        # A shortest path has at most about half of all cells: every other row and the cells between.
         reached = jax.lax.fori_loop(0, cells // 2 + 2, grow, bits & first, unroll=True)
         return (reached & (first << (cells - size))) != 0
 
 
 def make(size: int = 4, **game) -> TextGame:
-    """The game on a board of this size; `game` is as for `TextGame`."""
+    """Builds the game on a board of this size; `game` is as for `TextGame`."""
     rules = SimpleTak(size)
     return TextGame(rules, {"greedy_win": scripts.greedy_win(rules)}, **game)

@@ -19,7 +19,10 @@ POWERS = 3 ** np.arange(9)
 
 
 class TicTacToe(Placing):
-    """Three in a row on 3 x 3 cells; actions are cells, row by row. Seats see own and other stones, seat."""
+    """Tic-tac-toe on 3 x 3 cells; actions are cells, row by row.
+
+    Seats observe own and other stones, and their seat.
+    """
 
     name = "tictactoe"
     space = Discrete(9)
@@ -40,14 +43,14 @@ class TicTacToe(Placing):
 
 @cache
 def best_moves() -> np.ndarray:
-    """Moves that keep the value of every position: `[3**9, 9]` bool by the position's code.
+    """Computes the optimal moves of every position: `[3**9, 9]` bool by the position's code.
 
-    A code has a digit per cell: 0 free, 1 the first seat's, 2 the second's.
+    A code has one ternary digit per cell: 0 free, 1 first seat, 2 second seat.
     """
     best, values = np.zeros((3**9, 9), bool), {}
 
     def value(cells, mover):
-        """Of the seat that moves: 1, 0 or -1."""
+        """Value of a position for the seat to move: 1, 0 or -1."""
         code = int((cells + 1) @ POWERS)
         if code not in values:
             if np.any(np.all(cells[LINES] == 1 - mover, axis=1)):
@@ -69,7 +72,7 @@ def best_moves() -> np.ndarray:
 
 
 def perfect(key: jax.Array, state: Stones) -> jax.Array:
-    """Any move that keeps the position's value."""
+    """Plays a random optimal move."""
     wanted = jnp.asarray(best_moves())[(state.cells + 1) @ jnp.asarray(POWERS)]
     return scripts.pick(key, wanted | (~jnp.any(wanted) & (state.cells < 0)))
 

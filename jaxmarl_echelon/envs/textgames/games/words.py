@@ -1,4 +1,4 @@
-"""A chain of words with secrets: each word begins with the last letter of the one before."""
+"""Word chain with secret words: each word begins with the last letter of the previous one."""
 
 import jax
 import jax.numpy as jnp
@@ -87,11 +87,11 @@ class State:
     """A game.
 
     Attributes:
-      last: int32, the word said last.
+      last: int32 word said last.
       used: `[64]` bool, words said so far.
-      secrets: `[N]` int32, each seat's secret word; -1 without secrets.
-      out: `[N]` bool, seats out of the game.
-      turn: int32, the seat that decides.
+      secrets: `[N]` int32 secret word of each seat; -1 without secrets.
+      out: `[N]` bool, eliminated seats.
+      turn: int32 seat that decides.
     """
 
     last: jax.Array
@@ -102,14 +102,14 @@ class State:
 
 
 class Words(Rules):
-    """Say an unused word that begins with the last letter of the one before; the last seat in wins.
+    """Word chain: seats say an unused word that begins with the last letter of the previous one.
 
-    A seat with no such word, or that says another's secret, is out. Start word and secrets differ. Actions
-    are words of the bank. Seats see the last word, their own secret, the words used, who is out, whose turn
-    it is, and their seat.
+    A seat that has no such word, or says another seat's secret, is eliminated; the last seat wins. The start
+    word and the secrets are distinct. Actions are words of the bank. Seats observe the last word, their own
+    secret, the used words, the eliminated seats, the seat to move, and their seat.
 
     Args:
-      seats: 2 to 4.
+      seats: number of seats, 2 to 4.
       secrets: whether seats have secrets.
     """
 
@@ -120,7 +120,7 @@ class Words(Rules):
         self.seats = settings.whole("seats", seats, 2, 4)
         self.secrets = self.hidden = settings.switch("secrets", secrets)
         self.features = 3 * WORDS + 3 * self.seats
-        # Of seats that are out, the plies pass.
+        # The plies of eliminated seats are forced.
         self.plies = (WORDS - 1) * (self.seats - 1)
 
     def init(self, key):
@@ -156,7 +156,8 @@ class Words(Rules):
         mine, seats = state.turn, jnp.arange(self.seats)
         out = state.out | ((seats == mine) & jnp.any((state.secrets == action) & (seats != mine)))
         said = state.replace(last=action, used=state.used.at[action].set(True))
-        # The seats after the mover, itself last: without a word they drop out one by one, but for the last.
+        # If no word continues the chain, the seats after the mover are eliminated in turn order, so the last
+        # living one wins: the mover, unless it is out itself.
         order = (mine + 1 + seats) % self.seats
         living = ~out[order]
         following = order[jnp.argmax(living)]
@@ -190,5 +191,5 @@ class Words(Rules):
 
 
 def make(seats: int = 2, secrets: bool = True, **game) -> TextGame:
-    """The game with so many seats; `game` is as for `TextGame`."""
+    """Builds the game with this number of seats; `game` is as for `TextGame`."""
     return TextGame(Words(seats, secrets), **game)

@@ -65,7 +65,7 @@ def scores_from_the_start(time):
         (scores_from_the_start, r"info\['score/0'\] is not 0 while the episode runs"),
     ],
 )
-def test_faults_of_turns_are_found(spoil, message):
+def test_checks_find_violations_of_the_turn_order(spoil, message):
     class Spoilt(TextGame):
         def _show(self, state, params):
             return spoil(super()._show(state, params))
@@ -173,7 +173,7 @@ def test_leduc_raises_match_first_and_the_second_round_opens_with_the_first_seat
     np.testing.assert_array_equal(rules.scores(folded), [5, -5])
 
 
-def test_the_wrong_seat_of_a_call_loses_a_die_and_begins():
+def test_seat_that_is_wrong_at_a_call_loses_a_die_and_begins():
     rules = liarsdice.LiarsDice(dice=2, seats=3, faces=6)
     dice = jnp.array([[0, 1], [1, 1], [5, 5]], jnp.int32)
     start = rules.init(jax.random.key(0)).replace(dice=dice)
@@ -189,7 +189,7 @@ def test_the_wrong_seat_of_a_call_loses_a_die_and_begins():
     assert int(play(rules, out.replace(turn=jnp.int32(0)), [0]).turn) == 2
 
 
-def test_who_says_a_secret_is_out_and_the_last_with_a_word_wins():
+def test_saying_a_secret_eliminates_and_the_last_seat_with_a_word_wins():
     rules = words.Words(3)
     say = {word: number for number, word in enumerate(words.BANK)}
     start = rules.init(jax.random.key(0)).replace(
@@ -225,7 +225,7 @@ def test_negotiations_move_goods_and_keep_their_totals():
     assert rules.answer([0, 0, 2, 4, 0]) == "[3a1e]"
 
 
-def test_hidden_things_are_hidden():
+def test_observations_do_not_reveal_hidden_information():
     """What a seat sees does not depend on the other's card, dice, pick or values."""
     for rules, change in (
         (kuhn.Kuhn(), lambda s: s.replace(cards=s.cards.at[1].set((s.cards[1] + 1) % 3))),
@@ -258,7 +258,7 @@ def test_an_illegal_action_forfeits():
     np.testing.assert_array_equal(time.reward[ROLE], [1, -1])
 
 
-def test_a_recorded_game_is_told_move_by_move():
+def test_recorded_game_is_printed_move_by_move():
     env = GAMES["tictactoe"]
     script = controllers.script(env.scripts["perfect"])
     seats = {ROLE: controllers.against(script, script, 2)}
