@@ -2,7 +2,7 @@
 
 M mechs: all of blue, then all of red. Lengths are voxels, x, y, z with z up; yaw 0 looks along
 +x and grows counter-clockwise. Timers count the remaining substeps; 0 means expired. Index -1
-(`NOBODY`) stands for "no mech". Reference: docs/reference/echelon.md 1 and 2.
+stands for "no mech". Reference: docs/reference/echelon.md 1 and 2.
 """
 
 import jax

@@ -105,7 +105,7 @@ def phase(index, **changes):
         (phase(1, name="one"), "curriculum.phases: one: another phase has this name"),
         (phase(1, level=1), "curriculum.phases.1.level=1: unknown; allowed: name"),
         (phase(1, difficulty=[0.2, 1.2]), "curriculum.phases.1.difficulty=1.2: must be a number in [0, 1]"),
-        (phase(1, criteria={"speed": 0.5}), "curriculum.phases.1.criteria: speed: unknown result of missions"),
+        (phase(1, criteria={"speed": 0.5}), "phases.1.criteria: speed: unknown result of missions"),
         (phase(1, criteria={}), "curriculum.phases.1 (two): criteria: must name a result"),
         (phase(1, criteria={"efficiency": 0.9}), "efficiency=0.9: with advance_margin=0.1 must be below 1"),
         (phase(2, exams=0.0), "curriculum.phases.2 (three): criteria.win: counts at full fire only"),
