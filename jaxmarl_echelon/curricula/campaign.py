@@ -232,7 +232,7 @@ def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) ->
 
 
 def _columns(plan: Plan, marks: Marks) -> jax.Array:
-    """Returns summands of all statistics, `[N, 3 M + 2 V]`: counts, values, squares; per verb count, score."""
+    """Returns summands of all statistics, `[N, 3 M + 2 V]`: by metric, then by verb."""
     names = sorted(marks.metrics)
     counts = jnp.stack([marks.counts[name] for name in names], axis=-1)
     values = jnp.where(counts, jnp.stack([marks.metrics[name] for name in names], axis=-1), 0.0)

@@ -121,7 +121,7 @@ def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
         first = task(env, {key: start[key]}, "curriculum.start")
         last = task(env, {key: end[key]}, "curriculum.end")
         if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
-            change = f"no straight line leads there from {start[key]!r}; only to and from finite numbers"
+            change = f"cannot be interpolated from {start[key]!r}; only finite numbers can"
             raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")
     return task(env, dict(start), "curriculum.start"), task(env, dict(end), "curriculum.end")
 

@@ -67,7 +67,7 @@ class Layout:
         """Returns the index of a field in the last axis of a block; raises KeyError for unknown names."""
         fields = self[block].fields
         if field not in fields:
-            raise KeyError(f"no field {field!r} in {block}; fields: {', '.join(fields)}")
+            raise KeyError(f"unknown field {field!r} in {block}; allowed: {', '.join(fields)}")
         return fields.index(field)
 
     def split(self, flat: jax.Array) -> dict[str, jax.Array]:
@@ -92,7 +92,7 @@ class Layout:
 
     def _position(self, name: str) -> int:
         if name not in self.names:
-            raise KeyError(f"no block {name!r}; blocks: {', '.join(self.names)}")
+            raise KeyError(f"unknown block {name!r}; allowed: {', '.join(self.names)}")
         return self.names.index(name)
 
 

@@ -138,7 +138,9 @@ def zone_seconds(value, limits: Limits) -> jax.Array:
     if value == NEVER:
         return jnp.float32(math.inf)
     if isinstance(value, str):
-        raise ValueError(f"env.zone_seconds={value!r}: must be a number of at least 0, null or {NEVER}")
+        raise ValueError(
+            f"env.zone_seconds={value!r}: must be a number of at least {PERIOD}, null or {NEVER}"
+        )
     return jnp.float32(number("zone_seconds", value, PERIOD))
 
 

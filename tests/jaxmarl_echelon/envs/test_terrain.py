@@ -199,11 +199,11 @@ def test_impossible_sizes_are_refused_in_one_line(size, team_size, part):
 
 
 def test_unknown_biomes_and_materials_are_named():
-    with pytest.raises(ValueError, match="^env.biomes=swamp: some of urban_residential, "):
+    with pytest.raises(ValueError, match="^env.biomes=swamp: unknown; allowed: urban_residential, "):
         generate(0, SMALL, biomes=["barrens", "swamp"])
     with pytest.raises(ValueError, match=r"^env.biomes=\[\]: "):
         terrain_bank([0], SMALL, biomes=[], cache=None)
-    with pytest.raises(ValueError, match="^voxels: material 10; 0 to 9 "):
+    with pytest.raises(ValueError, match="^voxels: unknown material 10; allowed: 0 to 9 "):
         layout_from(np.full((10, 20, 20), 10), (10, 10, 4))
 
 
@@ -282,7 +282,7 @@ def test_banks_that_differ_in_anything_have_files_of_their_own(tmp_path):
 
 def test_folder_that_cannot_be_written_costs_a_warning_only(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="terrain is not kept in"):
+    with pytest.warns(UserWarning, match="terrain is not cached in"):
         bank = terrain_bank([0], SMALL, cache=tmp_path / "file" / "folder")
     assert bank.zone.shape == (1, 3)
 

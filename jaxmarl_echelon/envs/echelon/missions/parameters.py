@@ -56,7 +56,9 @@ def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
     """
     limit = decisions(chosen.rules.time_limit)
     if frame.limit is not None and limit > frame.limit:
-        raise ValueError(f"env.time_limit={chosen.rules.time_limit!r}: longer than the run's own")
+        raise ValueError(
+            f"env.time_limit={chosen.rules.time_limit!r}: must not exceed the run's own time limit"
+        )
     measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
     target = measures.coverage_target or default_target(frame.bank.size)
     training, evaluation = _maps(chosen, frame)
@@ -84,7 +86,7 @@ def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray
     training = np.where(held, 0, drawn)
     if training.sum() <= 0:
         found = f"env.held_out={ground.held_out:g} keeps the last {kept} of {number} for evaluations"
-        raise ValueError(f"env.map_weights={ground.map_weights!r}: no terrain to train on; {found}")
+        raise ValueError(f"env.map_weights={ground.map_weights!r}: leaves no terrain for training; {found}")
     own = np.where(held, drawn, 0)
     return training, own if own.any() else drawn
 

@@ -120,9 +120,9 @@ def terrain_bank(
     seeds = tuple(int(seed) for seed in seeds)
     choices = groups_of(biomes, len(seeds))
     if not seeds or min(seeds) < 0:
-        raise ValueError(f"seeds={list(seeds[:4])}: at least one, none negative")
+        raise ValueError(f"seeds={list(seeds[:4])}: must name at least one seed, none negative")
     if workers is not None and workers < 1:
-        raise ValueError(f"workers={workers}: at least 1 is needed")
+        raise ValueError(f"workers={workers}: must be at least 1")
     jobs = [(seed, size, names, team_size) for seed, names in zip(seeds, choices, strict=True)]
     if cache is None:
         return bank_of(_generate_all(jobs, workers, progress))
@@ -156,7 +156,7 @@ def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) ->
     try:
         _save(path, layouts)
     except OSError as error:
-        warnings.warn(f"terrain is not kept in {path.parent}: {error}", stacklevel=3)
+        warnings.warn(f"terrain is not cached in {path.parent}: {error}", stacklevel=3)
     return layouts
 
 

@@ -36,8 +36,8 @@ def check_biomes(names: Sequence[str]) -> None:
     """Raises a one-line ValueError for an unknown biome or an empty list."""
     unknown = sorted(set(names) - set(BIOMES))
     if unknown or not names:
-        given = unknown[0] if unknown else "[]"
-        raise ValueError(f"env.biomes={given}: some of {', '.join(BIOMES)}")
+        given = f"{unknown[0]}: unknown" if unknown else "[]: must name a biome"
+        raise ValueError(f"env.biomes={given}; allowed: {', '.join(BIOMES)}")
 
 
 def groups_of(names, maps: int) -> list[tuple[str, ...]]:
@@ -53,7 +53,7 @@ def groups_of(names, maps: int) -> list[tuple[str, ...]]:
     single = names is None or all(isinstance(name, str) for name in names)
     groups = [tuple(BIOMES if names is None else names)] * maps if single else [tuple(g) for g in names]
     if len(groups) != maps:
-        raise ValueError(f"env.biomes: {len(groups)} lists for {maps} maps")
+        raise ValueError(f"env.biomes: must be one list, or one for each of {maps} maps; has {len(groups)}")
     for group in set(groups):
         check_biomes(group)
     return groups

@@ -64,10 +64,12 @@ def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]
     """
     whole = len(size) == 3 and all(isinstance(n, Real) and float(n).is_integer() for n in size)
     if not whole:
-        raise ValueError(f"env.size={list(size)}: three whole numbers, voxels along x, y and z")
+        raise ValueError(f"env.size={list(size)}: must be three whole numbers, voxels along x, y and z")
     width, depth, height = size = tuple(int(n) for n in size)
     if not _LOWEST <= height <= MAX_HEIGHT:
-        raise ValueError(f"env.size={list(size)}: between {_LOWEST} and {MAX_HEIGHT} voxels along z")
+        raise ValueError(
+            f"env.size={list(size)}: must have between {_LOWEST} and {MAX_HEIGHT} voxels along z"
+        )
     wide, deep = zones.room(team_size)
     apart = 2 * wide <= width or 2 * deep <= depth
     if wide > width or deep > depth or not apart or min(width, depth) < zones.LEAST_SIDE:
@@ -137,14 +139,15 @@ def layout_from(
     size = check_size(voxels.shape[::-1], team_size)
     unknown = np.setdiff1d(voxels, np.arange(len(MATERIALS)))
     if unknown.size:
-        raise ValueError(f"voxels: material {unknown[0]}; 0 to {len(MATERIALS) - 1} ({', '.join(MATERIALS)})")
+        allowed = f"0 to {len(MATERIALS) - 1} ({', '.join(MATERIALS)})"
+        raise ValueError(f"voxels: unknown material {unknown[0]}; allowed: {allowed}")
     x, y, radius = zone = tuple(float(v) for v in zone)
     if not (radius > 0 and radius <= x <= size[0] - radius and radius <= y <= size[1] - radius):
         raise ValueError(
-            f"zone={zone}: centre x, y and a positive radius, inside {size[0]} x {size[1]} voxels"
+            f"zone={zone}: must be centre x, y and a positive radius, inside {size[0]} x {size[1]} voxels"
         )
     if len(set(corners)) != 2 or not set(corners) <= set(range(4)):
-        raise ValueError(f"corners={tuple(corners)}: two different corners, each 0, 1, 2 or 3")
+        raise ValueError(f"corners={tuple(corners)}: must be two different corners, each 0, 1, 2 or 3")
     voxels = voxels.astype(np.uint8)
     side = zones.spawn_side(size, team_size)
     anchors = [zones.spawn_anchor(corner, size, side) for corner in corners]
@@ -249,7 +252,7 @@ def _connect(
         if not any(cut_off):
             return _reachable(graph, anchors), repairs
         _cut(voxels, anchors[cut_off.index(True)], zone[:2])
-    raise RuntimeError(f"no way to the zone at {zone[:2]} after {2 * _REPAIRS} attempts to cut one")
+    raise RuntimeError(f"no path to the zone at {zone[:2]} after {2 * _REPAIRS} attempts to cut one")
 
 
 def _reachable(graph: NavGraph, anchors: list[tuple[float, float]]) -> np.ndarray:

@@ -342,7 +342,9 @@ def test_evaluations_have_terrains_of_their_own():
     assert len(set(played(env.task_params({"held_out": 0.0})))) == 4
     chosen = env.task_params({"map_weights": [0, 2, 1, 0, 0]})
     assert rounds(chosen, 2) == [[1, 2]] * 2, "none of the held-out terrains is to be drawn"
-    with pytest.raises(ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: no terrain to train on"):
+    with pytest.raises(
+        ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: leaves no terrain for training"
+    ):
         env.task_params({"map_weights": [0, 0, 0, 1, 1]})
 
 

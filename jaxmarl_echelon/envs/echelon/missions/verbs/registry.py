@@ -96,7 +96,7 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
     verbs = tuple(_read(one) for one in given)
     names = [verb.name for verb in verbs]
     if len(set(names)) < len(names):
-        raise ValueError(f"env.verbs={names}: each verb once")
+        raise ValueError(f"env.verbs={names}: must name each verb once")
     for verb in verbs:
         for name in verb.gates or {}:
             choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
