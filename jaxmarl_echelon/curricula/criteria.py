@@ -124,7 +124,7 @@ def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
         raise ValueError(f"{where}.regress_success_rate={back:g}: must be below success_rate={on:g}")
     if np.isfinite(read["avg_reward"]) and not spec.components:
         raise ValueError(
-            f"{where}.avg_reward={read['avg_reward']:g}: {spec.name} pays no reward; allowed: null"
+            f"{where}.avg_reward={read['avg_reward']:g}: {spec.name} has no reward components; allowed: null"
         )
 
 

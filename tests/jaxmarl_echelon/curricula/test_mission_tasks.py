@@ -18,7 +18,7 @@ from jaxmarl_echelon.training import config as config_lib
 KEYS = jax.random.split(jax.random.key(0), 2000)
 
 
-def test_what_an_episode_is_drawn_with():
+def test_parameters_of_drawn_episodes():
     curriculum = missions(runs.Missions(), **SMALL, verbs={"scout": 3.0, "hold": 1.0})
     draw = jax.jit(jax.vmap(curriculum.draw, in_axes=(0, None)))
     for phase, (low, high) in enumerate([(0.0, 0.4), (0.2, 0.6), (0.4, 0.8), (0.5, 1.0)]):
@@ -61,7 +61,7 @@ def test_tasks_of_evaluations():
         np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
 
 
-def test_arms_of_an_experiment_differ_in_numbers_only():
+def test_arms_of_an_experiment_differ_in_array_values_only():
     """Schedules and credits are arrays: their arms run side by side in one program."""
     changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
     arms = [missions(runs.Missions(), **(SMALL | change)) for change in changes]

@@ -107,7 +107,7 @@ def history(battles):
     return battles(np.arange(BATTLES))
 
 
-def test_enough_happens(history):
+def test_random_battles_contain_every_kind_of_event(history):
     """Otherwise the tests below say little."""
     tally = history.tally
     assert (tally.shots.sum((0, 1, 2)) > 0).all()
@@ -185,7 +185,7 @@ def test_damage_adds_up(history):
     assert (tally.kills.sum(-1) <= tally.died.sum(-1)).all()
 
 
-def test_the_shut_down_do_not_turn_or_fire(history, params):
+def test_shut_down_mechs_do_not_turn_or_fire(history, params):
     """Who is too hot at both ends of a decision, by more than it can lose in between, was so throughout."""
     chassis = chassis_of(params)
     heat = history.mechs.heat

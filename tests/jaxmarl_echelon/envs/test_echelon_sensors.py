@@ -57,7 +57,7 @@ def test_jamming_and_countering():
     assert eccm[0] == pytest.approx(1 - np.sqrt(26.0) / 50, abs=1e-6) and eccm[1] == 0
 
 
-def test_who_is_shut_down_neither_jams_nor_senses():
+def test_shut_down_mechs_neither_jam_nor_sense():
     bodies = [NEAR, None, JAMMER, None]
     ecm = [False, False, True, False]
     (quality, jam, _), _ = sense(at_start(bodies, ecm=ecm, heat=[0, 0, 80.0, 0]))
