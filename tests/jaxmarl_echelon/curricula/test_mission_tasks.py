@@ -1,4 +1,4 @@
-"""What the mission curriculum draws and evaluates with, and which settings it takes."""
+"""Parameters that the mission curriculum draws and evaluates with, and its settings."""
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +129,7 @@ def test_environments_that_do_not_report_enough_are_refused(name):
 
 
 def test_parameters_are_those_of_the_environment():
-    """What is drawn and evaluated has the layout of the environment's own parameters, in one composed run."""
+    """Drawn and evaluated parameters have the layout of the environment's own, in one composed run."""
     given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
     run = config_lib.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
     curriculum, own = run.curriculum(run.env), strong(run.env.default_params())

@@ -104,7 +104,7 @@ def build(criteria, env=None, **options):
 
 
 def standing(measured, state):
-    """What the metrics and the stage `(state) -> (metrics, stage)` say of a run."""
+    """Metrics and stage of a run, by `(state) -> (metrics, stage)`."""
     metrics, stage = jax.device_get(measured(state))
     assert int(metrics["curriculum/current_stage"]) == int(stage)
     counters = (int(metrics[f"curriculum/{name}"]) for name in COUNTERS)

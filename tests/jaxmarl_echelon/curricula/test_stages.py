@@ -1,4 +1,4 @@
-"""What curricula of stages share: reading, drawing, and the order of episodes and their windows."""
+"""Shared parts of staged curricula: parsing, drawing, and the order of episodes and their windows."""
 
 import dataclasses
 

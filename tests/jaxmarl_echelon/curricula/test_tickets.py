@@ -1,4 +1,4 @@
-"""Which episodes count: a line in plain Python, and made-up learners whose episodes differ in length."""
+"""Selection of episodes: a queue in plain Python, and synthetic learners with varying episode lengths."""
 
 from functools import partial
 
@@ -45,7 +45,7 @@ class Line:
         return [places.get(id(entry), tickets_lib.NONE) for entry in self.running]
 
     def clear(self):
-        """Forgets everybody."""
+        """Empties the queue."""
         self.line, self.running = [], [None] * len(self.running)
 
 

@@ -90,7 +90,7 @@ def test_heuristic_without_an_enemy_faces_its_destination(duel):
 
 
 def triggers(stage, classes, distance, error=0.0, **changes):
-    """Which triggers blue pulls at an enemy straight along +x, looking `error` off it."""
+    """Returns the triggers that blue pulls at an enemy along +x, with a heading off by `error`."""
     position = [[5, 5, 1.5], [5 + distance, 5, 1.5]]
     action, _ = stage.act(position, classes, yaw=[error, 0.0], **changes)
     return [trigger for trigger in (PRIMARY, SECONDARY, TERTIARY) if action[0, trigger] > 0]

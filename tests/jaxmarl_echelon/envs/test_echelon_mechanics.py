@@ -1,4 +1,4 @@
-"""Mechanics of the battles against recorded values of the original (spec section 3.6)."""
+"""Mechanics of the battles against recorded values of the original simulator."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What mechs see: golden contacts, slots, the pack's board, the local map, the mechs themselves."""
+"""Observations of mechs: golden contacts, slots, the pack's board, the local map, the own state."""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,4 @@
-"""What must hold in every battle, whatever the mechs are told."""
+"""Properties that hold in every battle, for any commands."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def solid_around(simulation, battle, low, high):
 
 @pytest.fixture(scope="module")
 def battles(simulation, params):
-    """Battles `[T, E, ...]` in which everybody looks for the nearest enemy, mostly, and does what comes."""
+    """Battles `[T, E, ...]` in which mechs mostly approach the nearest enemy, with random other actions."""
 
     def command(key, mechs):
         apart = mechs.position - mechs.position[:, None]
@@ -186,7 +186,7 @@ def test_damage_adds_up(history):
 
 
 def test_shut_down_mechs_do_not_turn_or_fire(history, params):
-    """Who is too hot at both ends of a decision, by more than it can lose in between, was so throughout."""
+    """A mech too hot at both ends of a decision, by more than it can lose meanwhile, was so throughout."""
     chassis = chassis_of(params)
     heat = history.mechs.heat
     off = (heat[:-1] - 5 * 0.15 * np.asarray(chassis.dissipation) > np.asarray(chassis.heat_capacity)) & (

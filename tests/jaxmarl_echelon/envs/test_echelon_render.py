@@ -35,7 +35,7 @@ DEATH = 12
 
 
 def made_up_state(mechs=MECHS):
-    """What `snapshot` reads of a state, as namespaces: nothing here depends on the simulation."""
+    """Returns the parts of a state that `snapshot` reads, as namespaces independent of the simulation."""
     count = jnp.arange(mechs)
     none = jnp.zeros(mechs, jnp.int32)
     bodies = SimpleNamespace(
@@ -317,7 +317,7 @@ def test_names_cannot_close_the_data_element(viewer, recorded, tmp_path):
 
 
 def javascript(page: str, code: str):
-    """What a piece of JavaScript that uses the page's scripts prints, from JSON."""
+    """Runs JavaScript that uses the page's scripts, and returns its output parsed from JSON."""
     scripts = "\n".join(
         (resources.files("jaxmarl_echelon.envs.echelon") / "page" / f"{name}.js").read_text()
         for name in replay.SCRIPTS

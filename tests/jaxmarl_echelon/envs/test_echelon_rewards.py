@@ -47,7 +47,7 @@ def situation(size=1, **changes):
 
 
 def pay(name, **changes):
-    """What one component pays one mech under its default weights."""
+    """Returns the reward of one mech from one component under its default weights."""
     reward = make_reward({name: None})
     values, _ = reward(reward.params(), situation(**changes), reward.init())
     return float(values[name][0])

@@ -1,4 +1,4 @@
-"""Where mechs can stand, and the ways between: counts and lengths that can be worked out by hand."""
+"""Nodes and paths of the navigation graph: counts and lengths that can be computed by hand."""
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ SIZES = [(40, 40, 20), (60, 60, 20), (100, 100, 20), (30, 70, 12), (20, 20, 10),
 SMALL = (20, 20, 10)
 
 # On 50 x 50 x 20 patches, means of 20 seeds: share of columns with a collider below z = 4, share of opaque
-# cells below z = 4, nodes per column (spec 1.2).
+# cells below z = 4, nodes per column; measured with the original's generator.
 STATISTICS = {
     "urban_residential": (0.378, 0.282, 0.442),
     "industrial_refinery": (0.265, 0.254, 0.519),
@@ -110,7 +110,7 @@ def test_zone_lies_outside_the_corners_of_both_teams(size):
 
 
 def test_zones_of_small_maps_lie_in_any_quadrant_alike():
-    """Where both corners leave no room, a team may start close to the zone: half of the zones are at home."""
+    """If both corners leave no room, a team may start close to the zone: half of the zones are at home."""
     size, at_home, inside, quadrants = (40, 40, 20), 0, 0, set()
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -186,7 +186,7 @@ def test_honest_forecasts_maximise_the_bonus(danger, tempo):
 
 
 def test_no_report_gains_by_the_death_of_its_author():
-    """What is pending at a death pays less the better it looked: the charge for green until the end."""
+    """Pending reports at a death score less the better they looked, which penalises green until the end."""
     alive = np.arange(60) < 40
     green, yellow, red = (episode(np.full(60, level), alive=alive)[40] for level in (1.0, 0.5, 0.0))
     assert green == pytest.approx(0.0, abs=1e-6)

@@ -110,7 +110,7 @@ def test_dead_mechs_return_the_potential_like_survivors_at_the_end():
 
 
 def test_potentials_are_logged_by_their_growth():
-    """Who stands still is paid the discount of the distance that is left, which is no progress."""
+    """Standing still is rewarded with the discount of the remaining distance, which is not progress."""
     paid, grown = judged(gamma=0.9, potential=((0.5, 0.5), (0.5, 0.6)))
     assert paid["zone_progress"].tolist() == pytest.approx([0.1] * SIZE)
     assert paid["mission_progress"].tolist() == pytest.approx([-0.05, -0.05, 0.04, 0.04])

@@ -65,7 +65,7 @@ def test_other_environments_reject_the_mission_option():
 
 
 def test_a_user_s_verb_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository, chosen):
-    """That of the documentation: how it is judged, what it gates, what it is practised in, and its name."""
+    """The documentation's example: its success function, gates, training scenarios and name."""
     blocks = re.findall(r"```python\n(.*?)```", (repository / "docs" / "echelon.md").read_text(), re.DOTALL)
     (verb,) = [block for block in blocks if "RAID = Verb(" in block]
     (tmp_path / "my_verbs.py").write_text(verb)

@@ -161,7 +161,7 @@ def test_base_weights_are_split_in_proportion():
 def test_orders_set_penalties_and_spacing():
     low = weights.orders(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0), 240)
     high = weights.orders(jnp.float32(1.0), jnp.float32(1.0), jnp.float32(1.0), 240)
-    # Who may lose nobody is charged most for a death; grouping draws a squad together.
+    # Squads that accept no losses are penalised most for a death; grouping draws a squad together.
     assert (low.death, high.death) == (-1.0, 0.0)
     assert (low.spacing, high.spacing) == (30.0, 6.0)
     assert (low.haste, high.haste) == (1.0, 2.0)
