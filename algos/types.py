@@ -250,7 +250,7 @@ class Agent(NamedTuple):
       asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
         `act` where it is not learnt from, are handed what the actor sees.
       local: `(state) -> state` with a bool in place of every array: whether it belongs to the environments of
-        one shard (see `algos.axis`). All else is the same on every shard.
+        one shard (see `algos.collectives`). All else is the same on every shard.
     """
 
     init: Callable

@@ -56,7 +56,7 @@ class ReplayLearner(LearnerSettings):
           action: the action space.
           blocks: of the flattened observation, for encoders.
           samples: agents side by side, E * A.
-          shards: parts of them with a replay each, and a share of every batch; see `algos.axis`.
+          shards: parts of them with a replay each, and a share of every batch; see `algos.collectives`.
           updates: length of the run; unused.
           episode_limit: decisions that an episode may last.
           goal: how goals appear in observations, for hindsight.

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
 from algos.nets.cores import CoreConfig
-from algos.on_policy.plan import Plan, make_plan, plan_horizon
-from algos.on_policy.sampling import MODES
+from algos.on_policy.distillation import LOSSES
+from algos.on_policy.segment_sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
-from algos.on_policy.teacher import LOSSES
+from algos.on_policy.update_sizes import Plan, make_plan, plan_horizon
 from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
 from algos.settings import AUTO
 
@@ -39,7 +39,7 @@ class PPOSettings(OnPolicySettings):
       muon_momentum, muon_rest: of "muon"; the optimiser of parameters that are not matrices, "adam" or "sgd".
       warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
       core: recurrent core between trunk and heads; a mapping is accepted.
-      sampling: "samples", or how segments are chosen, one of `algos.on_policy.sampling.MODES`.
+      sampling: "samples", or how segments are chosen, one of `algos.on_policy.segment_sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
       minibatch_size: decisions per gradient step, instead of `num_minibatches`; None for that.
       batch_size: decisions of all agents per rollout, only checked; None for no check.
@@ -53,7 +53,7 @@ class PPOSettings(OnPolicySettings):
       value_clip_center: "rollout", or "refreshed" for the value of the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
       teacher: run (or checkpoint) whose policy is imitated, or None; loaded by whoever builds the agent.
-      teacher_loss: a key of `algos.on_policy.teacher.LOSSES`.
+      teacher_loss: a key of `algos.on_policy.distillation.LOSSES`.
       teacher_coefficient: weight of the imitation, with its schedule.
       teacher_value_weight: weight of the teacher's values within it; 0 if its rewards differ.
     """
