@@ -24,9 +24,9 @@ class Curriculum(NamedTuple):
         length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars.
       evaluation: `(state) -> params` of the task that scores the run.
-      retasked: `(state, fresh) -> state`, the same progress with the tasks of the state `fresh`.
-      tickets: `(num_envs) -> tickets`, the record of running episodes, kept between rollouts; separate
-        from the state, no shape of which depends on E.
+      retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`.
+      tickets: `(num_envs) -> tickets`, queue of running episodes, kept between rollouts; separate from
+        the state, whose shapes do not depend on E.
       tags: names of the tags of `Drawn`, with the labels of their codes.
       stages: names of the stages; empty without stages.
       stage: `(state) -> int32`, the present stage.
@@ -51,9 +51,9 @@ class Curriculum(NamedTuple):
 
 
 def fixed(env, evaluation: dict | None = None) -> Curriculum:
-    """No curriculum: every episode gets the configured parameters.
+    """Builds a constant curriculum: every episode uses the configured parameters.
 
-    They are the curriculum's state, so that sweeps can vmap over them.
+    The parameters are the curriculum's state, so that sweeps can vmap over them.
 
     Args:
       env: the environment.
@@ -75,7 +75,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
 
 
 def task(env, settings: dict | None, where: str) -> PyTree:
-    """The environment's parameters with changed settings, by `env.task_params(settings)`.
+    """Returns the environment's parameters with changed settings, by `env.task_params(settings)`.
 
     Raises:
       ValueError: one line prefixed with `where`, for settings that are unknown or static.

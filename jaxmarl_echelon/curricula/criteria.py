@@ -1,4 +1,4 @@
-"""Parses the criteria of phases from a configuration into arrays."""
+"""Criteria of phases: parsed from a configuration into arrays. Reference: docs/reference/curricula.md 4.1."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class Criteria(NamedTuple):
 
 
 def read_criteria(phases: Sequence[Stage], spec: EnvSpec) -> Criteria:
-    """Reads `criteria` and `mixture` of all phases, on the host.
+    """Parses `criteria` and `mixture` of all phases, on the host.
 
     Raises:
       ValueError: one line with the phase's name, for unknown, out-of-range or contradictory values.
@@ -124,7 +124,7 @@ def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
         raise ValueError(f"{where}.regress_success_rate={back:g}: must be below success_rate={on:g}")
     if np.isfinite(read["avg_reward"]) and not spec.components:
         raise ValueError(
-            f"{where}.avg_reward={read['avg_reward']:g}: {spec.name} pays no reward; allowed: null"
+            f"{where}.avg_reward={read['avg_reward']:g}: {spec.name} has no reward components; allowed: null"
         )
 
 

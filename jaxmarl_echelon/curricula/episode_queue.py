@@ -1,9 +1,10 @@
-"""Bounded FIFO queue of episodes ordered by start time, which a curriculum's statistics are based on.
+"""Bounded FIFO queue of episodes ordered by start time, the basis of a curriculum's statistics.
 
 Processing episodes in order of completion is biased towards short ones, most of all just after a
 transition, when all begin at about the same time, and for longer with more environments: if success is
 faster than failure, a poor policy looks good. Episodes are therefore enqueued when they begin and
 dequeued once they and all earlier ones have ended, so that selection is independent of their results.
+Reference: docs/reference/curricula.md 2.
 """
 
 import jax
@@ -24,7 +25,7 @@ class Tickets:
       held: `[E]` int32, queue index of each environment's running episode; `NONE` if not enqueued.
       length: int32, queue length.
       over: `[R]` bool; the episode has ended.
-      sound: `[R]` bool; it ended with a result (neither cut nor quarantined).
+      sound: `[R]` bool; it ended with a result (neither truncated by the trainer nor quarantined).
       results: arrays `[R]`, valid where `sound`.
     """
 
@@ -36,7 +37,7 @@ class Tickets:
 
 
 def empty(num_envs: int, size: int, results: PyTree) -> Tickets:
-    """An empty queue of capacity `size` for E environments; `results` is a template of scalars."""
+    """Returns an empty queue of capacity `size` for E environments; `results` is a template of scalars."""
     none = jnp.zeros(size, bool)
     return Tickets(
         held=jnp.full(num_envs, NONE, jnp.int32),
@@ -87,7 +88,7 @@ def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tic
 
 
 def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
-    """The ended prefix of the queue: episodes that have ended along with all earlier ones.
+    """Returns the ended prefix of the queue: episodes that have ended along with all earlier ones.
 
     Returns:
       results `[R]`, of which the first `number` are valid, in queue order;
@@ -120,7 +121,7 @@ def leave(tickets: Tickets, places: jax.Array) -> Tickets:
 
 
 def _numbered(mask: jax.Array) -> jax.Array:
-    """Row-major rank, from 0, of the set elements of `mask [T, E]`; other entries are undefined."""
+    """Returns the row-major rank, from 0, of the set elements of `mask [T, E]`; others are undefined."""
     mask = mask.astype(jnp.int32)
     rows = jnp.sum(mask, axis=1)
     before = jnp.cumsum(rows) - rows

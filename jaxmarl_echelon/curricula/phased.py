@@ -1,4 +1,7 @@
-"""Phased curriculum: phases with criteria for advancing and regressing."""
+"""Phased curriculum: phases with criteria for advancing and regressing.
+
+Reference: docs/reference/curricula.md 4.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -48,7 +51,7 @@ def phased(
     evaluation: Mapping | None = None,
     role: str | None = None,
 ) -> Curriculum:
-    """A curriculum of phases with criteria for advancing and regressing.
+    """Builds a curriculum of phases with criteria for advancing and regressing.
 
     A phase is a mapping `{name, settings, criteria, mixture}`. `settings` are those of the environment's
     `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode is drawn from the first
@@ -150,7 +153,7 @@ def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.A
 
 
 def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
-    """Whether the criteria for advancing hold after each of the episodes `[N]`."""
+    """Returns bool `[N]`: the criteria for advancing hold after the episode."""
 
     def columns(success, reward, outcome):
         known = ~jnp.isnan(reward)
@@ -171,7 +174,7 @@ def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
 
 
 def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Array:
-    """Rate of each outcome over the marked episodes, `[O]`."""
+    """Returns the rate of each outcome over the marked episodes, `[O]`."""
     return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
 
 
@@ -213,5 +216,5 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax
 
 
 def _now(criteria: Criteria, course: Course) -> Criteria:
-    """The present phase's criteria."""
+    """Returns the present phase's criteria."""
     return Criteria(*(jnp.asarray(values)[course.stage] for values in criteria))

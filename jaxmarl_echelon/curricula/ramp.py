@@ -1,7 +1,4 @@
-"""Ramp: linear interpolation of task parameters during training.
-
-Source: the original's ramp of its opponents' fire, spec/echelon.md section 6.4.
-"""
+"""Ramp: linear interpolation of task parameters during training. Reference: docs/reference/curricula.md 6."""
 
 from collections.abc import Mapping
 
@@ -27,8 +24,8 @@ class Ramp:
       end: parameters of the last task.
       warmup: float32, count at which the ramp begins.
       length: float32, counts from there to the last task.
-      count: int32 updates or finished episodes, all of the run's, so that a run may continue with a longer
-        ramp; saturating at 2**30.
+      count: int32 updates or finished episodes of the whole run, so that a run can be resumed with a longer
+        ramp; saturates at 2**30.
     """
 
     start: PyTree
@@ -47,7 +44,7 @@ def ramp(
     warmup: int = 0,
     evaluation: Mapping | None = None,
 ) -> Curriculum:
-    """Interpolates settings of the environment linearly; a new episode uses their present values.
+    """Builds a curriculum that interpolates settings linearly; new episodes use their present values.
 
     Args:
       env: the environment; its `task_params` reads `start`, `end` and `evaluation`.
@@ -86,7 +83,7 @@ def ramp(
 
 
 def progress(state: Ramp) -> jax.Array:
-    """Fraction of the ramp completed, in [0, 1]."""
+    """Returns the completed fraction of the ramp, in [0, 1]."""
     return jnp.clip((state.count - state.warmup) / state.length, 0.0, 1.0)
 
 
@@ -94,7 +91,7 @@ def _between(state: Ramp) -> PyTree:
     share = progress(state)
 
     def mix(first, last):
-        # Equal values are kept as they are: they may be infinite, such as a time limit that never applies.
+        # Equal values are kept unchanged: they may be infinite, such as a disabled time limit.
         return jnp.where(first == last, first, first + share * (last - first)).astype(first.dtype)
 
     return jax.tree.map(
@@ -114,7 +111,7 @@ def _length(updates, episodes) -> int:
 
 
 def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
-    """Parameters of the two tasks, on the host."""
+    """Returns the parameters of the two tasks, on the host."""
     for where, settings in (("start", start), ("end", end)):
         if not isinstance(settings, Mapping) or not settings:
             raise ValueError(f"curriculum.{where}={settings!r}: must be settings of the environment")
@@ -124,13 +121,13 @@ def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
         first = task(env, {key: start[key]}, "curriculum.start")
         last = task(env, {key: end[key]}, "curriculum.end")
         if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
-            change = f"no straight line leads there from {start[key]!r}; only to and from finite numbers"
+            change = f"cannot be interpolated from {start[key]!r}; only finite numbers can"
             raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")
     return task(env, dict(start), "curriculum.start"), task(env, dict(end), "curriculum.end")
 
 
 def _on_a_line(first, last) -> bool:
-    """Whether two arrays can be interpolated: elements are equal, or finite floats."""
+    """Returns whether two arrays can be interpolated: elements are equal, or finite floats."""
     first, last = np.asarray(first), np.asarray(last)
     real = np.issubdtype(first.dtype, np.floating)
     return bool(np.all((first == last) | (real & np.isfinite(first) & np.isfinite(last))))

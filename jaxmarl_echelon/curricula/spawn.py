@@ -1,4 +1,7 @@
-"""Spawn curriculum: stages of increasing difficulty with hysteresis thresholds on a running success rate."""
+"""Spawn curriculum: stages of increasing difficulty with hysteresis thresholds on a running success rate.
+
+Reference: docs/reference/curricula.md 5.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -50,7 +53,7 @@ class Course:
 
     Attributes:
       stage: int32, the present stage.
-      came_from: int32, the stage before the last transition; the first one initially.
+      came_from: int32, the stage before the last transition; initially the first one.
       total: int32, counted episodes of the run.
       episodes: int32, counted episodes since the stage was entered.
       success: `[W]` float32, scores of the newest, newest last.
@@ -89,13 +92,13 @@ def spawn(
     blend_previous_prob: float = 0.3,
     blend_decay_episodes: int = 50,
 ) -> Curriculum:
-    """A curriculum of stages with success-rate thresholds for advancing and regressing.
+    """Builds a curriculum of stages with success-rate thresholds for advancing and regressing.
 
     A stage is a mapping `{name, settings, enable_rate, disable_rate}`, optionally with its own
     `enable_patience` and `disable_patience`. `settings` are those of the environment's `task_params`:
     spawn points, speeds, speed lock, gains of the other driver. Only episodes of the present stage count,
-    and all counts but that for `min_episode` are reset at every transition. After each episode, ordered
-    by start time:
+    and all counts except the one for `min_episode` are reset at every transition. After each episode,
+    ordered by start time:
 
     * Advance after `min_episode` episodes in the run and `activation_samples` in the stage, if the
       success rate was at least the next stage's `enable_rate` for `enable_patience` consecutive episodes.
@@ -168,7 +171,7 @@ def _init(rates: Rates) -> Course:
 
 
 def _blend(rates: Rates, course: Course) -> jax.Array:
-    """Probability of drawing the stage before the last transition."""
+    """Returns the probability of drawing the stage before the last transition."""
     left = 1.0 - course.episodes / max(rates.blend_decay_episodes, 1)
     return jnp.where(rates.blend_decay_episodes > 0, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
 
@@ -209,7 +212,7 @@ def _advance(rates: Rates, course: Course, episode: Episode, number: jax.Array) 
 
 
 def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array:
-    """The stage's success rate after each of its next episodes `[N]`."""
+    """Returns the stage's success rate after each of its next episodes `[N]`."""
     if rates.ema_alpha == 0.0:
         return stages_lib.sliding_mean(course.success, course.episodes, success, jnp.int32(rates.window))
     begins = (course.episodes == 0) & (jnp.arange(success.size) == 0)
@@ -224,7 +227,7 @@ def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array
 
 
 def _next(rates: Rates, stage: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`enable_rate` and `enable_patience` of the stage after `stage`; an infinite rate for the last one."""
+    """Returns `enable_rate` and `enable_patience` of the next stage; an infinite rate for the last stage."""
     rate = np.append(rates.enable_rate[1:], np.float32(np.inf))
     patience = np.append(rates.enable_patience[1:], np.int32(1))
     return jnp.asarray(rate)[stage], jnp.asarray(patience)[stage]
@@ -258,7 +261,7 @@ def _count(name: str, value, low: int, high: int = 2**31 - 1) -> int:
 
 
 def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarray]:
-    """Reads the per-stage parameters, `[S]` each."""
+    """Parses the per-stage parameters, `[S]` each."""
     rows = []
     for stage in table:
         given = defaults | {key: value for key, value in stage.rules.items() if value is not None}

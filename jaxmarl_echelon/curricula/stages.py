@@ -1,7 +1,7 @@
 """Shared parts of staged curricula: the table of tasks, sampling from it, and episode statistics.
 
 A staged curriculum moves along its table. Transitions are evaluated after every single episode, ordered
-by start time, independently of the number of environments.
+by start time, independently of the number of environments. Reference: docs/reference/curricula.md 3.
 """
 
 import math
@@ -94,17 +94,17 @@ class Staged:
 def read_stages(
     env, where: str, stages: Sequence[Mapping], common: Mapping | None, rules: Sequence[str]
 ) -> list[Stage]:
-    """Reads a table of stages, `{name, settings, ...}` each, on the host.
+    """Parses a table of stages, `{name, settings, ...}` each, on the host.
 
     Args:
       env: the environment; its `task_params` reads `settings`.
       where: the table's key in the configuration.
       stages: the table.
       common: defaults of all stages; mappings are merged recursively.
-      rules: keys of a stage besides `name` and `settings`.
+      rules: keys of a stage in addition to `name` and `settings`.
 
     Raises:
-      ValueError: one line, for an empty table, a missing or repeated name, an unknown key, or a
+      ValueError: one line, for an empty table, a missing or repeated name, an unknown key, or an
         invalid setting.
     """
     if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence) or not stages:
@@ -167,7 +167,7 @@ def staged(
 
     def update(state, tickets, flow):
         course, finished = state.course, flow.finished
-        # An episode without anybody to score is neither a success nor a failure.
+        # An episode without scored agents is neither a success nor a failure.
         flow = flow.replace(finished=finished.replace(mask=finished.mask & scored_episodes(finished, spec)))
         tickets = episode_queue.follow(
             tickets, flow, flow.tags["stage"] == course.stage, read_episodes(finished, spec, role)
@@ -194,17 +194,17 @@ def staged(
 
 
 def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
-    """Indexes parameters `[S, ...]` by stage."""
+    """Returns the parameters of one stage, from `[S, ...]`."""
     return jax.tree.map(lambda x: x[stage], params)
 
 
 def scored_episodes(finished: Finished, spec: EnvSpec) -> jax.Array:
-    """Bool `[T, E]`: the episode has a score; an average over nobody has none."""
+    """Returns bool `[T, E]`: the episode has a score; averages over no agents have none."""
     return results.sums(spec.results, finished.results, finished.present, spec.score)[1] != 0
 
 
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
-    """Score, return and outcome of finished episodes `[T, E]`."""
+    """Returns score, return and outcome of finished episodes `[T, E]`."""
     value, weight = results.sums(spec.results, finished.results, finished.present, spec.score)
     return Episode(
         success=results.ratio(value, weight, empty=0.0),
@@ -214,7 +214,7 @@ def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
 
 
 def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """First set element among the first `number` of `happens [N]`.
+    """Finds the first set element among the first `number` of `happens [N]`.
 
     Returns:
       seen: int32, elements up to and including it; `number` if none is set.
@@ -226,19 +226,19 @@ def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
-    """`values[seen - 1]` of `values [N]`; `before` if `seen` is 0."""
+    """Returns `values[seen - 1]` of `values [N]`; `before` if `seen` is 0."""
     return jnp.where(seen > 0, values[seen - 1], before)
 
 
 def streak(holds: jax.Array, before: jax.Array) -> jax.Array:
-    """Length of the run of True ending at each of `holds [N]`; `before` is the run before the first."""
+    """Returns the length of the run of True ending at each of `holds [N]`; `before` precedes the first."""
     index = jnp.arange(holds.size, dtype=jnp.int32)
     broken = running(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
     return index - broken + jnp.where(broken < 0, before, 0)
 
 
 def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
-    """Inclusive scan of `values [N]` with an associative `combine(earlier, later)`.
+    """Computes the inclusive scan of `values [N]` with an associative `combine(earlier, later)`.
 
     A `fori_loop` of log N steps: `lax.associative_scan` unrolls them and takes seconds to compile.
     """
@@ -258,12 +258,12 @@ def appended(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Ar
 
 
 def newest(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
-    """Mask `[size]` of the `length` newest of `count` values in a history, newest last."""
+    """Returns a mask `[size]` of the `length` newest of `count` values in a history, newest last."""
     return jnp.arange(size) >= size - jnp.minimum(jnp.minimum(count, length), size)
 
 
 def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length: jax.Array) -> jax.Array:
-    """Sliding-window mean at each new value, over the `length` newest up to it.
+    """Returns the sliding-window mean at each new value, over the `length` newest up to it.
 
     Combines sums over blocks of 1, 2, 4, ... values: no cancellation, unlike differences of cumulative
     sums, and O(log length) per value.
@@ -294,18 +294,18 @@ def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length
 
 
 def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
-    """`x [N, ...]` shifted by `places` rows, with `fill` in the first ones."""
+    """Shifts `x [N, ...]` by `places` rows, with `fill` in the first ones."""
     first = (jnp.arange(x.shape[0]) < places).reshape(-1, *(1,) * (x.ndim - 1))
     return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
 def share(marked: jax.Array, values: jax.Array) -> jax.Array:
-    """Mean of `values [..., W]` over `marked [W]`, NaNs excluded; NaN if empty."""
+    """Returns the mean of `values [..., W]` over `marked [W]`, NaNs excluded; NaN if empty."""
     return masked_mean(values, marked & ~jnp.isnan(values))
 
 
 def merged(base: Mapping, over: Mapping) -> dict:
-    """Recursive merge of mappings; `over` takes precedence."""
+    """Merges mappings recursively; `over` takes precedence."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
@@ -314,7 +314,7 @@ def merged(base: Mapping, over: Mapping) -> dict:
 
 
 def known(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
-    """Raises a one-line ValueError for a key not in `allowed`."""
+    """Raises a one-line ValueError for a key that is not in `allowed`."""
     for key, value in given.items():
         if key not in allowed:
             raise ValueError(f"{prefix}{key}={value!r}: unknown; allowed: {', '.join(allowed)}")
@@ -350,5 +350,5 @@ def _followed(env, role: str | None) -> str:
     if role is None:
         return next((name for name in names if env.controllers.get(name) == "learner"), names[0])
     if role not in names:
-        raise ValueError(f"curriculum.role={role}: no such role; allowed: {', '.join(names)}")
+        raise ValueError(f"curriculum.role={role}: unknown role; allowed: {', '.join(names)}")
     return role

@@ -1,7 +1,6 @@
-"""Mission curriculum: phases fade rewards from shaping to mission success; metrics that significantly hold
-open the next one.
+"""Mission curriculum: phases shift rewards from shaping to mission success, and change by significance tests.
 
-Source: the mission curriculum's design; spec/echelon.md sections 7 and 8.
+Reference: docs/reference/echelon.md 17.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ class Missions:
 
     Attributes:
       params: the environment's parameters, as configured.
-      scored: those of the task that scores the run.
+      scored: parameters of the task that scores the run.
       plan: the curriculum's numbers.
       course: progress.
     """
@@ -45,13 +44,13 @@ class Missions:
 
 
 class Judge(NamedTuple):
-    """What is static about judging episodes.
+    """Static configuration of the statistics of episodes.
 
     Attributes:
       spec: the environment's.
       names: metrics.
       quantiles: from `significance.t_quantiles`, for the window.
-      training: whether training episodes are judged; else evaluations.
+      training: whether training episodes are used; otherwise evaluations.
     """
 
     spec: EnvSpec
@@ -61,11 +60,11 @@ class Judge(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Episodes that are judged together."""
+        """Episodes in the window."""
         return self.quantiles.size - 1
 
     def marks(self, finished: Finished) -> Marks:
-        """Marks of finished episodes; one counts for a metric unless its weight in the average is 0."""
+        """Returns the marks of finished episodes; those with weight 0 in an average do not count for it."""
         results = self.spec.results
 
         def read(name):
@@ -90,21 +89,21 @@ def missions(
     evaluation: Mapping | None = None,
     **numbers,
 ) -> Curriculum:
-    """A curriculum of missions: weights of the reward, difficulty, and phases entered by significance.
+    """Builds a mission curriculum: phases set reward weights and difficulty; significance tests change them.
 
     A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
     full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
-    between verbs. How phases change: see `campaign.advance`. Only episodes of the present phase are judged,
-    in the order in which they began.
+    between verbs. See `campaign.advance` for transitions. Only episodes of the present phase count, in the
+    order in which they began.
 
-    Writes `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
+    Sets `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
     parameters.
 
     Args:
       env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
-      phases: in order; the last asks for nothing.
-      gate: "training" to judge training episodes, "evaluation" to judge each evaluation of the present phase.
-      window: episodes that are judged together.
+      phases: in order; the last one has no criteria.
+      gate: "training" to test training episodes, "evaluation" to test each evaluation of the present phase.
+      window: episodes in the statistics.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
         phase's difficulty, full fire, and the weights at the end of the schedule.
@@ -185,13 +184,14 @@ def _update(judge: Judge, state: Missions, tickets, flow) -> tuple[Missions, PyT
 
 
 def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
-    """The state after an evaluation of the present phase; the transition, if any, waits for the next update.
+    """Returns the state after an evaluation of the present phase; a transition waits for the next update.
 
-    Only there can running episodes of the phase that is left be told from those of the next. Evaluations play
-    the same episodes each time, which together would count as more than they say: each is judged alone.
+    Only the update can separate running episodes of the phase that is left from those of the next.
+    Evaluations play the same episodes each time and are not independent: each one replaces the statistics
+    of the previous one.
 
     Raises:
-      ValueError: one line, for evaluations shorter than the window, which could never be judged.
+      ValueError: one line, for evaluations shorter than the window, which could never fill it.
     """
     if judge.training:
         return state
@@ -206,14 +206,14 @@ def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
 
 
 def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:
-    """The environment's parameters in a phase (int32), at a progress.
+    """Returns the environment's parameters in a phase (int32), at a progress.
 
     Args:
       params: as configured.
       plan: the numbers.
       phase, progress: scalars.
-      paid: `[4]`, as `campaign.scheduled`.
-      exam: bool; enemies fire at every chance.
+      paid: `[4]` reward weights, as `campaign.scheduled`.
+      exam: bool; enemies have their full fire probability.
     """
     fire = jnp.where(exam, 1.0, plan.fire)
     least = jnp.maximum(paid[2], plan.least_credit)

@@ -1,7 +1,4 @@
-"""The numbers of a mission curriculum, read from a configuration.
-
-Source: sections 3, 5 and 8 of the mission curriculum's design; spec/echelon.md sections 7.3, 7.9 and 7.10.
-"""
+"""Settings of a mission curriculum, parsed from a configuration. Reference: docs/reference/echelon.md 17."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +17,7 @@ from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 VARIANCE = "variance"
 # The variance of numbers in [0, 1] is at most this.
 LARGEST_VARIANCE = 0.25
-# What results count in that count only where scripted enemies fire at every chance: spec section 7.10.
+# Results of this weight count only in episodes at full fire (docs/reference/echelon.md 15.9).
 FULL_FIRE = "full_fire"
 PHASE_KEYS = ("name", "difficulty", "exams", "criteria")
 CREDIT_AS_TERMINAL = "terminal"
@@ -28,7 +25,7 @@ LEAST_CREDIT = 0.25
 
 
 class Phase(NamedTuple):
-    """One parsed entry of `phases`; `variance` is infinite and `at_least` lacks what it does not ask for."""
+    """One parsed entry of `phases`; criteria not required are missing in `at_least`, `variance` infinite."""
 
     name: str
     difficulty: tuple[float, float]
@@ -39,26 +36,26 @@ class Phase(NamedTuple):
 
 @struct.dataclass
 class Plan:
-    """The numbers of a curriculum of S phases, M metrics and V verbs.
+    """Numeric settings of a curriculum of S phases, M metrics and V verbs.
 
     Attributes:
       schedule: int32 index into `weights.SCHEDULES`.
       totals: `[3]`, floor: scalar; see `weights.shares`.
       base: `[C]` relative weights of the components.
       calibration: weight of the status report's bonus.
-      credit: weight of the difference reward; NaN for the terminal reward's, but at least `least_credit`.
+      credit: weight of the difference reward; NaN for the terminal reward's, at least `least_credit`.
       least_credit: see `credit`.
-      at_least: `[S, M]` thresholds; -inf for metrics that a phase does not ask for.
+      at_least: `[S, M]` thresholds; -inf for metrics that a phase does not require.
       variance: `[S]` largest variance of the score between verbs; infinite for any.
       advance_margin, regress_margin: added to thresholds for advancing, subtracted for regressing.
       effect: least effect size (Cohen's d) for advancing.
       dwell: int32, least episodes in a phase.
-      nominal: episodes that a phase takes, for the progress.
-      blend: episodes over which the weights go over from one phase to the next.
+      nominal: nominal episodes of a phase, for the progress.
+      blend: episodes over which the weights are blended from one phase to the next.
       difficulty: `[S, 2]` range of difficulties.
       fire: `[2]` fire probability of scripted enemies at difficulty 0 and 1.
       exams: `[S]` share of episodes at full fire.
-      verbs: `[V]` how often each verb is drawn.
+      verbs: `[V]` relative probability of each verb.
     """
 
     schedule: jax.Array
@@ -101,23 +98,23 @@ def read_plan(
     calibration: float = WEIGHT,
     credit: float | str = 1.0,
 ) -> Plan:
-    """The numbers of a curriculum, on the host.
+    """Parses the numbers of a curriculum, on the host.
 
     Args:
       spec: the environment's; the labels of its code `task` are the verbs.
       table: from `read_phases`.
-      own_verbs: `[V]`, how often the environment draws each verb by itself.
+      own_verbs: `[V]` relative probabilities of verbs in the environment's own settings.
       schedule: one of `weights.SCHEDULES`.
-      verbs: how often each verb is drawn; those left out never. None: as the environment does.
-      fire: probability that a scripted enemy fires, at difficulty 0 and 1.
+      verbs: relative probability of each verb, 0 for omitted ones. None for the environment's own.
+      fire: probability that a scripted enemy may fire, at difficulty 0 and 1.
       dwell: least episodes in a phase.
       effect: least Cohen's d for advancing.
-      advance_margin, regress_margin: by which thresholds must be surpassed, or missed, for a transition.
-      nominal_episodes: episodes that a phase takes as progress counts.
-      blend_episodes: over which weights go over from one phase to the next.
+      advance_margin, regress_margin: by which thresholds must be exceeded, or missed, for a transition.
+      nominal_episodes: nominal episodes of a phase, for the progress.
+      blend_episodes: episodes over which weights are blended from one phase to the next.
       floor, totals, base: see `weights`; `base` replaces single weights.
       calibration: weight of honest status reports.
-      credit: weight of the difference reward, or "terminal": the terminal reward's, but at least 0.25.
+      credit: weight of the difference reward, or "terminal" for the terminal reward's, at least 0.25.
 
     Raises:
       ValueError: one line, for unknown, out-of-range or contradictory values.
@@ -150,15 +147,15 @@ def read_plan(
 
 
 def metrics(table: Sequence[Phase]) -> tuple[str, ...]:
-    """Names of the results that phases ask for, in alphabetical order."""
+    """Returns the names of the results that phases require, in alphabetical order."""
     return tuple(sorted({name for phase in table for name in phase.at_least}))
 
 
 def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:
-    """Reads the table of phases, `{name, difficulty, exams, criteria}` each.
+    """Parses the table of phases, `{name, difficulty, exams, criteria}` each.
 
     Raises:
-      ValueError: one line with the phase, for what is unknown, out of range or not reported.
+      ValueError: one line with the phase, for values that are unknown, out of range or not reported.
     """
     reported("curriculum", TASK, spec)
     if spec.score is None:
@@ -198,7 +195,7 @@ def _read_phase(key: str, given, spec: EnvSpec) -> Phase:
 
 
 def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> None:
-    """Raises ValueError for criteria that no run could meet."""
+    """Raises ValueError for criteria that cannot be met."""
     for index, phase in enumerate(table):
         where = f"curriculum.phases.{index} ({phase.name}): criteria"
         for name, value in phase.at_least.items():
@@ -209,10 +206,10 @@ def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> No
 
 
 def reported(where: str, name: str, spec: EnvSpec) -> None:
-    """Raises ValueError unless the environment reports a result of this name."""
+    """Raises ValueError if the environment reports no result of this name."""
     known = [one.name for one in spec.results]
     if name not in known:
-        raise ValueError(f"{where}: {name}: no result of {spec.name}; its results: {', '.join(known)}")
+        raise ValueError(f"{where}: {name}: unknown result of {spec.name}; allowed: {', '.join(known)}")
 
 
 def _schedule(given) -> int:
@@ -227,7 +224,7 @@ def _between(key: str, value: Any, low: float = 0.0, high: float = 1.0) -> np.fl
 
 
 def _pair(key: str, value) -> np.ndarray:
-    """Two ordered numbers in [0, 1]."""
+    """Reads two ordered numbers in [0, 1]."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
         raise ValueError(f"curriculum.{key}={value!r}: must be [low, high]")
     low, high = (_between(key, end) for end in value)

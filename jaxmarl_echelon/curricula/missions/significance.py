@@ -1,6 +1,6 @@
-"""Statistical tests for leaving a phase: intervals of means by Student's t, and Cohen's d.
+"""Statistical tests for phase transitions: Student's t intervals of means, and Cohen's d.
 
-Source: sections 8.2 and 8.4 of the mission curriculum's design; spec/echelon.md section 7.10.
+Reference: docs/reference/echelon.md 17.2.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from scipy import special
 
 
 class Estimate(NamedTuple):
-    """A mean with its interval; all fields `[...]` float32, NaN where there are too few values.
+    """Mean with its confidence interval; all fields `[...]` float32, NaN where there are too few values.
 
     Attributes:
       count: number of values.
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 def t_quantiles(window: int, confidence: float = 0.95) -> np.ndarray:
-    """Two-sided quantiles of Student's t for means of 0, 1, ... `window` values, on the host.
+    """Returns two-sided quantiles of Student's t for means of 0, 1, ... `window` values, on the host.
 
     Returns:
       `[window + 1]` float32; infinite for fewer than two values, otherwise with n - 1 degrees of freedom.
@@ -40,11 +40,11 @@ def t_quantiles(window: int, confidence: float = 0.95) -> np.ndarray:
 
 
 def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: jax.Array) -> Estimate:
-    """The estimate from moments.
+    """Computes an estimate from moments.
 
     Args:
       count: `[...]` number of values, at most the table's window.
-      mean: `[...]` their mean; anything where there are none.
+      mean: `[...]` their mean; ignored without values.
       square: `[...]` the mean of their squares.
       quantiles: from `t_quantiles`.
     """
@@ -53,7 +53,7 @@ def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: ja
     variance = jnp.maximum(square - jnp.square(mean), 0.0) * number / free
     std = jnp.sqrt(variance)
     margin = jnp.asarray(quantiles)[number] * std / jnp.sqrt(jnp.maximum(number, 1).astype(jnp.float32))
-    # Two values that agree say something, one value does not: inf * 0 is not 0 here.
+    # One value gives no interval, two equal values do: inf * 0 must not become 0.
     margin = jnp.where(number > 1, margin, jnp.inf)
     known = jnp.where(number > 0, mean, jnp.nan)
     return Estimate(
@@ -66,7 +66,7 @@ def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: ja
 
 
 def estimate_of(values: jax.Array, mask: jax.Array, quantiles: jax.Array) -> Estimate:
-    """The estimate of `values [..., W]` where `mask [..., W]` is set."""
+    """Computes the estimate of `values [..., W]` where `mask [..., W]` is set."""
     weights = mask.astype(jnp.float32)
     count = jnp.sum(weights, axis=-1)
     some = jnp.maximum(count, 1.0)
@@ -76,9 +76,9 @@ def estimate_of(values: jax.Array, mask: jax.Array, quantiles: jax.Array) -> Est
 
 
 def effect_size(found: Estimate, target: jax.Array) -> jax.Array:
-    """Cohen's d of the mean against `target [...]`: their difference in standard deviations.
+    """Returns Cohen's d of the mean against `target [...]`: their difference in standard deviations.
 
-    Infinite, with the sign of the difference, for values that are all equal; 0 for a difference of 0.
+    If all values are equal, it is infinite with the sign of the difference, or 0 for a difference of 0.
     """
     difference = found.mean - target
     certain = jnp.where(difference == 0.0, 0.0, jnp.sign(difference) * jnp.inf)
@@ -86,10 +86,10 @@ def effect_size(found: Estimate, target: jax.Array) -> jax.Array:
 
 
 def significantly_above(found: Estimate, target: jax.Array, effect: jax.Array) -> jax.Array:
-    """Bool `[...]`: the whole interval lies above `target`, and the effect size is at least `effect`."""
+    """Returns bool `[...]`: the interval lies above `target`, and the effect size is at least `effect`."""
     return (found.low > target) & (effect_size(found, target) >= effect)
 
 
 def significantly_below(found: Estimate, target: jax.Array) -> jax.Array:
-    """Bool `[...]`: the whole interval lies below `target`."""
+    """Returns bool `[...]`: the interval lies below `target`."""
     return found.high < target

@@ -1,8 +1,7 @@
-"""Progress through the phases of a mission curriculum: what is judged, when phases change, what is paid.
+"""Progress through the phases of a mission curriculum: statistics, transitions and reward schedules.
 
 Transitions are tested after every single episode, in order.
-
-Source: sections 3 and 8 of the mission curriculum's design; spec/echelon.md sections 7.3, 7.7, 7.9 and 7.10.
+Reference: docs/reference/echelon.md 17; docs/reference/curricula.md 2.
 """
 
 from typing import NamedTuple
@@ -19,12 +18,12 @@ from jaxmarl_echelon.curricula.missions.significance import Estimate
 from jaxmarl_echelon.envs.echelon.missions import calibration, weights
 from jaxmarl_echelon.envs.trees import masked_mean
 
-# Share of a phase's way that even the longest stay does not exceed, so that progress tells phases apart.
+# Largest share of a phase in the progress, so that the progress identifies the phase.
 MOST = 0.999
 
 
 class Marks(NamedTuple):
-    """What an episode is judged by, or a batch with leading axes.
+    """Metrics of an episode that transitions depend on, or a batch with leading axes.
 
     Attributes:
       metrics: by name, float32 in [0, 1]; arrays over metrics are in alphabetical order.
@@ -46,9 +45,9 @@ class Course:
     Attributes:
       phase: int32 from 0.
       episodes: int32 counted training episodes since the phase was entered.
-      judged: int32 episodes judged since then.
+      judged: int32 episodes in the statistics since then.
       history: `Marks [W]` of the newest of these, newest last.
-      before: `[4]` what was paid as the last phase ended; see `payment`.
+      before: `[4]` reward weights at the end of the last phase; see `payment`.
       advances, regressions: int32 counts of transitions.
     """
 
@@ -62,7 +61,7 @@ class Course:
 
 
 class Standing(NamedTuple):
-    """What a window of episodes says, `[...]`.
+    """Statistics of a window of episodes, `[...]`.
 
     Attributes:
       metrics: `Estimate` of each metric, `[..., M]`.
@@ -76,7 +75,7 @@ class Standing(NamedTuple):
 
 
 def no_marks(names: tuple[str, ...]) -> Marks:
-    """A template of one episode's marks."""
+    """Returns a template of one episode's marks."""
     return Marks(
         dict.fromkeys(names, np.float32(0)),
         dict.fromkeys(names, np.bool_(False)),
@@ -86,7 +85,7 @@ def no_marks(names: tuple[str, ...]) -> Marks:
 
 
 def begin(names: tuple[str, ...], window: int) -> Course:
-    """The state before the first episode."""
+    """Returns the state before the first episode."""
     zero = jnp.int32(0)
     return Course(
         phase=zero,
@@ -100,19 +99,19 @@ def begin(names: tuple[str, ...], window: int) -> Course:
 
 
 def progress(plan: Plan, phase: jax.Array, episodes: jax.Array) -> jax.Array:
-    """Progress in [0, 1) after `episodes` in a phase."""
+    """Returns the progress in [0, 1) after `episodes` in a phase."""
     way = jnp.minimum(MOST, episodes / plan.nominal)
     return (phase + way) / plan.exams.shape[0]
 
 
 def scheduled(plan: Plan, progress: jax.Array) -> jax.Array:
-    """`[4]`: shares of the families (`weights.FAMILIES`) and the weight of calibration, at a progress."""
+    """Returns `[4]`: shares of the families (`weights.FAMILIES`) and weight of calibration, at a progress."""
     shares = weights.shares(plan.schedule, progress, plan.totals, plan.floor)
     return jnp.append(shares, plan.calibration * calibration.fade(progress))
 
 
 def payment(plan: Plan, course: Course) -> jax.Array:
-    """What is paid now, as `scheduled`: after a transition, a blend from what was paid before."""
+    """Returns present reward weights, as `scheduled`; after a transition blended with the previous ones."""
     now = scheduled(plan, progress(plan, course.phase, course.episodes))
     mixed = weights.blended(course.before, now, course.episodes / jnp.maximum(plan.blend, 1.0))
     moved = course.advances + course.regressions > 0
@@ -122,20 +121,20 @@ def payment(plan: Plan, course: Course) -> jax.Array:
 def advance(
     plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks, number: jax.Array, ages: jax.Array
 ) -> tuple[Course, jax.Array]:
-    """Judges the next episodes of the present phase and changes it at the first that decides so.
+    """Processes the next episodes of the present phase, up to the first transition.
 
-    Advance where, over a full window, every metric that the phase asks for lies significantly above
-    threshold plus margin, and the verbs' scores vary no more than allowed. Regress where a metric of the
-    phase before lies significantly below its threshold minus margin. Neither before `dwell` episodes.
-    Episodes after a transition are ignored: they began under the phase that was left.
+    Advance if, over a full window, every required metric lies significantly above its threshold plus margin
+    and the variance of scores between verbs is at most the allowed one. Regress if a metric of the previous
+    phase lies significantly below its threshold minus margin. Neither before `dwell` episodes. Episodes after
+    a transition are ignored, because they began in the phase that was left.
 
     Args:
       plan: the numbers.
       quantiles: from `significance.t_quantiles`, for the history's window.
       course: the state before.
       marks: `[N]` in order.
-      number: int32; how many of them there are.
-      ages: `[N]` int32, `Course.episodes` as each is judged.
+      number: int32, number of valid entries.
+      ages: `[N]` int32, value of `Course.episodes` at each episode.
 
     Returns:
       the state, and bool: the phase has changed.
@@ -149,19 +148,19 @@ def advance(
 
 
 def judged(course: Course, marks: Marks, number: jax.Array) -> Course:
-    """The state with the first `number` of `marks [N]` in its window."""
+    """Returns the state with the first `number` of `marks [N]` added to its window."""
     history = jax.tree.map(lambda old, new: stages.appended(old, new, number), course.history, marks)
     return course.replace(judged=course.judged + number, history=history)
 
 
 def decide(plan: Plan, quantiles: np.ndarray, course: Course) -> tuple[Course, jax.Array]:
-    """As `advance`, by the present window alone."""
+    """Tests for a transition as `advance` does, based on the present window only."""
     found = standing(plan, quantiles, course)
     return _moved(plan, course, *_decided(plan, quantiles, course.phase, found, course.episodes))
 
 
 def standing(plan: Plan, quantiles: np.ndarray, course: Course) -> Standing:
-    """What the present window says."""
+    """Computes the statistics of the present window."""
     size = quantiles.size - 1
     known = stages.newest(size, course.judged, jnp.int32(size))
     columns = jnp.where(known[:, None], _columns(plan, course.history), 0.0)
@@ -170,16 +169,16 @@ def standing(plan: Plan, quantiles: np.ndarray, course: Course) -> Standing:
 
 
 def criteria(plan: Plan, course: Course, found: Standing) -> tuple[jax.Array, jax.Array]:
-    """What the present phase asks for and whether the present window says so, bool `[M + 1]` each.
+    """Returns the criteria required by the present phase and those met at present, bool `[M + 1]` each.
 
-    The last entry is the variance between verbs. The last phase asks for nothing.
+    The last entry is the variance between verbs. The last phase has no criteria.
     """
     asked = jnp.append(jnp.isfinite(plan.at_least[course.phase]), jnp.isfinite(plan.variance[course.phase]))
     return asked, asked & _met(plan, course.phase, found)
 
 
 def worst_decile(course: Course) -> jax.Array:
-    """Mean score of the worst tenth of the window; NaN without episodes."""
+    """Returns the mean score of the worst tenth of the window; NaN without episodes."""
     size = course.history.score.size
     known = stages.newest(size, course.judged, jnp.int32(size))
     ordered = jnp.sort(jnp.where(known, course.history.score, jnp.inf))
@@ -187,7 +186,7 @@ def worst_decile(course: Course) -> jax.Array:
 
 
 def _met(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
-    """Which criteria for leaving a phase are met, `[..., M + 1]`; those that it does not ask for are."""
+    """Returns bool `[..., M + 1]`: the criterion for advancing is met, or not required by the phase."""
     target = plan.at_least[phase]
     above = significance.significantly_above(found.metrics, target + plan.advance_margin, plan.effect)
     even = jnp.isinf(plan.variance[phase]) | (found.variance <= plan.variance[phase])
@@ -195,7 +194,7 @@ def _met(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
 
 
 def _failed(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
-    """Which metrics of the phase before have been lost, `[..., M]`."""
+    """Returns bool `[..., M]`: the metric of the previous phase is significantly below its threshold."""
     target = plan.at_least[jnp.maximum(phase - 1, 0)]
     return significance.significantly_below(found.metrics, target - plan.regress_margin)
 
@@ -203,7 +202,7 @@ def _failed(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
 def _decided(
     plan: Plan, quantiles: np.ndarray, phase: jax.Array, found: Standing, ages: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Whether to advance and to regress, bool `[...]` each, after `ages [...]` episodes in a phase."""
+    """Returns bool `[...]` each: advance, and regress, after `ages [...]` episodes in a phase."""
     last = plan.exams.shape[0] - 1
     ripe = (ages >= plan.dwell) & (found.size >= quantiles.size - 1)
     passed = (phase < last) & ripe & jnp.all(_met(plan, phase, found), axis=-1)
@@ -211,7 +210,7 @@ def _decided(
 
 
 def _moved(plan: Plan, course: Course, passed: jax.Array, failed: jax.Array) -> tuple[Course, jax.Array]:
-    """The state after a transition, if there is one, and whether there is."""
+    """Applies a transition, if any; returns the state and whether the phase has changed."""
     moved = passed | failed
     after = course.replace(
         phase=course.phase + passed - failed,
@@ -225,7 +224,7 @@ def _moved(plan: Plan, course: Course, passed: jax.Array, failed: jax.Array) -> 
 
 
 def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) -> Standing:
-    """What the window says after each of the next episodes `[N]`."""
+    """Computes the statistics of the window after each of the next episodes `[N]`."""
     size = jnp.int32(quantiles.size - 1)
     old, new = _columns(plan, course.history), _columns(plan, marks)
     means = stages.sliding_mean(old, course.judged, new, size)
@@ -234,7 +233,7 @@ def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) ->
 
 
 def _columns(plan: Plan, marks: Marks) -> jax.Array:
-    """Summands of all statistics, `[N, 3 M + 2 V]`: counts, values, squares; counts and scores by verb."""
+    """Returns summands of all statistics, `[N, 3 M + 2 V]`: by metric, then by verb."""
     names = sorted(marks.metrics)
     counts = jnp.stack([marks.counts[name] for name in names], axis=-1)
     values = jnp.where(counts, jnp.stack([marks.metrics[name] for name in names], axis=-1), 0.0)
@@ -244,7 +243,7 @@ def _columns(plan: Plan, marks: Marks) -> jax.Array:
 
 
 def _standing(plan: Plan, quantiles: np.ndarray, means: jax.Array, length: jax.Array) -> Standing:
-    """From means `[..., 3 M + 2 V]` of `_columns` over windows of `length [...]` episodes."""
+    """Computes statistics from means `[..., 3 M + 2 V]` of `_columns` over windows of `length [...]`."""
     metrics, verbs = plan.at_least.shape[1], plan.verbs.shape[0]
     ends = np.cumsum([metrics, metrics, metrics, verbs])
     counts, values, squares, occurred, scores = jnp.split(means, ends, axis=-1)
@@ -256,6 +255,6 @@ def _standing(plan: Plan, quantiles: np.ndarray, means: jax.Array, length: jax.A
 
 
 def _variance(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Population variance over the last axis where `mask` is set; NaN without any."""
+    """Returns the population variance over the last axis where `mask` is set; NaN if empty."""
     mean = masked_mean(values, mask)
     return masked_mean(jnp.square(values - mean[..., None]), mask)

@@ -1,8 +1,7 @@
-"""Assistance in navigation: throttles are blended with the direction of a waypoint.
+"""Navigation assistance: throttles are blended with the direction of a waypoint.
 
-Every ten decisions the waypoint becomes the point two steps along a cheapest path to the zone. Paths are
-those of the terrain as the battle began.
-Source: spec section 1.4.
+Every ten decisions the waypoint is set to the point two steps ahead on a cheapest path to the zone. Paths
+are those of the terrain at the start of the battle. Reference: docs/reference/echelon.md 11.5.
 """
 
 import jax
@@ -25,17 +24,17 @@ _AROUND = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 2, indexing="ij"), -1).resh
 def refreshed(
     bank: TerrainBank, map_index: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array
 ) -> jax.Array:
-    """New waypoints of the mechs, `[M, 2]` x and y.
+    """Returns new waypoints of the mechs, `[M, 2]` x and y.
 
-    Paths start at the nearest node around a mech that has one; without one, and while it is dead or shut
-    down, a mech keeps its waypoint.
+    Paths start at the nearest node in the 3 x 3 columns around a mech. Mechs without a node there, dead
+    mechs and mechs that are shut down keep their waypoints.
 
     Args:
-      bank: with ways.
+      bank: terrains with stored paths.
       map_index: int32, terrain in the bank.
       mechs: the mechs.
       chassis: rows per mech.
-      waypoint: `[M, 2]` points so far.
+      waypoint: `[M, 2]` previous waypoints.
     """
     depth, width, levels = bank.ways.shape[1:]
     x, y = jnp.moveaxis(jnp.floor(mechs.position[:, None, :2]).astype(jnp.int32) + _AROUND, -1, 0)
@@ -58,14 +57,14 @@ def refreshed(
 def blended(
     commands: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array, share: jax.Array
 ) -> jax.Array:
-    """Commands `[M, 9 or more]` whose throttles lead in part towards the waypoints.
+    """Returns commands `[M, 9 or more]` with throttles blended towards the waypoints.
 
     Args:
       commands: in the order of `tables.ACTIONS`, within [-1, 1].
       mechs: the mechs.
       chassis: rows per mech.
       waypoint: `[M, 2]` x and y, or NOWHERE.
-      share: `[M]` of the way in the throttles.
+      share: `[M]` weight of the waypoint's direction.
     """
     offset = waypoint - mechs.position[:, :2]
     distance = vectors.length(offset)

@@ -1,8 +1,8 @@
-"""Actions: their layout, and how they become commands.
+"""Layout of actions, and their translation into commands.
 
 An action has 26 numbers in [-1, 1]: the nine of `tables.ACTIONS` (throttles, and triggers that
-fire above 0), a score per contact slot, a score per order of contacts, a switch that leaves friends
-out of the contacts, and a message to the pack. Source: spec section 4.
+fire above 0), a score per contact slot, a score per sort order of contacts, a switch that removes
+friends from the contacts, and a message to the pack. Reference: docs/reference/echelon.md 3.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ SORT = slice(TARGET.stop, TARGET.stop + len(SORTS))
 HOSTILE_ONLY = SORT.stop
 SAY = slice(HOSTILE_ONLY + 1, HOSTILE_ONLY + 1 + MESSAGE)
 SIZE = SAY.stop
-# Missions add a report of the own status, from -1 (red) to 1 (green).
+# Missions add a status report of the mech, from -1 (red) to 1 (green).
 STATUS = SIZE
 
 
 class Orders(NamedTuple):
-    """Actions of M mechs, read.
+    """Parsed actions of M mechs.
 
     Attributes:
-      commands: as the actions, finite and within [-1, 1]; 0 for mechs that do not act.
-      focus: `[M]` int32 mech to aim at, or NOBODY.
+      commands: the actions, finite and within [-1, 1]; 0 for dead mechs.
+      focus: `[M]` int32 preferred target, or -1.
       sort: `[M]` int32 index into `layout.SORTS`.
       hostile_only: `[M]` bool.
       messages: `[M, 8]`.
@@ -42,14 +42,14 @@ class Orders(NamedTuple):
 
 
 def read(actions: jax.Array, contacts: jax.Array, alive: jax.Array, team: jax.Array) -> Orders:
-    """Reads the actions of all mechs; what is not a number counts as 0, the dead do nothing.
+    """Parses the actions of all mechs; non-finite numbers and actions of the dead count as 0.
 
-    The focus is what the contact slot with the highest score holds, if that score is positive
-    and it is a living enemy.
+    The focus is the mech in the contact slot with the highest score, if that score is positive
+    and the mech is a living enemy.
 
     Args:
       actions: `[M, 26 or more]`.
-      contacts: `[M, K]` int32 of the observation that was acted on.
+      contacts: `[M, K]` int32 contacts of the observation that led to the actions.
       alive: `[M]` bool.
       team: `[M]` int32.
     """

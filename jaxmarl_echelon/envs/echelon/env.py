@@ -1,4 +1,4 @@
-"""Squads of mechs that fight for a zone in voxel terrain."""
+"""Environment: two teams of mechs fight for a zone in voxel terrain."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -45,21 +45,22 @@ class Echelon(Environment):
     """Blue against red on terrains of one size; see `make` for the settings.
 
     Roles `blue` and `red` have one agent per mech, with the actions of `commands` and the
-    observations of `layout`, each from its own side. A mech that dies is terminated and earns
-    nothing more; the episode goes on until the zone is won, a team is gone or time is up. Each of
-    these terminates the living: time up decides the battle and may pay, and the clock is observed,
-    so that there is nothing beyond it to bootstrap from. `info["ending"]` is an index into
-    `endings`; rewards in `info` are means over blue's mechs.
+    observations of `layout`, each from its own perspective. A mech that dies is terminated and
+    receives no further reward; the episode continues until the zone is won, a team is eliminated or
+    time is up. Each of these terminates the living mechs: the time limit decides the battle, may be
+    rewarded and is observed, so there is no value to bootstrap beyond it. `info["ending"]` is an
+    index into `endings`; rewards in `info` are means over blue's mechs.
+    Reference: docs/reference/echelon.md 1.2 and 13.
 
     Attributes:
       spec: roles, spaces, outcomes.
       simulation: the battle.
       teams: mechs of blue and of red.
-      layout: what an observation consists of.
-      blocks: the same for encoders, per role.
-      endings: names of how an episode can end.
+      layout: layout of an observation.
+      blocks: its blocks per role, for encoders.
+      endings: names of the ways in which an episode can end.
       baselines: scripts to compare a learner with.
-      controllers: who plays a role unless the run says otherwise.
+      controllers: default controller of each role.
       viewer: draws evaluations.
     """
 
@@ -97,7 +98,7 @@ class Echelon(Environment):
         self.simulation = dataclasses.replace(self.simulation, bank=world)
 
     def default_params(self) -> EchelonParams:
-        """Returns the parameters that the configuration asks for."""
+        """Returns the configured parameters."""
         return self._params
 
     def task_params(self, given: Mapping) -> EchelonParams:
@@ -105,13 +106,13 @@ class Echelon(Environment):
         return settings.change(self._params, given, self._limits, self.reward)
 
     def evaluation_params(self, params: EchelonParams, index: jax.Array) -> EchelonParams:
-        """Returns the parameters of evaluation episode `index`: terrains in use follow each other."""
+        """Returns the parameters of evaluation episode `index`, which cycle through the terrains in use."""
         used = params.map_weights > 0
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
         return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
 
     def sides(self, params: EchelonParams) -> Sides:
-        """Returns who belongs together."""
+        """Returns teams, packs and classes of the mechs."""
         return Sides(jnp.asarray(self._team), params.pack, params.classes)
 
     def reset(self, key: jax.Array, params: EchelonParams) -> tuple[EchelonState, TimeStep]:
@@ -167,7 +168,7 @@ class Echelon(Environment):
         return self._show(moved, params, before.alive, paid)
 
     def _assisted(self, state: EchelonState, commands, params: EchelonParams) -> tuple[jax.Array, jax.Array]:
-        """Commands with help in finding the way, and the waypoints that it leads to."""
+        """Returns commands blended with navigation assistance, and its waypoints."""
         if not self._assists:
             return commands, state.waypoint
         battle = state.battle
@@ -182,12 +183,12 @@ class Echelon(Environment):
         return zone_lib.hold(battle.mechs.position, counts, scene.chassis.tonnage, self._team, zone)
 
     def _strength(self, mechs) -> tuple[jax.Array, jax.Array]:
-        """Living mechs and their hit points, `[2]` each."""
+        """Returns the number of living mechs and the sum of their hit points, `[2]` each."""
         living = jnp.stack([mechs.alive & (self._team == side) for side in range(len(TEAMS))])
         return jnp.sum(living, axis=1), jnp.sum(jnp.where(living, mechs.hp, 0.0), axis=1)
 
     def _situation(self, before, battle, scene: Scene, hold: zone_lib.Hold, lead) -> Situation:
-        """What the reward sees of a decision."""
+        """Returns the inputs of the reward for a decision."""
         zone, after, tally = self.bank.zone[battle.map_index], battle.mechs, battle.tally
         gained = zone_lib.distance(before.position, zone) - zone_lib.distance(after.position, zone)
         inside = jnp.stack([jnp.sum(hold.inside & (self._team == side)) for side in range(len(TEAMS))])
@@ -208,7 +209,7 @@ class Echelon(Environment):
         )
 
     def senses(self, battle, params: EchelonParams) -> Senses:
-        """Returns who sees, hears and jams whom."""
+        """Returns the sensor readings of all mechs."""
         scene, mechs = self.simulation.scene(battle, params), battle.mechs
         terrain, smoke = sensors.lines(scene.terrain, battle)
         quality, jam, _ = sensors.quality(mechs, self._team, scene.chassis)
@@ -219,7 +220,7 @@ class Echelon(Environment):
         return Senses(sight, visible, quality, jam, sensors.acoustic(mechs, sight))
 
     def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
-        """Observes a state and reports it; `acted` `[M]` were alive before."""
+        """Returns the state with its contacts and the time step; `acted` `[M]` were alive before."""
         chassis = self.simulation.scene(state.battle, params).chassis
         senses = self.senses(state.battle, params)
         place = place_of(self.bank, state.battle.map_index)
@@ -256,13 +257,13 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     """Builds the environment; `given` are keys of `conf/env/echelon.yaml`, which explains each.
 
     Args:
-      reward: what is paid.
+      reward: the reward function.
       bank: terrains to use instead of generated ones; `size`, `maps`, `map_seed`, `biomes` and
         `cache` are then ignored.
       given: settings that differ from the defaults.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for a setting with a value that is not allowed.
     """
     chosen = readers.from_flat(settings.EchelonSettings, given)
     forces, ground, rules = chosen.forces, chosen.ground, chosen.rules

@@ -1,4 +1,4 @@
-"""Outcomes of an episode and its winner. Source: spec section 4."""
+"""Outcomes of an episode and its winner. Reference: docs/reference/echelon.md 13.2."""
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,18 @@ def judge(
     zone_seconds: jax.Array,
     max_decisions: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Decides whether an episode is over.
+    """Decides whether an episode is over, and its winner.
 
-    A team wins by holding the zone for `zone_seconds`, or by being the only one left. When time
-    is up the longer hold wins, and at a tie the team with more hit points. If in one decision
-    several things happen, the first of these counts.
+    A team wins by reaching a score of `zone_seconds`, or by eliminating the other one. At the time
+    limit the higher score wins, and on a tie the team with more hit points. If several conditions
+    hold after one decision, the first of these counts.
 
     Args:
       score: `[2]` seconds that blue and red have held the zone.
-      living: `[2]` int32 mechs.
-      hp: `[2]` hit points of the living.
+      living: `[2]` int32 living mechs.
+      hp: `[2]` sum of their hit points.
       decision: int32 decisions taken.
-      zone_seconds: seconds that win.
+      zone_seconds: winning score.
       max_decisions: int32 time limit.
 
     Returns:

@@ -1,7 +1,8 @@
-"""Rewards of the mech battles: what each component pays every mech per decision.
+"""Reward components of the mech battles, per mech and decision.
 
-The weights and their defaults are spec section 6.1's; `cohesion` belongs to an earlier version of the
-original and pays nothing by default. Damage to one's own side pays nothing.
+Default weights are those of the original, except for `cohesion`, which belongs to an earlier version of
+it and has a weight of 0 by default. Damage to the own team is not rewarded.
+Reference: docs/reference/echelon.md 13.3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,20 +18,20 @@ Memory = tuple[()]
 
 @struct.dataclass
 class Situation:
-    """What a decision brought, per mech.
+    """Inputs of the reward components for one decision.
 
     Attributes:
       approach: `[M]` distance gained towards the zone's centre, in lengths of the map's longer side.
       inside: `[M]` bool; alive and in the zone.
-      friends_inside: `[M]` int32 teammates in the zone, without oneself.
-      tick: `[M]` share of a full hold that the own team gets.
-      fighting: `[M]` bool; in the zone, or fallen there in this decision, while a living enemy is in it.
-      pack_gap: `[M]` voxels to the centre of one's living packmates; 0 without any.
-      dealt: `[M]` damage done to enemies.
+      friends_inside: `[M]` int32 other teammates in the zone.
+      tick: `[M]` share of a full hold that the own team receives.
+      fighting: `[M]` bool; in the zone, or killed there in this decision, while a living enemy is in it.
+      pack_gap: `[M]` voxels to the centre of the other living packmates; 0 without any.
+      dealt: `[M]` damage dealt to enemies.
       kills: `[M]` int32.
-      assists: `[M]` int32 hits by others on targets that one had painted.
-      died: `[M]` bool, in this decision.
-      alive: `[M]` bool, after it.
+      assists: `[M]` int32 hits by others on targets that the mech had painted.
+      died: `[M]` bool; died in this decision.
+      alive: `[M]` bool; alive after it.
       result: `[M]` 1 where the own team has won, -1 where it has lost; 0 otherwise.
     """
 
@@ -49,38 +50,38 @@ class Situation:
 
 
 def zone_approach(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays for coming nearer to the zone from outside, `crowding` times as much per teammate inside."""
+    """Rewards approaching the zone from outside, times `crowding` for each teammate inside."""
     crowd = weights["crowding"] ** situation.friends_inside.astype(jnp.float32)
     return jnp.where(situation.inside, 0.0, situation.approach * crowd), memory
 
 
 def zone_hold(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays those in the zone their team's share of the hold."""
+    """Rewards mechs in the zone with their team's share of a full hold."""
     return jnp.where(situation.inside, situation.tick, 0.0), memory
 
 
 def damage(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays per hit point taken from enemies."""
+    """Rewards each hit point of damage to enemies."""
     return situation.dealt * _fight(weights, situation), memory
 
 
 def kills(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays per enemy killed."""
+    """Rewards each enemy killed."""
     return situation.kills * _fight(weights, situation), memory
 
 
 def assists(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays per hit by others on a target that one had painted."""
+    """Rewards each hit by others on a target that the mech had painted."""
     return situation.assists * _fight(weights, situation), memory
 
 
 def death(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Charges dying."""
+    """Penalises dying."""
     return jnp.where(situation.died, -_fight(weights, situation), 0.0), memory
 
 
 def cohesion(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays the living for being neither on top of their pack nor away from it, and charges being lost."""
+    """Rewards a moderate distance to the pack and penalises a very large one, for living mechs."""
     gap = situation.pack_gap
     near = situation.alive & (gap > weights["near"]) & (gap < weights["away"])
     lost = situation.alive & (gap > weights["lost"])
@@ -88,7 +89,7 @@ def cohesion(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
 
 
 def win(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Pays the winners and charges the losers at the end, those who lived to the last decision."""
+    """Rewards winners and penalises losers at the end of the episode, if alive before the last decision."""
     return situation.result, memory
 
 

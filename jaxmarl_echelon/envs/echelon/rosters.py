@@ -1,7 +1,7 @@
-"""Rosters: which mechs a team has and which packs they fight in.
+"""Rosters: the mechs of a team and their packs.
 
-A pack shares paint, messages and the damage bonus on painted targets. Source: spec sections 0
-and 3.8, the force tables of the original's eras.
+A pack shares painted targets, messages and the damage bonus on painted targets.
+Reference: docs/reference/echelon.md 2.3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ PACKS: dict[str, tuple[str, ...]] = {
     "pack10": ("heavy", *("medium",) * 5, *("light",) * 3, "scout"),
     "leader": ("medium",),
 }
-# Whole teams of several packs. A squad's leader belongs to no pack: it is one of its own.
+# Teams of several packs. A squad's leader forms a pack of its own.
 SQUADS: dict[str, tuple[str, ...]] = {
     "squad10": ("pack5", "pack5"),
     "squad13": ("pack6", "pack6", "leader"),
@@ -28,11 +28,11 @@ SQUADS: dict[str, tuple[str, ...]] = {
 
 
 class Roster(NamedTuple):
-    """One team.
+    """Composition of one team.
 
     Attributes:
       classes: per mech an index into `tables.CLASSES`.
-      packs: per mech its pack, counted from 0 within the team.
+      packs: per mech the number of its pack, from 0 within the team.
     """
 
     classes: tuple[int, ...]
@@ -45,15 +45,15 @@ class Roster(NamedTuple):
 
 
 def read_roster(key: str, value) -> Roster:
-    """Reads a team: `pack5`, `{heavy: 1, medium: 2}`, `[heavy, medium]`, or a list of packs.
+    """Parses a team: `pack5`, `{heavy: 1, medium: 2}`, `[heavy, medium]`, or a list of packs.
 
     A name, a mapping of classes to counts and a list of classes are one pack each, except for
     the names of `SQUADS`; a list of such packs, e.g. `[pack5, [heavy, scout]]`, is a team of
     several packs.
 
     Args:
-      key: setting to name in errors.
-      value: what the configuration says.
+      key: name of the setting, for error messages.
+      value: the configured value.
 
     Raises:
       ValueError: one line, for an unknown class or pack, an empty pack or too large a team.
@@ -77,7 +77,7 @@ def _packs(key: str, value) -> list[tuple[str, ...]]:
 
 
 def _all_classes(value: Sequence) -> bool:
-    """Whether a list names classes and nothing else; a misspelt class among classes counts as one."""
+    """Returns whether a list contains class names only; a misspelt class among classes counts as one."""
     known = [isinstance(name, str) and name in CLASSES for name in value]
     strangers = [one for one, ok in zip(value, known, strict=True) if not ok]
     return not value or (any(known) and not any(_is_pack(one) for one in strangers))
@@ -100,5 +100,5 @@ def _pack(key: str, value) -> tuple[str, ...]:
         raise ValueError(f"env.{key}={value!r}: must be {allowed}, with at least one mech")
     for name in value:
         if not isinstance(name, str) or name not in CLASSES:
-            raise ValueError(f"env.{key}: {name!r} is no class; allowed: {', '.join(CLASSES)}")
+            raise ValueError(f"env.{key}: unknown mech class {name!r}; allowed: {', '.join(CLASSES)}")
     return tuple(value)

@@ -1,4 +1,4 @@
-"""Settings of the mech battles: those of a run, and those that may change between episodes."""
+"""Settings of the mech battles: fixed for a run, or adjustable between episodes without recompiling."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +33,12 @@ PERIOD = SUBSTEP * SUBSTEPS
 
 
 def _size(name: str, value) -> tuple[int, ...]:
-    """Reads voxels along x, y and z."""
+    """Reads a map size: voxels along x, y and z, each at least 1."""
     return tuple(whole(name, side, 1) for side in numbers(name, value, 3))
 
 
 def _folder(name: str, value) -> str | None:
-    """Reads the folder that keeps terrains; None for none."""
+    """Reads the folder of the terrain cache: a path, "auto", or None to disable caching."""
     if value is not None and not isinstance(value, str):
         raise ValueError(f"env.{name}={value!r}: must be a folder, auto or null")
     return value
@@ -46,7 +46,7 @@ def _folder(name: str, value) -> str | None:
 
 @dataclass(frozen=True)
 class Forces(Settings):
-    """The teams and their script's chance to fire; conf/env/echelon.yaml explains each setting here."""
+    """Teams, fire probability of their scripts and navigation assistance; see conf/env/echelon.yaml."""
 
     blue: str | Sequence | Mapping = "pack5"
     red: str | Sequence | Mapping = "pack5"
@@ -56,7 +56,7 @@ class Forces(Settings):
 
 @dataclass(frozen=True)
 class Ground(Settings):
-    """The terrains, and how much of them a battle may change."""
+    """Terrains, and the capacity for terrain changes during a battle."""
 
     size: Sequence[int] = setting((40, 40, 20), _size)
     maps: int = setting(64, whole, 1, 2**16)
@@ -70,7 +70,7 @@ class Ground(Settings):
 
 @dataclass(frozen=True)
 class Rules(Settings):
-    """Starts, physics and the end of a battle; seconds, voxels, rad."""
+    """Start positions, physics and end of a battle; seconds, voxels, rad."""
 
     time_limit: float = 60.0
     zone_seconds: float | str | None = None
@@ -82,7 +82,7 @@ class Rules(Settings):
 
 @dataclass(frozen=True)
 class Observing(Settings):
-    """What mechs are shown."""
+    """Content of the observations."""
 
     observation: str = "full"
     telemetry: bool = setting(True, switch)
@@ -99,14 +99,14 @@ class EchelonSettings:
 
 
 class Limits(NamedTuple):
-    """What settings are checked against.
+    """Bounds that settings are checked against.
 
     Attributes:
       maps: number of terrains.
       teams: mechs of blue and of red.
-      pack: members that a pack may have.
-      seconds: the longest time limit.
-      ways: whether the terrains know the ways to their zones.
+      pack: largest allowed pack size.
+      seconds: longest allowed time limit.
+      ways: whether the terrains store paths to their zones, which navigation assistance needs.
     """
 
     maps: int
@@ -124,7 +124,7 @@ def _number(name: str, low: float, high: float = math.inf) -> Reader:
 
 
 def decisions(seconds: float) -> int:
-    """Returns how many decisions a time limit of `seconds` allows, rounded up."""
+    """Returns the number of decisions in a time limit of `seconds`, rounded up."""
     return math.ceil(round(seconds / PERIOD, 6))
 
 
@@ -134,11 +134,13 @@ def time_limit(value, limits: Limits) -> jax.Array:
 
 
 def zone_seconds(value, limits: Limits) -> jax.Array:
-    """Reads the seconds of holding the zone that win; `never` is infinite."""
+    """Reads the score (seconds of holding the zone) that wins; `never` means infinity."""
     if value == NEVER:
         return jnp.float32(math.inf)
     if isinstance(value, str):
-        raise ValueError(f"env.zone_seconds={value!r}: must be a number of at least 0, null or {NEVER}")
+        raise ValueError(
+            f"env.zone_seconds={value!r}: must be a number of at least {PERIOD}, null or {NEVER}"
+        )
     return jnp.float32(number("zone_seconds", value, PERIOD))
 
 
@@ -150,7 +152,7 @@ def share_per_team(name: str, value) -> jax.Array:
 
 
 def assist(value, limits: Limits) -> jax.Array:
-    """Reads how far both teams, or each, are helped to find the way; only 0 where no way is known."""
+    """Reads the share of navigation assistance of both teams, or of each; must be 0 without stored paths."""
     shares = share_per_team("assist", value)
     if not limits.ways and shares.max() > 0:
         raise ValueError(f"env.assist={value!r}: must be 0 in a run that began with 0")
@@ -189,21 +191,21 @@ def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
 
 
 def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, reward: Reward) -> EchelonParams:
-    """Changes some settings of the parameters, on the host.
+    """Returns parameters with some settings changed; runs on the host.
 
     Args:
-      params: the environment's default parameters, whose time limit is the longest one allowed.
+      params: default parameters of the environment; their time limit is the longest one allowed.
       given: settings as in the environment's configuration: those of `READERS`, `blue` and `red`
-        (rosters of as many mechs as before), `reward` (`{component: {weight name: value}}`).
-      limits: what values are checked against.
+        (rosters of unchanged size), `reward` (`{component: {weight name: value}}`).
+      limits: bounds of the values.
       reward: the reward that `params.reward` belongs to.
 
     Returns:
       the changed parameters, with the same shapes and dtypes.
 
     Raises:
-      ValueError: one line, for a setting that is unknown, that would need another program, or
-        that has a value which `make` would refuse.
+      ValueError: one line, for a setting that is unknown, that would require recompiling, or that
+        has a value which `make` would refuse.
     """
     plain = dict(given)
     weights = plain.pop("reward", None)

@@ -1,6 +1,6 @@
-"""The zone that both teams fight for: presence and hold.
+"""Presence in the capture zone, and its hold. Height is ignored.
 
-Source: spec sections 1.3, 4 and 6.1. Height does not count.
+Reference: docs/reference/echelon.md 13.1.
 """
 
 from typing import NamedTuple
@@ -12,14 +12,14 @@ CONTESTED_FLOOR = 0.25
 
 
 class Hold(NamedTuple):
-    """Who holds the zone.
+    """State of the contest for the zone.
 
     Attributes:
       inside: `[M]` bool; alive and in the zone.
       contested: bool; both teams are in it.
       margin: (blue - red) / (blue + red) in tons inside, 0 for an empty zone.
-      tick: `[2]` share of a full hold that blue and red get: 1 alone, 0 without anybody inside;
-        in a contested zone `CONTESTED_FLOOR`, and more for the heavier side.
+      tick: `[2]` share of a full hold for blue and red: 1 if alone inside, 0 without mechs inside;
+        in a contested zone `CONTESTED_FLOOR`, and more for the heavier team.
     """
 
     inside: jax.Array
@@ -29,7 +29,7 @@ class Hold(NamedTuple):
 
 
 def within(position: jax.Array, zone: jax.Array) -> jax.Array:
-    """Whether positions `[..., 3]` lie in the zone `[3]`, or each in its own `[..., 3]`, as bool `[...]`."""
+    """Returns bool `[...]`: positions `[..., 3]` lie in the zone `[3]`, or each in its own `[..., 3]`."""
     return distance(position, zone) < zone[..., 2]
 
 
@@ -41,11 +41,11 @@ def distance(position: jax.Array, zone: jax.Array) -> jax.Array:
 def hold(
     position: jax.Array, counts: jax.Array, tonnage: jax.Array, team: jax.Array, zone: jax.Array
 ) -> Hold:
-    """Weighs the teams' mechs in the zone.
+    """Computes presence and hold from the tonnage of each team in the zone.
 
     Args:
       position: `[M, 3]`.
-      counts: `[M]` bool, mechs that count.
+      counts: `[M]` bool; mechs that count, such as the living ones.
       tonnage: `[M]`.
       team: `[M]` 0 for blue, 1 for red.
       zone: `[3]` x, y and radius.

@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 CONF = Path(__file__).resolve().parents[3] / "conf" / "curriculum" / "missions4.yaml"
 
 
-def test_the_configuration_is_the_specs():
+def test_the_configuration_has_its_values():
     config = OmegaConf.load(CONF)
     curriculum = instantiate(config, _partial_=True)(runs.Missions())
     plan, given = (

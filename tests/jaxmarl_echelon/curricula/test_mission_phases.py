@@ -91,7 +91,7 @@ def test_verbs_that_differ_too_much_keep_the_phase():
         assert found == pytest.approx(np.var([1, 1, 1, 1, 0, 0, 0]) if phase == 2 else 0.0, abs=1e-6)
 
 
-def test_the_weights_go_over_without_a_jump():
+def test_weights_change_without_a_jump():
     curriculum, *_ = made()
     plan = curriculum.init().plan
     course = curriculum.init().course
@@ -122,7 +122,7 @@ def test_the_weights_go_over_without_a_jump():
     )
 
 
-def test_how_rollouts_are_cut_does_not_matter():
+def test_rollout_length_does_not_matter():
     curriculum, update, _ = made()
     rng = np.random.default_rng(5)
     batches = [runs.episodes(rng, SHAPE, 0, 0.99) for _ in range(3)]
@@ -160,7 +160,7 @@ def test_resuming_is_exact_within_a_phase():
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
 
 
-def test_evaluations_judge_where_they_are_the_gate():
+def test_evaluations_decide_with_the_evaluation_gate():
     curriculum, update, metrics = made("evaluation")
     judge = jax.jit(curriculum.evaluated)
     rng, state = np.random.default_rng(2), curriculum.init()

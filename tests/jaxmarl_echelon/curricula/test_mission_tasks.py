@@ -1,4 +1,4 @@
-"""What the mission curriculum draws and evaluates with, and which settings it takes."""
+"""Parameters that the mission curriculum draws and evaluates with, and its settings."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxmarl_echelon.training.config import build
 KEYS = jax.random.split(jax.random.key(0), 2000)
 
 
-def test_what_an_episode_is_drawn_with():
+def test_parameters_of_drawn_episodes():
     curriculum = missions(runs.Missions(), **SMALL, verbs={"scout": 3.0, "hold": 1.0})
     draw = jax.jit(jax.vmap(curriculum.draw, in_axes=(0, None)))
     for phase, (low, high) in enumerate([(0.0, 0.4), (0.2, 0.6), (0.4, 0.8), (0.5, 1.0)]):
@@ -61,7 +61,7 @@ def test_tasks_of_evaluations():
         np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
 
 
-def test_arms_of_an_experiment_differ_in_numbers_only():
+def test_arms_of_an_experiment_differ_in_array_values_only():
     """Schedules and credits are arrays: their arms run side by side in one program."""
     changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
     arms = [missions(runs.Missions(), **(SMALL | change)) for change in changes]
@@ -105,7 +105,7 @@ def phase(index, **changes):
         (phase(1, name="one"), "curriculum.phases: one: another phase has this name"),
         (phase(1, level=1), "curriculum.phases.1.level=1: unknown; allowed: name"),
         (phase(1, difficulty=[0.2, 1.2]), "curriculum.phases.1.difficulty=1.2: must be a number in [0, 1]"),
-        (phase(1, criteria={"speed": 0.5}), "curriculum.phases.1.criteria: speed: no result of missions"),
+        (phase(1, criteria={"speed": 0.5}), "phases.1.criteria: speed: unknown result of missions"),
         (phase(1, criteria={}), "curriculum.phases.1 (two): criteria: must name a result"),
         (phase(1, criteria={"efficiency": 0.9}), "efficiency=0.9: with advance_margin=0.1 must be below 1"),
         (phase(2, exams=0.0), "curriculum.phases.2 (three): criteria.win: counts at full fire only"),
@@ -124,12 +124,12 @@ def test_mistakes_are_one_line(changes, message):
 
 @pytest.mark.parametrize("name", ["task", "survival"])
 def test_environments_that_do_not_report_enough_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name}: no result of missions"):
+    with pytest.raises(ValueError, match=f"{name}: unknown result of missions"):
         missions(runs.Missions(without=(name,)), **SMALL)
 
 
 def test_parameters_are_those_of_the_environment():
-    """What is drawn and evaluated has the layout of the environment's own parameters, in one composed run."""
+    """Drawn and evaluated parameters have the layout of the environment's own, in one composed run."""
     given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
     run = build.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
     curriculum, own = run.curriculum(run.env), strong(run.env.default_params())

@@ -104,7 +104,7 @@ def build(criteria, env=None, **options):
 
 
 def standing(measured, state):
-    """What the metrics and the stage `(state) -> (metrics, stage)` say of a run."""
+    """Metrics and stage of a run, by `(state) -> (metrics, stage)`."""
     metrics, stage = jax.device_get(measured(state))
     assert int(metrics["curriculum/current_stage"]) == int(stage)
     counters = (int(metrics[f"curriculum/{name}"]) for name in COUNTERS)
@@ -150,7 +150,7 @@ def test_every_episode_moves_the_phases_as_the_rules_say(machine, measured, seed
     assert reference.advances - reference.forced > 5 and reference.forced > 0 and reference.regressions > 3
 
 
-def test_runs_side_by_side_are_the_runs_alone(machine):
+def test_vectorized_runs_equal_separate_runs(machine):
     curriculum, update, evaluated = machine
     histories = [list(follow(curriculum, update, evaluated, seed, rollouts=20)) for seed in (7, 8, 9)]
     together = jax.tree.map(lambda *x: np.stack(x), *[curriculum.init()] * 3)
@@ -201,7 +201,7 @@ def test_patience_forces_the_next_phase_through_a_closed_gate():
     assert int(curriculum.stage(state)) == 1
 
 
-def test_the_gate_wants_good_evaluations_in_a_row_and_of_this_phase():
+def test_the_gate_requires_consecutive_good_evaluations_of_this_phase():
     gated = {"min_episodes": 1, "window_size": 1, "eval_success_rate": 0.75, "eval_required_runs": 2}
     curriculum = build([gated] * 3)
     update = runs.updater(curriculum)
@@ -253,7 +253,7 @@ def test_mixtures_are_drawn_as_often_as_they_say():
         np.testing.assert_array_equal(drawn.params["level"], drawn.tags["stage"])
 
 
-def test_metrics_say_what_is_known_and_nothing_else():
+def test_metrics_are_nan_where_unknown():
     criteria = {"success_rate": 0.9, "min_episodes": 3, "window_size": 2, "patience": 50}
     curriculum = build([criteria, {"eval_success_rate": 0.8}, {}])
     start = curriculum.metrics(curriculum.init())
@@ -319,11 +319,15 @@ def test_wrong_phases_get_one_line_with_their_name(phase, words):
     assert all(word in message for word in words), message
 
 
-def test_no_phases_and_rewards_that_are_not_paid_get_one_line():
+def test_missing_phases_and_missing_rewards_get_one_line():
     for env, phases, word in [
         (runs.Settings(), [], "at least one"),
         (runs.Settings(), [{"name": "a"}, {"name": "a"}], "another stage has this name"),
-        (runs.Settings(components=()), [{"name": "a", "criteria": {"avg_reward": 1.0}}], "pays no reward"),
+        (
+            runs.Settings(components=()),
+            [{"name": "a", "criteria": {"avg_reward": 1.0}}],
+            "has no reward components",
+        ),
     ]:
         with pytest.raises(ValueError, match=word) as caught:
             phased(env, phases)
@@ -419,7 +423,7 @@ def test_shipped_mixtures_are_those_of_the_table(env, name, number):
             assert np.mean(drawn == stage - 1) == pytest.approx(previous, abs=0.03)
 
 
-def test_a_users_own_order_and_phases(env):
+def test_a_user_can_reorder_and_replace_phases(env):
     plain = OmegaConf.to_container(OmegaConf.load(CONF / "curriculum" / "phased26.yaml"))
     phases = plain["phases"]
     new = {"name": "noisy", "settings": {"lidar_noise": 0.05, "reward": {"terminal": {"timeout": -50.0}}}}
@@ -453,10 +457,10 @@ def test_wrong_settings_get_one_line_with_the_phase(env, settings, words):
     assert message.startswith("curriculum.phases.1 (odd): ") and words in message and "\n" not in message
 
 
-def test_a_reward_of_nothing_cannot_be_asked_for(env):
+def test_a_reward_criterion_needs_a_reward(env):
     node = OmegaConf.merge(OmegaConf.load(CONF / "env" / "f110.yaml"), {"lidar_beams": 12})
     unpaid = instantiate(node, _partial_=True)(reward=make_reward({}))
-    with pytest.raises(ValueError, match="avg_reward=50: f110 pays no reward"):
+    with pytest.raises(ValueError, match="avg_reward=50: f110 has no reward components"):
         shipped(unpaid, "phased13")
     assert shipped(env, "phased13").stages[0] == "1_foundation_lock800"
 

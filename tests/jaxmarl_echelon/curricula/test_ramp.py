@@ -51,7 +51,7 @@ def test_episodes_count_from_the_end_of_the_warm_up():
     assert curriculum.metrics(state)["curriculum/progress"] == pytest.approx(0.5)
 
 
-def test_a_longer_ramp_goes_on_from_all_that_the_run_has_counted():
+def test_a_longer_ramp_continues_from_the_count_of_the_run():
     short = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
     state, update = short.init(), runs.updater(short)
     for _ in range(6):

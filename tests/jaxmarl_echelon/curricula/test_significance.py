@@ -45,12 +45,12 @@ def test_the_last_counts_of_successes_that_regress(target, most):
 
 
 @pytest.mark.parametrize(("successes", "low", "high"), [(310, 0.5773, 0.6627), (325, 0.6080, 0.6920)])
-def test_the_specs_intervals(successes, low, high):
+def test_intervals_of_examples(successes, low, high):
     assert EVERY.low[successes] == pytest.approx(low, abs=5e-5)
     assert EVERY.high[successes] == pytest.approx(high, abs=5e-5)
 
 
-def test_masked_windows_are_as_scipy_says():
+def test_masked_windows_match_scipy():
     rng = np.random.default_rng(0)
     values, mask = rng.beta(2.0, 3.0, (7, WINDOW)).astype(np.float32), rng.random((7, WINDOW)) < 0.3
     found = significance.estimate_of(jnp.asarray(values), jnp.asarray(mask), QUANTILES)

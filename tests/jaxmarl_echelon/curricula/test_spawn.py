@@ -118,7 +118,7 @@ def test_every_episode_moves_the_stages_as_the_rules_say(seed, alpha):
     assert reference.advances > 6 and reference.regressions > 6
 
 
-def test_runs_side_by_side_are_the_runs_alone():
+def test_vectorized_runs_equal_separate_runs():
     curriculum = build(**OPTIONS)
     update = runs.updater(curriculum)
     histories = [list(follow(curriculum, update, OPTIONS, seed, rollouts=25)) for seed in (5, 6, 7)]
@@ -173,7 +173,7 @@ def test_the_stage_that_was_left_fades_out():
     assert float(never.metrics(moved)["curriculum/blend_probability"]) == 0.0
 
 
-def test_metrics_say_what_is_known_and_nothing_else():
+def test_metrics_are_nan_where_unknown():
     curriculum = build(**OPTIONS)
     start = {
         name.removeprefix("curriculum/"): value

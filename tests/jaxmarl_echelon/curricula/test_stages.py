@@ -1,4 +1,4 @@
-"""What curricula of stages share: reading, drawing, and the order of episodes and their windows."""
+"""Shared parts of staged curricula: parsing, drawing, and the order of episodes and their windows."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ def test_nothing_happens_without_an_episode():
     jax.tree.map(np.testing.assert_array_equal, (state, tickets), (made.init(), made.tickets(3)))
 
 
-def test_a_move_leaves_everybody_who_began_before_it_behind():
+def test_a_transition_discards_episodes_that_began_before_it():
     """Environment 1 holds up what 0 has done since; its end moves on at the second of those three."""
     made = diary()
     begins = jnp.array([[True, True], [True, False], [True, False]])
@@ -97,7 +97,7 @@ def test_means_over_a_window_are_those_of_each_moment(length):
     assert np.isnan(float(stages.share(stages.newest(5, jnp.int32(0), jnp.int32(3)), history[:, 0])))
 
 
-def test_streaks_go_on_from_what_was_before():
+def test_streaks_continue_from_the_previous_update():
     holds = jnp.array([True, True, False, True, True])
     assert stages.streak(holds, jnp.int32(4)).tolist() == [5, 6, 0, 1, 2]
     assert stages.streak(~holds, jnp.int32(4)).tolist() == [0, 0, 1, 0, 0]
@@ -161,7 +161,7 @@ def test_returns_are_those_of_the_learner_unless_another_role_is_named(role, rew
     assert float(state.course.rewards[0]) == reward
 
 
-def test_what_is_common_holds_unless_a_stage_says_otherwise():
+def test_common_settings_apply_unless_a_stage_overrides_them():
     common = {"settings": {"level": 4.0}, "rule": {"a": 1, "b": {"c": 2, "d": 3}}}
     rows = [{"name": "x"}, {"name": "y", "settings": {"level": 5.0}, "rule": {"b": {"c": 7}}}]
     first, second = read(rows=rows, common=common)
@@ -192,7 +192,7 @@ def test_wrong_tables_get_one_line(rows, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_wrong_surroundings_get_one_line():
+def test_unsuitable_environments_get_one_line():
     for env, options, word in [
         (runs.Settings(success=()), {}, "no score"),
         (runs.Settings(), {"role": "driver"}, "guard, runner"),
@@ -203,7 +203,7 @@ def test_wrong_surroundings_get_one_line():
         assert "\n" not in str(caught.value)
 
 
-def test_an_episode_with_nobody_to_score_counts_neither_as_success_nor_as_failure():
+def test_an_episode_without_scored_agents_is_neither_success_nor_failure():
     env = runs.Settings()
     reached = Result("reached", role="runner", kind="rate")
     env.spec = dataclasses.replace(env.spec, results=(*env.spec.results, reached), score="reached")

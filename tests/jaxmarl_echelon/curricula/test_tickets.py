@@ -1,4 +1,4 @@
-"""Which episodes count: a line in plain Python, and made-up learners whose episodes differ in length."""
+"""Selection of episodes: a queue in plain Python, and synthetic learners with varying episode lengths."""
 
 from functools import partial
 
@@ -45,7 +45,7 @@ class Line:
         return [places.get(id(entry), episode_queue.NONE) for entry in self.running]
 
     def clear(self):
-        """Forgets everybody."""
+        """Empties the queue."""
         self.line, self.running = [], [None] * len(self.running)
 
 
@@ -70,7 +70,7 @@ def turn(tickets, starts, over, own, mask, results):
 
 
 @pytest.mark.parametrize(("seed", "size"), [(0, 5), (1, 16), (2, 64)])
-def test_episodes_have_their_turn_once_all_in_line_before_them_have_ended(seed, size):
+def test_episodes_are_processed_after_all_earlier_ones_have_ended(seed, size):
     rng, num_envs, steps = np.random.default_rng(seed), 7, 4
     line, tickets = Line(num_envs, size), episode_queue.empty(num_envs, size, np.int32(0))
     begins, seen, full = np.ones(num_envs, bool), 0, 0
@@ -155,7 +155,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("name", "num_envs"), [("phased", 16), ("phased", 4096), ("spawn", 1024)])
-def test_neither_lengths_nor_the_number_of_environments_decide_how_far_a_learner_gets(name, num_envs):
+def test_progress_depends_neither_on_episode_lengths_nor_on_the_number_of_environments(name, num_envs):
     cases = [jnp.array(column) for column in zip(*CASES.values(), strict=True)]
     keys = jax.random.split(jax.random.key(num_envs), len(CASES))
     # With thousands of environments it runs for longer than it compiles, unlike most of what tests compile.

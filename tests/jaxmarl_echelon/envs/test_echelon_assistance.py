@@ -24,7 +24,7 @@ def bank():
     return with_ways(flat_bank([ZONE], boxes=(WALL, ROOF)))
 
 
-def test_mechs_are_led_two_steps_along_a_cheapest_path(bank):
+def test_waypoints_are_two_steps_along_a_cheapest_path(bank):
     graph = nav_graph(np.asarray(bank.voxels.material[0]))
     goal = graph.nearest((*ZONE[:2], 0.0))
     ground = np.flatnonzero(graph.feet[:, 2] == 0)
@@ -45,7 +45,7 @@ def test_mechs_are_led_two_steps_along_a_cheapest_path(bank):
         assert min(len(graph.path(node, n)) for n in way) == min(3, len(path))
 
 
-def test_who_cannot_be_led_keeps_its_point(bank):
+def test_mechs_without_a_path_keep_their_waypoint(bank):
     places = [[5.5, 5.5, 0.9], [5.5, 5.5, 0.9], [5.5, 5.5, 0.9], ON_ROOF]
     mechs = make_mechs(places, [SCOUT] * 4, alive=[True, False, True, True], heat=[0, 0, 99, 0])
     before = jnp.full((4, 2), 7.0)
@@ -54,7 +54,7 @@ def test_who_cannot_be_led_keeps_its_point(bank):
     assert (found[0] != 7.0).any() and (found[1:] == 7.0).all()
 
 
-def test_throttles_are_blended_with_the_way():
+def test_throttles_are_blended_with_the_direction_of_the_waypoint():
     mechs = make_mechs(
         [[10, 10, 0.9]] * 6,
         [SCOUT] * 6,
@@ -74,7 +74,7 @@ def test_throttles_are_blended_with_the_way():
 
 
 @pytest.mark.slow
-def test_a_helped_team_comes_to_the_zone_around_a_wall_and_the_other_stays(bank):
+def test_an_assisted_team_reaches_the_zone_around_a_wall_and_the_other_does_not(bank):
     env = make(
         make_reward(),
         blue=["scout"],

@@ -86,7 +86,7 @@ def blocks(game, time, role):
 
 
 @pytest.mark.slow
-def test_keeps_the_contract():
+def test_environment_passes_the_contract_checks():
     env = built(flat_bank(ZONES), blue=["scout", "light"], red=["medium"], time_limit=3.0, zone_seconds=1.5)
     check_env(env, steps=16, plain=False)
 
@@ -113,7 +113,7 @@ def test_messages_are_read_by_packmates_in_the_next_decision(game):
     assert (np.asarray(blocks(game, time, "red")["pack"]) == 0).all()
 
 
-def test_shutdown_hides_the_own_speed(game):
+def test_shut_down_mechs_observe_zero_velocity(game):
     state = game.start(heat={0: 200.0, 1: 20.0}, velocity={0: [2.0, 1.0, 0.0], 1: [2.0, 1.0, 0.0]})
     _, time = game.step(state)
     own = blocks(game, time, "blue")["self"]
@@ -160,7 +160,7 @@ def test_partial_observation_hides_what_is_behind_a_wall():
     assert sorted(seen[0].tolist()) == [-1, -1, -1, 1, 2] and sorted(seen[3].tolist()) == [-1, -1, -1, 4, 5]
 
 
-def test_actions_that_are_no_numbers_count_as_zero(game):
+def test_non_finite_actions_count_as_zero(game):
     bad = np.full((3, 26), np.nan, np.float32)
     bad[:, 0] = np.inf
     state = game.start()
@@ -170,7 +170,7 @@ def test_actions_that_are_no_numbers_count_as_zero(game):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(time.obs))
 
 
-def test_a_death_ends_only_that_mech_s_story(game):
+def test_a_death_terminates_only_that_mech(game):
     state = game.start(hp={4: 0.0})
     state, time = game.step(state)
     assert time.terminated["red"].tolist() == [False, True, False]
@@ -220,7 +220,7 @@ def test_time_up_decides_the_battle_and_terminates_the_living(game):
     assert not any(time.truncated[team].any() or time.alive[team].any() for team in ("blue", "red"))
 
 
-def test_a_battle_to_its_limit_pays_the_survivors_and_cuts_nobody(game):
+def test_the_time_limit_rewards_survivors_and_truncates_no_agent(game):
     """One of blue and one of red die in the first of four decisions; blue wins on hit points."""
     assert built(flat_bank(ZONES), time_limit=1.0).spec.episode_limit == 4
     only = {name: {"weight": 5.0 * (name == "win")} for name in game.env.spec.components}
@@ -312,13 +312,13 @@ def test_one_trace_plays_many_maps_and_rosters(rosters):
 
 
 @pytest.mark.slow
-def test_static_terrain_stays_as_it_is(rosters):
+def test_static_terrain_does_not_change(rosters):
     _, after, _ = rosters
     assert after.battle.tally.died[:, 0].all() and after.battle.overlay.gone.size == 0
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.battle))
 
 
-def test_curricula_change_settings_without_a_new_program(game):
+def test_curricula_change_settings_without_recompiling(game):
     env = game.env
     changed = env.task_params(
         {
@@ -340,11 +340,11 @@ def test_curricula_change_settings_without_a_new_program(game):
     assert same[0] == same[1]
 
 
-def test_no_two_evaluation_episodes_start_alike(game):
+def test_evaluation_episodes_start_differently(game):
     check_starts_differ(game.env, game.params)
 
 
-def test_evaluation_takes_terrains_in_turn(game):
+def test_evaluation_cycles_through_terrains(game):
     chosen = [game.env.evaluation_params(game.params, i).map_weights.tolist() for i in range(3)]
     assert chosen == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     only = dataclasses.replace(game.params, map_weights=jnp.array([0.0, 3.0]))

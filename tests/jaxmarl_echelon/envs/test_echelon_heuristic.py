@@ -62,7 +62,7 @@ def near(actual, wanted):
     np.testing.assert_allclose(actual, wanted, atol=1e-5)
 
 
-def test_it_walks_to_the_zone_and_turns_to_the_enemy(duel):
+def test_heuristic_walks_to_the_zone_and_turns_to_the_enemy(duel):
     there = [[10, 20, 1], [10, 35, 1]]
     action, _ = duel.act(there, [SCOUT, SCOUT], yaw=[np.pi / 6, 0])
     near(action[0, [FORWARD, STRAFE]], [np.cos(np.pi / 6), -0.25 * np.sin(np.pi / 6)])
@@ -73,7 +73,7 @@ def test_it_walks_to_the_zone_and_turns_to_the_enemy(duel):
     assert (action[0, [VERTICAL, SPECIAL]] == 0).all() and (action[0, commands.SAY] == 0).all()
 
 
-def test_it_is_slow_in_the_zone_and_keeps_its_distance(duel):
+def test_heuristic_is_slow_in_the_zone_and_keeps_its_distance(duel):
     inside = [[17, 20, 1], [17, 35, 1]]
     near(duel.act(inside, [LIGHT, LIGHT])[0][0, FORWARD], 0.5)
     close = [[17, 20, 2], [17, 25, 2]]
@@ -83,14 +83,14 @@ def test_it_is_slow_in_the_zone_and_keeps_its_distance(duel):
     near(duel.act(outside, [HEAVY, LIGHT], yaw=[0.1, 0])[0][0, [FORWARD, STRAFE]], [-0.3, -np.sin(0.1)])
 
 
-def test_without_an_enemy_it_looks_where_it_goes(duel):
+def test_heuristic_without_an_enemy_faces_its_destination(duel):
     action, _ = duel.act([[10, 20, 1], [12, 20, 1]], [MEDIUM] * 2, yaw=[-0.3, 0], alive=[True, False])
     near(action[0, YAW_RATE], 0.3 / (np.pi / 3))
     assert (action[0, PRIMARY:] == 0)[: len(ACTIONS) - PRIMARY].all()
 
 
 def triggers(stage, classes, distance, error=0.0, **changes):
-    """Which triggers blue pulls at an enemy straight along +x, looking `error` off it."""
+    """Returns the triggers that blue pulls at an enemy along +x, with a heading off by `error`."""
     position = [[5, 5, 1.5], [5 + distance, 5, 1.5]]
     action, _ = stage.act(position, classes, yaw=[error, 0.0], **changes)
     return [trigger for trigger in (PRIMARY, SECONDARY, TERTIARY) if action[0, trigger] > 0]
@@ -121,7 +121,7 @@ def test_weapons_are_fired_within_their_range_and_arc(duel, shooter, distance, d
     assert triggers(duel, [shooter, SCOUT], distance, np.radians(degrees)) == wanted
 
 
-def test_only_cannons_do_not_wait_for_a_clear_line(duel):
+def test_only_cannons_fire_without_a_clear_line(duel):
     walled = Stage(boxes=(((8, 0, 0), (9, 40, 8)),))
     assert triggers(walled, [HEAVY, SCOUT], 7.0) == [TERTIARY]
     painted = triggers(walled, [HEAVY, SCOUT], 7.0, painted=[0, 50], painter=[-1, 0])
@@ -188,7 +188,7 @@ def test_stuck_mechs_back_up_and_then_step_aside(duel):
     assert (seen[[10, 20], YAW_RATE] != 0).all()
 
 
-def test_every_step_forward_makes_up_for_one_without(duel):
+def test_each_decision_with_movement_offsets_one_without(duel):
     memory, escaping = None, []
     for key in range(60):
         # Two decisions of three without progress: one more to the count each three decisions.
@@ -198,7 +198,7 @@ def test_every_step_forward_makes_up_for_one_without(duel):
     assert np.flatnonzero(escaping)[0] == 29
 
 
-def test_progress_keeps_it_from_feeling_stuck(duel):
+def test_moving_mechs_are_not_detected_as_stuck(duel):
     memory = None
     for key in range(30):
         position = [[5 + 0.25 * key, 20, 1], [10, 35, 1]]
@@ -220,7 +220,7 @@ def test_lonely_mechs_turn_back_to_their_team():
     near(stage.act(watched, classes)[0][0, [FORWARD, STRAFE]], [0.0, 0.25])
 
 
-def test_it_aims_at_its_target_s_contact_slot(duel):
+def test_heuristic_aims_at_its_target_s_contact_slot(duel):
     contacts = np.array([[1, -1, -1, -1, -1], [-1, -1, 0, -1, -1]])
     position = [[10, 20, 1], [30, 20, 1]]
     action, _ = duel.act(position, [SCOUT, SCOUT], contacts=contacts)

@@ -1,4 +1,4 @@
-"""Mechanics of the battles against recorded values of the original (spec section 3.6)."""
+"""Mechanics of the battles against recorded values of the original simulator."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -99,13 +99,13 @@ def test_walks_aside_while_turning(kind, place, yaw):
 @pytest.mark.parametrize(
     ("kind", "z", "speed"), [(SCOUT, 4.624951, 6.669614), (LIGHT, 3.815317, 5.040893), (MEDIUM, 1.5, 0)]
 )
-def test_jets_lift_the_light_ones(kind, z, speed):
+def test_jets_lift_scouts_and_lights_only(kind, z, speed):
     battle = run(alone(kind), told({"vertical": 1}))
     assert battle.mechs.position[19, 0, 2] == pytest.approx(z, abs=2e-5)
     assert battle.mechs.velocity[19, 0, 2] == pytest.approx(speed, abs=2e-5)
 
 
-def test_falls():
+def test_free_fall_matches_the_original():
     battle = run(at_start([(MEDIUM, 10.0, 20.0, 10.0, 0.0), None, None, None]), told())
     assert battle.mechs.position[19, 0, 2] == pytest.approx(5.538246, abs=2e-5)
     assert battle.mechs.velocity[19, 0, 2] == pytest.approx(-7.988877, abs=2e-5)
@@ -122,7 +122,7 @@ def test_coasts_while_shut_down():
     assert battle.mechs.heat[19, 0] == pytest.approx(300 - 11, abs=1e-3)
 
 
-def test_heat():
+def test_heat_dissipates_and_venting_triples_it():
     idle = run(alone(MEDIUM, heat=[80.0, 0, 0, 0]), told())
     vents = run(alone(MEDIUM, heat=[80.0, 0, 0, 0]), told({"vent": 1}))
     assert idle.mechs.heat[19, 0] == pytest.approx(69.0, abs=1e-4)
@@ -267,7 +267,7 @@ def test_missile_follows_paint():
         assert [place[0], place[2]] == pytest.approx([x, z], abs=2e-3)
 
 
-def test_paint_serves_one_pack_only():
+def test_paint_is_valid_for_one_pack_only():
     assert not run(painted_far_away((0, 1, 0, 0)), told({"secondary": 1})).tally.shots.any()
 
 
@@ -304,7 +304,7 @@ def test_painter_marks_and_waits():
     assert battle.mechs.hp[-1, 2] == 200
 
 
-def test_hazards():
+def test_lava_debris_and_water_change_heat_and_hit_points():
     lava = run(alone(MEDIUM, map_index=LAVA_FIELD), told())
     assert lava.mechs.hp[19, 0] == pytest.approx(145.0, abs=1e-3)
     assert lava.mechs.heat[19, 0] == pytest.approx(29.0, abs=1e-3)
@@ -347,7 +347,7 @@ def test_knocked_down_for_62_substeps():
     assert (mechs.noise[:61, 0] == 0).all() and mechs.noise[61, 0] > 0
 
 
-def test_legs_slow_down_and_never_heal():
+def test_legged_mechs_are_slower_and_never_recover():
     battle = run(alone(LIGHT, leg_hp=[0.0, 1, 1, 1]), told({"forward": 1, "vertical": 1}))
     assert battle.mechs.velocity[4, 0, 0] == pytest.approx(0.98 * 0.4 * 6.8, abs=1e-4)
     assert battle.mechs.position[19, 0, 2] == pytest.approx(1.0, abs=1e-5)
@@ -422,7 +422,7 @@ def test_shells_break_walls():
 
 
 @pytest.mark.parametrize("name", ["echelon", "echelon_10v10"])
-def test_five_missiles_at_one_point_break_whatever_one_of_them_reaches(name):
+def test_five_missiles_at_one_point_destroy_every_voxel_within_their_radius(name):
     """Each takes 20 of 100 hit points from the 81 voxels within 2.5, so that all must be remembered."""
     room = OmegaConf.load(CONF / f"{name}.yaml").damaged
     rock = voxel_bank([np.full((12, 12, 12), SOLID, np.uint8)])
@@ -473,7 +473,7 @@ def test_blue_fires_first_in_the_original():
     assert original.tally.kills[0].tolist() == [1, 0, 0, 0]
 
 
-def test_friendly_fire_is_no_kill():
+def test_friendly_fire_does_not_count_as_a_kill():
     bodies = [
         standing(HEAVY, 5.0),
         (LIGHT, 13.0, 22.03, 1.0, 0.0),
@@ -485,7 +485,7 @@ def test_friendly_fire_is_no_kill():
     assert battle.tally.kills[13].tolist() == [1, 0, 0, 0]
 
 
-def test_interceptions():
+def test_heavies_intercept_missiles_in_range():
     """A heavy near the target shoots down six missiles in ten that it tries once."""
     stopped = 0
     for seed in range(60):
@@ -508,7 +508,7 @@ def test_interceptions():
     assert stopped >= 57
 
 
-def test_smoke_hides():
+def test_smoke_blocks_sight():
     bodies = standing(MEDIUM, 12.0), standing(HEAVY, 18.0, yaw=BACK)
     commands = np.zeros((100, 4, 9), np.float32)
     commands[0] = told({"special": 1})
@@ -522,7 +522,7 @@ def test_smoke_hides():
     assert battle.mechs.hp[-1, 2] == 200 and not battle.tally.hit.any()
 
 
-def test_commands_that_are_no_numbers_do_nothing():
+def test_non_finite_commands_do_nothing():
     bad = np.full((4, 9), np.nan, np.float32)
     bad[:, 1] = np.inf
     battle, still = run(alone(SCOUT), bad), run(alone(SCOUT), told())
@@ -539,14 +539,14 @@ def test_mechs_do_not_climb_on_each_other(original):
     assert position[-1, 2] == pytest.approx(0.9, abs=1e-5)
 
 
-def test_overlapping_mechs_can_part():
+def test_overlapping_mechs_can_separate():
     start = duel(standing(MEDIUM, 10.0), standing(MEDIUM, 11.0))
     position = run(start, told({"forward": -1})).mechs.position[:, 0, 0]
     assert position[0] < 10 and position[-1] == pytest.approx(1.25)
 
 
 @pytest.mark.slow
-def test_overlapping_mechs_hold_each_other_in_the_original():
+def test_overlapping_mechs_block_each_other_in_the_original():
     start = duel(standing(MEDIUM, 10.0), standing(MEDIUM, 11.0))
     position = run(start, told({"forward": -1}), original=True).mechs.position[:, 0, 0]
     assert (position == 10).all()

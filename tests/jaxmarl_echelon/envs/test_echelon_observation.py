@@ -1,4 +1,4 @@
-"""What mechs see: golden contacts, slots, the pack's board, the local map, the mechs themselves."""
+"""Observations of mechs: golden contacts, slots, the pack's board, the local map, the own state."""
 
 import dataclasses
 from functools import partial
@@ -69,7 +69,7 @@ def own(blocks, field, mech=0):
     return float(np.asarray(blocks["self"])[mech, make_layout(5).index("self", field)])
 
 
-def test_layout_is_the_spec_s_with_the_own_heading_added():
+def test_layout_is_the_original_s_with_the_heading_added():
     layout = make_layout(5)
     starts = {block.name: (block.start, block.stop) for block in layout.blocks}
     assert starts == {
@@ -220,7 +220,7 @@ def test_local_map_turns_with_the_mech_and_ends_at_the_border():
     assert (local[2][8:] == 1).all() and (local[2][:8] == 0).all()
 
 
-def test_what_a_mech_knows_of_itself():
+def test_own_state_fields():
     mechs = make_mechs(
         [[10, 10, 1], [14, 10, 1], [30, 21, 1]],
         [LIGHT, SCOUT, HEAVY],
@@ -284,7 +284,7 @@ def test_cooldowns_are_seen_in_the_seconds_of_the_tables(kind, weapon, field, se
         np.testing.assert_allclose(own(blocks, field, mech), wanted / scale, atol=1e-6)
 
 
-def test_a_shut_down_mech_does_not_feel_its_speed():
+def test_a_shut_down_mech_observes_no_velocity():
     mechs = make_mechs([[10, 10, 1]] * 2, [LIGHT] * 2, velocity=[[5, 5, 5]] * 2, heat=[80.5, 79.5])
     blocks, _ = look(make_state(make_battle(mechs)), make_params([LIGHT] * 2), [0, 1])
     assert own(blocks, "shutdown") == 1 and own(blocks, "velocity_x") == 0

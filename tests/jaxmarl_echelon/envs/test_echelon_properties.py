@@ -1,4 +1,4 @@
-"""What must hold in every battle, whatever the mechs are told."""
+"""Properties that hold in every battle, for any commands."""
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def solid_around(simulation, battle, low, high):
 
 @pytest.fixture(scope="module")
 def battles(simulation, params):
-    """Battles `[T, E, ...]` in which everybody looks for the nearest enemy, mostly, and does what comes."""
+    """Battles `[T, E, ...]` in which mechs mostly approach the nearest enemy, with random other actions."""
 
     def command(key, mechs):
         apart = mechs.position - mechs.position[:, None]
@@ -114,7 +114,7 @@ def history(battles):
     return battles(np.arange(BATTLES))
 
 
-def test_enough_happens(history):
+def test_random_battles_contain_every_kind_of_event(history):
     """Otherwise the tests below say little."""
     tally = history.tally
     assert (tally.shots.sum((0, 1, 2)) > 0).all()
@@ -192,8 +192,8 @@ def test_damage_adds_up(history):
     assert (tally.kills.sum(-1) <= tally.died.sum(-1)).all()
 
 
-def test_the_shut_down_do_not_turn_or_fire(history, params):
-    """Who is too hot at both ends of a decision, by more than it can lose in between, was so throughout."""
+def test_shut_down_mechs_do_not_turn_or_fire(history, params):
+    """A mech too hot at both ends of a decision, by more than it can lose meanwhile, was so throughout."""
     chassis = chassis_of(params)
     heat = history.mechs.heat
     off = (heat[:-1] - 5 * 0.15 * np.asarray(chassis.dissipation) > np.asarray(chassis.heat_capacity)) & (

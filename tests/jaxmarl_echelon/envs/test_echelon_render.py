@@ -42,7 +42,7 @@ DEATH = 12
 
 
 def made_up_state(mechs=MECHS):
-    """What `snapshot` reads of a state, as namespaces: nothing here depends on the simulation."""
+    """Returns the parts of a state that `snapshot` reads, as namespaces independent of the simulation."""
     count = jnp.arange(mechs)
     none = jnp.zeros(mechs, jnp.int32)
     bodies = SimpleNamespace(
@@ -82,7 +82,7 @@ def made_up_state(mechs=MECHS):
     return state, params
 
 
-def test_a_snapshot_keeps_what_it_must():
+def test_a_snapshot_stores_all_fields():
     state, params = made_up_state()
     frame = jax.tree.map(np.asarray, snapshot.snapshot(state, params))
     np.testing.assert_allclose(
@@ -191,7 +191,7 @@ def recorded():
     )
 
 
-def test_facts_that_follow_from_a_recording():
+def test_quantities_derived_from_a_recording():
     episode = episode_of(eventful_frames())
     assert np.argwhere(episode.deaths).tolist() == [[DEATH, 3]]
     assert episode.short_names == ["B0", "B1", "R0", "R1"]
@@ -245,7 +245,7 @@ def test_picture_and_animation_are_drawn(viewer, recorded, tmp_path):
         assert image.n_frames == 11
 
 
-def test_mechs_stand_where_they_are(viewer, recorded, tmp_path):
+def test_the_picture_shows_mechs_at_their_positions(viewer, recorded, tmp_path):
     viewer.animation(tmp_path / "episode.gif", recorded, 0)
 
     def pixels(moment):
@@ -283,7 +283,7 @@ def embedded(page) -> dict:
     )
 
 
-def test_the_page_needs_nothing_else(page):
+def test_the_page_loads_no_other_resources(page):
     assert len(page) < 200_000
     for reference in (
         "http:",
@@ -301,7 +301,7 @@ def test_the_page_needs_nothing_else(page):
     assert "<title>Echelon: blue win by zone</title>" in page
 
 
-def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
+def test_the_page_contains_the_recording(page, voxels, recorded):
     data = embedded(page)
     for field in dataclasses.fields(Frame):
         original = getattr(recorded.frames, field.name)[:, 0]
@@ -315,7 +315,7 @@ def test_what_the_page_holds_is_what_was_recorded(page, voxels, recorded):
     assert data["scoreGoal"] == 60
 
 
-def test_names_cannot_end_the_data(viewer, recorded, tmp_path):
+def test_names_cannot_close_the_data_element(viewer, recorded, tmp_path):
     odd = Viewer(viewer.bank, viewer.teams, ("</script><b>", "red_win"))
     odd.replay(tmp_path / "odd.html", recorded, 0)
     text = (tmp_path / "odd.html").read_text()
@@ -324,7 +324,7 @@ def test_names_cannot_end_the_data(viewer, recorded, tmp_path):
 
 
 def javascript(page: str, code: str):
-    """What a piece of JavaScript that uses the page's scripts prints, from JSON."""
+    """Runs JavaScript that uses the page's scripts, and returns its output parsed from JSON."""
     scripts = "\n".join(
         (resources.files("jaxmarl_echelon.envs.echelon") / "page" / f"{name}.js").read_text()
         for name in replay.SCRIPTS
@@ -439,7 +439,7 @@ def test_boxes_and_bars_are_placed(page):
 
 
 @pytest.mark.parametrize("methods", [("picture", "animation"), ("picture", "animation", "replay")])
-def test_evaluate_asks_for_every_picture_that_a_viewer_has(methods, tmp_path):
+def test_evaluate_writes_all_outputs_of_a_viewer(methods, tmp_path):
     written = []
     draw = {name: lambda self, path, *_, name=name: written.append((name, path.name)) for name in methods}
     viewer = type("Drawing", (base.Viewer,), draw | {"snapshot": None})()

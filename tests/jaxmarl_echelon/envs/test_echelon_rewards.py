@@ -46,7 +46,7 @@ def situation(size=1, **changes):
 
 
 def pay(name, **changes):
-    """What one component pays one mech under its default weights."""
+    """Returns the reward of one mech from one component under its default weights."""
     reward = make_reward({name: None})
     values, _ = reward(reward.params(), situation(**changes), reward.init())
     return float(values[name][0])
@@ -81,7 +81,7 @@ def test_holds_without_a_contest():
     near(hold((0, "scout", 1.0), (1, "heavy", 1.0)).margin, -65 / 105)
 
 
-def test_golden_approach():
+def test_approach_reward_matches_the_original():
     near(pay("zone_approach", approach=1.3475 / 40, friends_inside=1), 0.025266)
     near(pay("zone_approach", approach=1.3475 / 40), 0.050531)
     near(pay("zone_approach", approach=-0.1, friends_inside=2), -0.0375)
@@ -99,7 +99,7 @@ def test_components_by_hand():
     assert COMPONENTS.keys() == make_reward().params().keys()
 
 
-def test_cohesion_can_be_made_to_pay_as_it_once_did():
+def test_cohesion_can_be_weighted_as_in_the_earlier_version():
     reward = make_reward({"cohesion": {"weight": 0.01}})
     gaps = [0.0, 10.0, 10.1, 29.9, 30.0, 50.0, 50.1, 20.0]
     living = jnp.array([True] * 7 + [False])
@@ -115,7 +115,7 @@ def test_the_gap_to_the_pack_is_to_the_centre_of_its_other_living_members():
     near(pack_gap(mechs, pack[:, None] == pack)[:4], [5.0, np.hypot(6, 4), np.hypot(3, 8), 0.0])
 
 
-def test_winning_can_be_made_to_pay():
+def test_winning_can_be_rewarded():
     reward = make_reward({"win": {"weight": 5.0}})
     values, _ = reward(reward.params(), situation(3, result=jnp.array([1.0, -1.0, 0.0])), ())
     near(values["win"], [5.0, -5.0, 0.0])

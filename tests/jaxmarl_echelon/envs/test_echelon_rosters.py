@@ -6,7 +6,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 
 
-def test_named_rosters_are_the_eras_tables():
+def test_named_rosters_have_their_classes_and_packs():
     five = read_roster("blue", "pack5")
     assert sorted(five.classes) == [SCOUT, LIGHT, MEDIUM, MEDIUM, HEAVY]
     ten = read_roster("blue", "pack10")

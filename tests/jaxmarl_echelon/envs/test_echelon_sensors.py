@@ -1,4 +1,4 @@
-"""Sensors, electronic warfare and hearing (spec sections 2.1 to 2.3)."""
+"""Sensors, electronic warfare and hearing (docs/reference/echelon.md 9 and 10)."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def sight(simulation, battle):
 
 
 def sense(start):
-    """Quality, jamming and countering `[M]` each, and who sees whom `[M, M]`."""
+    """Quality, jamming and countering `[M]` each, and visibility `[M, M]`."""
     return jax.device_get(_sense(*start, arena()))
 
 
@@ -57,7 +57,7 @@ def test_jamming_and_countering():
     assert eccm[0] == pytest.approx(1 - np.sqrt(26.0) / 50, abs=1e-6) and eccm[1] == 0
 
 
-def test_who_is_shut_down_neither_jams_nor_senses():
+def test_shut_down_mechs_neither_jam_nor_sense():
     bodies = [NEAR, None, JAMMER, None]
     ecm = [False, False, True, False]
     (quality, jam, _), _ = sense(at_start(bodies, ecm=ecm, heat=[0, 0, 80.0, 0]))
@@ -74,7 +74,7 @@ def test_a_lone_jammer_breaks_paint_locks_within_32_voxels():
 
 
 def behind_a_wall(**changes):
-    """A wall at x = 15 between blue's first two mechs and everybody else."""
+    """A wall at x = 15 between blue's first two mechs and all others."""
     bodies = [
         (MEDIUM, 8.0, 20.3, 1.5, 0.0),
         (SCOUT, 35.0, 20.4, 0.9, 0.0),

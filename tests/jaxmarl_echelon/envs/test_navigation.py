@@ -1,4 +1,4 @@
-"""Where mechs can stand, and the ways between: counts and lengths that can be worked out by hand."""
+"""Nodes and paths of the navigation graph: counts and lengths that can be computed by hand."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def cost(graph, start: tuple[int, int, int], goal: tuple[int, int, int]) -> floa
     return graph.edges[graph.node_lookup[z0, y0, x0], graph.node_lookup[z1, y1, x1]]
 
 
-def test_dirt_is_walked_through_down_to_bedrock():
+def test_mechs_walk_through_dirt_on_bedrock():
     graph = nav_graph(ground(10, 10), radius=0, voxel_size=5.0)
     assert len(graph.feet) == 100
     assert degree(graph, 5, 5, 0) == 8 and degree(graph, 0, 5, 0) == 5 and degree(graph, 0, 0, 0) == 3
@@ -46,7 +46,7 @@ def test_room_under_a_platform_depends_on_the_clearance(clearance, below):
     assert np.bincount(levels).tolist() == [0, below, 0, 0, 100]
 
 
-def test_ceiling_of_the_map_is_free_but_the_highest_layer_carries_nobody():
+def test_cells_above_the_map_are_free_but_the_highest_layer_supports_no_node():
     voxels = np.zeros((6, 5, 5), np.uint8)
     voxels[4, 2, 1:3] = SOLID
     voxels[5, 2, 2] = SOLID
@@ -108,7 +108,7 @@ def test_path_goes_around_a_wall_the_shorter_way():
     assert (steps > 0).all() and steps.sum() == pytest.approx(2 * (2 + 1.414) + 2)
 
 
-def test_nearest_node_is_beside_the_walker_and_on_its_level():
+def test_nearest_node_is_in_a_neighbouring_column_on_the_same_level():
     voxels = ground(9, 9)
     voxels[5, 3:6, 3:6] = SOLID
     graph = nav_graph(voxels, radius=0)

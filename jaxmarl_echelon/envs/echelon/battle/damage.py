@@ -1,6 +1,6 @@
-"""Damage to mechs: the effects of all weapons of a phase are summed, then applied together.
+"""Damage to mechs: effects of all weapons of a phase are summed, then applied together.
 
-Source: spec sections 2.3 and 3.3.
+Reference: docs/reference/echelon.md 8.2.
 """
 
 from typing import NamedTuple
@@ -22,13 +22,13 @@ class Effects(NamedTuple):
     """Summed effects of the weapons of a phase.
 
     Attributes:
-      damage: `[M, M]` hit points that a shooter takes from a target.
-      legs: `[M]` hit points of legs.
-      stability: `[M]`.
-      heat: `[M]` added to targets.
-      suppressor: `[M]` int32 mech whose autocannon hit it (of several the last in order), or NOBODY.
-      painter: `[M]` int32 who paints the mech, or NOBODY.
-      assists: `[M]` int32 hits by others on what this mech has painted.
+      damage: `[M, M]` damage to the body, by shooter and target.
+      legs: `[M]` damage to the legs.
+      stability: `[M]` stability lost.
+      heat: `[M]` heat added to targets.
+      suppressor: `[M]` int32 mech whose autocannon hit it (the highest index of several), or -1.
+      painter: `[M]` int32 mech that paints it, or -1.
+      assists: `[M]` int32 hits by others on targets that this mech has painted.
       hits: `[M, 7]` int32 enemies that a shooter hit, per weapon.
     """
 
@@ -43,7 +43,7 @@ class Effects(NamedTuple):
 
 
 def no_effects(mechs: int) -> Effects:
-    """Effects on `mechs` mechs that change nothing."""
+    """Returns neutral effects for `mechs` mechs."""
     zeros, whole = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32)
     return Effects(
         damage=jnp.zeros((mechs, mechs)),
@@ -58,7 +58,7 @@ def no_effects(mechs: int) -> Effects:
 
 
 def no_tally(mechs: int, logged: bool = False) -> Tally:
-    """A tally of zeros for `mechs` mechs, with a log if it is wanted."""
+    """Returns a tally of zeros for `mechs` mechs, with a hit log if `logged`."""
     zeros, whole, never = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32), jnp.zeros(mechs, bool)
     weapons = jnp.zeros((mechs, len(WEAPONS)), jnp.int32)
     return Tally(
@@ -78,7 +78,7 @@ def no_tally(mechs: int, logged: bool = False) -> Tally:
 
 
 def together(first: Effects, second: Effects) -> Effects:
-    """Sums effects; of two painters of one mech the one with the higher index has painted it last."""
+    """Adds two sets of effects; of two painters of a mech the one with the higher index counts as last."""
     return Effects(
         *(a + b for a, b in zip(first[:4], second[:4], strict=True)),
         suppressor=jnp.maximum(first.suppressor, second.suppressor),
@@ -89,9 +89,9 @@ def together(first: Effects, second: Effects) -> Effects:
 
 
 def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[Mechs, Tally]:
-    """Applies effects to the living; mechs without hit points left die.
+    """Applies effects to living mechs; mechs without hit points die.
 
-    A kill is credited to the enemy who did the most damage in the phase.
+    A kill is credited to the enemy that dealt the most damage in the phase.
     """
     alive = mechs.alive
     damage = jnp.where(alive, effects.damage, 0.0)
@@ -111,7 +111,7 @@ def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[M
 
 
 def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
-    """Lets mechs without hit points die."""
+    """Marks mechs without hit points as dead."""
     dies = mechs.alive & (mechs.hp <= 0)
     dead = mechs.replace(
         alive=mechs.alive & ~dies,
@@ -122,16 +122,16 @@ def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
 
 
 def on_painted(mechs: Mechs, scene: Scene) -> jax.Array:
-    """`[M, M]` bool: shots by the first mech at the second get the bonus for targets painted by its pack."""
+    """Returns bool `[M, M]`: the shooter's pack has painted the target, which gives a damage bonus."""
     known = (mechs.painted > 0) & (mechs.painter != NOBODY)
     return (scene.packmates[jnp.maximum(mechs.painter, 0)] & known[:, None]).T
 
 
 def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
-    """Factor `[...]` of damage: larger where an attack along `direction` comes from behind.
+    """Returns the damage factor `[...]`: `REAR_FACTOR` for attacks along `direction` from behind, else 1.
 
     Args:
-      heading: `[..., 2]` unit vectors along which targets look.
+      heading: `[..., 2]` unit vectors, headings of the targets.
       direction: `[..., 2 or 3]` of the attack, of any length.
     """
     planar = direction[..., :2]
@@ -141,7 +141,7 @@ def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
 
 
 def heading(mechs: Mechs) -> jax.Array:
-    """`[M, 2]` unit vectors along which mechs look."""
+    """Returns the headings of the mechs as unit vectors `[M, 2]`."""
     return jnp.stack([jnp.cos(mechs.yaw), jnp.sin(mechs.yaw)], -1)
 
 
@@ -168,7 +168,7 @@ def _count(tally, mechs, damage, taken, effects, scene):
 
 
 def _logged(log: HitLog, mechs: Mechs, by_enemies: jax.Array, effects: Effects) -> HitLog:
-    """The log with the damage `[M, M]` that enemies did to each other now."""
+    """Returns the log with the damage `[M, M]` between enemies in this phase added."""
     towards = vectors.unit((mechs.position - mechs.position[:, None])[..., :2])
     enfilade = 0.5 * (1.0 + vectors.dot(towards, heading(mechs)[None]))
     hit = mechs.alive & (effects.suppressor != NOBODY)

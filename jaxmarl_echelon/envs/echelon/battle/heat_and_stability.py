@@ -1,6 +1,6 @@
-"""Condition of mechs: timers, heat, hazards underfoot, stability.
+"""Timers, heat, terrain hazards and stability of mechs.
 
-Source: spec sections 3.3, 3.4 and 3.5; steps 2 and 3 of the order of a substep.
+Reference: docs/reference/echelon.md 7.
 """
 
 from typing import NamedTuple
@@ -34,11 +34,11 @@ _ROUNDING = 1e-3
 
 
 class Orders(NamedTuple):
-    """What mechs are told to do during a decision.
+    """Commands of the mechs for a decision.
 
     Attributes:
       base: `[M, 9]` in the order of `tables.ACTIONS`, finite and in [-1, 1].
-      triggers: `[M, 7]` bool; which weapons the mech has and is told to fire.
+      triggers: `[M, 7]` bool; the mech has the weapon and its trigger is pulled.
     """
 
     base: jax.Array
@@ -46,7 +46,7 @@ class Orders(NamedTuple):
 
 
 def read_commands(commands: jax.Array, params: EchelonParams) -> Orders:
-    """Orders from commands `[M, 9 or more]`; what is not a number counts as 0."""
+    """Converts commands `[M, 9 or more]` to orders; non-finite numbers count as 0."""
     base = commands[:, :BASE_ACTIONS]
     base = jnp.clip(jnp.where(jnp.isfinite(base), base, 0.0), -1.0, 1.0).astype(jnp.float32)
     trigger = jnp.asarray(TRIGGERS)[params.classes]
@@ -55,31 +55,31 @@ def read_commands(commands: jax.Array, params: EchelonParams) -> Orders:
 
 
 def is_shut_down(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
-    """`[M]` bool; too hot to move, turn, fire or sense.
+    """Returns bool `[M]`: too hot to move, turn, fire or sense.
 
-    Heat that equals the capacity but for rounding counts as too much: sums of substeps that end
-    there do in the original's float64 (spec section 3.6), and would not in float32.
+    Heat within 1e-3 of the capacity counts as above it, so that float32 sums which should end
+    exactly there agree with float64 sums of the original (docs/reference/echelon.md 7).
     """
     return mechs.heat > chassis.heat_capacity - _ROUNDING
 
 
 def is_legged(mechs: Mechs) -> jax.Array:
-    """`[M]` bool; lost its legs."""
+    """Returns bool `[M]`: the hit points of the legs are used up."""
     return mechs.leg_hp <= 0
 
 
 def advance(mechs: Mechs, chassis: ChassisTable, orders: Orders, foot: jax.Array) -> tuple[Mechs, jax.Array]:
-    """One substep of timers, heat, hazards and stability of the living.
+    """Advances timers, heat, hazards and stability of living mechs by one substep.
 
     Args:
       mechs: the mechs.
       chassis: rows per mech.
-      orders: what they are told.
-      foot: `[M]` uint8 material they stand in.
+      orders: their commands.
+      foot: `[M]` uint8 material at their feet.
 
     Returns:
-      the mechs and the damage `[M]` that hazards did, already taken off their hit points; who has
-      none left is still alive.
+      the mechs, and the damage `[M]` by hazards, which is already subtracted from their hit points;
+      mechs without hit points are not yet marked as dead.
     """
     counted = mechs.replace(
         suppressed=_down(mechs.suppressed), painted=_down(mechs.painted), cooldown=_down(mechs.cooldown)
@@ -111,7 +111,7 @@ def _hazards(mechs: Mechs, chassis: ChassisTable, foot: jax.Array) -> tuple[Mech
 
 
 def _stability(mechs: Mechs) -> Mechs:
-    """Falls, lies, gets up or regains stability."""
+    """Updates falling, lying, getting up and regeneration of stability."""
     legged = is_legged(mechs)
     moving = vectors.square(mechs.velocity) > MOVING_SPEED**2
     penalty = jnp.where(legged, LEGGED_PENALTY, 0.0) + jnp.where(moving, MOVING_PENALTY, 0.0)

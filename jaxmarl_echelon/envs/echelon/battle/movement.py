@@ -1,6 +1,6 @@
-"""Movement: turning, throttle and jets, then collisions with terrain and bodies, one mech after another.
+"""Movement: rotation, throttle and jets, then collisions with terrain and mechs, one mech after another.
 
-Source: spec sections 1.1, 3.4 and 9.
+Reference: docs/reference/echelon.md 4.
 """
 
 from math import ceil
@@ -31,7 +31,7 @@ STEP_UP, STEP_UP_SPEED = 1.1, 1.0
 
 
 class Ground(NamedTuple):
-    """The columns around each mech, as far as it can get during a decision.
+    """Terrain columns around each mech, within its reach during one decision.
 
     Attributes:
       corner: `[M, 2]` int32 x and y of the first column.
@@ -48,7 +48,7 @@ class _Walker(NamedTuple):
     Attributes:
       velocity: `[3]`.
       half: `[3]` half of its size.
-      words: `[2, 2]` uint32 cells that block it where it is and where it wants to go, along x and y.
+      words: `[2, 2]` uint32 blocking cells at its present and at its desired x and y.
       present: bool; alive.
     """
 
@@ -59,7 +59,7 @@ class _Walker(NamedTuple):
 
 
 def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Ground:
-    """Looks up the columns that mechs at `position` `[M, 3]` can reach within some substeps."""
+    """Looks up the columns that mechs at `position` `[M, 3]` can reach within `substeps`."""
     farthest = np.max(CHASSIS.size[:, :2].max(1) / 2 + CHASSIS.max_speed * SUBSTEP * substeps)
     reach = ceil(float(farthest))
     corner = jnp.floor(position[:, :2]).astype(jnp.int32) - reach
@@ -67,14 +67,14 @@ def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Groun
 
 
 def looked_up_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
-    """`Ground.solid` of a terrain that has changed, from the same corners."""
+    """Returns `Ground.solid` of a changed terrain, for the same corners."""
     return _solid_from(terrain, corner, solid.shape[-1])
 
 
 def accelerate(
     mechs: Mechs, chassis: ChassisTable, orders: Orders, wading: jax.Array, gravity: jax.Array
 ) -> Mechs:
-    """Turns the mechs and sets their velocities; `wading` `[M]` bool is who stands in water."""
+    """Rotates the mechs and sets their velocities; `wading` `[M]` bool marks mechs in water."""
     down, fallen = is_shut_down(mechs, chassis), mechs.fallen > 0
     base = jnp.where((mechs.alive & ~down & ~fallen)[:, None], orders.base, 0.0)
     yaw = mechs.yaw + base[:, YAW_RATE] * chassis.yaw_rate * SUBSTEP
@@ -106,16 +106,16 @@ def integrate(
 ) -> Mechs:
     """Moves the mechs one after another, along x, then y, then z.
 
-    An obstacle stops a mech along that axis; terrain may raise it by a step instead. Two
-    mechs that overlap already do not block each other, so that they can part; in the original they do.
+    An obstacle stops a mech along that axis; a low step of the terrain raises the mech instead. Mechs
+    that already overlap do not block each other, so that they can separate (with `original` they do).
 
     Args:
-      mechs: the mechs with the velocities they want.
+      mechs: the mechs with their desired velocities.
       chassis: rows per mech.
       ground: columns around them.
-      priority: `[M]` integers; the smallest moves first, of equals the one with the lower index.
+      priority: `[M]` integers; mechs move in ascending order, ties by index.
       size: of the map along x and y.
-      original: mechs hold each other fast where they overlap, and may step up onto others, too.
+      original: overlapping mechs block each other, and mechs may step up onto other mechs.
     """
     earlier = np.tril(np.ones((priority.size,) * 2, bool), -1)
     rank = ((priority[:, None] > priority) | ((priority[:, None] == priority) & earlier)).sum(-1)
@@ -136,7 +136,7 @@ def integrate(
 
 
 def noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
-    """`[M]` loudness; 0 for the fallen and the dead."""
+    """Returns the loudness `[M]` of moving mechs; 0 for fallen and dead ones."""
     speed = vectors.length(mechs.velocity)
     return jnp.where(mechs.alive & (mechs.fallen == 0), speed * chassis.noise, 0.0)
 
@@ -148,9 +148,9 @@ def _solid_from(terrain: Terrain, corner: jax.Array, side: int) -> jax.Array:
 
 
 def _obstacles(mechs: Mechs, half: jax.Array, ground: Ground) -> jax.Array:
-    """Cells `[M, 2, 2]` that block the columns under a mech, where it is and after a substep, along x and y.
+    """Returns blocking cells `[M, 2, 2]` of the columns under a mech, at its present and next x and y.
 
-    The columns do not depend on the mech's height, so that the sequential part only compares words.
+    They do not depend on the mech's height, so the sequential part only compares words.
     """
     here = mechs.position[:, :2]
     centre = jnp.stack([here, here + mechs.velocity[:, :2] * SUBSTEP], 1)
@@ -182,7 +182,7 @@ def _walk(index, walker, position, walkers, limit, original):
         return (low < 0) | (word & body != 0)
 
     def slide(word, column, z):
-        """Whether a mech gets there, and at what height."""
+        """Returns whether the move is possible, and the height after it."""
         level = (column & near(2, z)).any()
         raised = z + STEP_UP
         free = ~(rock(word, z) | level)

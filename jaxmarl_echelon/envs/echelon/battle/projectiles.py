@@ -1,7 +1,7 @@
 """Projectiles: interception, guidance, flight, impact.
 
-Most of a battle's places for projectiles are empty: those in use are compacted, with one number of chunks
-for all environments of a batch. Source: spec sections 3.2, 3.3 and 3.5.
+Most projectile slots of a battle are empty: slots in use are compacted into chunks, the same number for
+all environments of a batch. Reference: docs/reference/echelon.md 6.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from physics.voxels import box_collides
 AMS_RANGE, AMS_CHANCE = 5.5, 0.6
 STEERING = 4.0
 NEAREST_STEERING = 0.1
-# Places of a mech's projectiles: shells of its cannon in the first two, missiles and smoke in the others.
+# Slots of a mech's projectiles: shells of its cannon in the first two, missiles and smoke in the others.
 SHELLS, TUBES = (0, 1), (2, 3)
 BODY = 0.1
 _STEP_BACK = 1e-4
@@ -48,8 +48,8 @@ class Impacts(NamedTuple):
     """Impacts of projectiles during a substep.
 
     Attributes:
-      kind: `[M, 4]` int32 of the projectile, or NOBODY.
-      point: `[M, 4, 3]` where it ended.
+      kind: `[M, 4]` int32 kind of the projectile that ended, or -1.
+      point: `[M, 4, 3]` position of its end.
       cell: `[M, 4, 3]` int32 voxel that it struck.
       struck: `[M, 4]` bool; it struck a voxel.
     """
@@ -61,7 +61,7 @@ class Impacts(NamedTuple):
 
 
 class _Shots(NamedTuple):
-    """Q projectiles; `place` is their index among the `[M * 4]` places, or M * 4 for none."""
+    """Q projectiles; `place` is their index among the `[M * 4]` slots, or M * 4 for padding."""
 
     place: jax.Array
     shooter: jax.Array
@@ -76,10 +76,10 @@ class _Shots(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Ends of the flights of Q projectiles in this substep.
+    """Collisions of Q projectiles in this substep.
 
-    ended `[Q]`: hits something; struck `[Q]`: a voxel, `cell` `[Q, 3]`; direct `[Q]`: the mech
-    `victim` `[Q]`; point `[Q, 3]`: where; centre `[Q, 3]`: of the explosion or the cloud.
+    ended `[Q]`: hits something; struck `[Q]`: hits the voxel `cell` `[Q, 3]`; direct `[Q]`: hits the
+    mech `victim` `[Q]`; point `[Q, 3]`: position of the hit; centre `[Q, 3]`: of the explosion or cloud.
     """
 
     ended: jax.Array
@@ -101,7 +101,7 @@ class _Round(NamedTuple):
 
 
 def no_projectiles(mechs: int) -> Projectiles:
-    """Empty places."""
+    """Returns empty projectile slots for `mechs` mechs."""
     shape = (mechs, PROJECTILES_PER_MECH)
     return Projectiles(
         position=jnp.zeros((*shape, 3)),
@@ -125,17 +125,17 @@ def _no_impacts(mechs: int) -> Impacts:
 def fly(
     scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, draws: jax.Array
 ) -> tuple[Projectiles, Smoke, Impacts, Effects, jax.Array]:
-    """One substep of all projectiles.
+    """Advances all projectiles by one substep.
 
     Args:
       scene: surroundings.
-      mechs: the mechs, on which nothing takes effect yet.
-      projectiles: those in flight.
+      mechs: the mechs; effects are returned, not applied.
+      projectiles: projectiles in flight.
       smoke: clouds.
-      draws: `[M, 2]` uniform in [0, 1), for interceptions of the two missiles.
+      draws: `[M, 2]` uniform in [0, 1), for interceptions of each mech's two missiles.
 
     Returns:
-      projectiles, smoke, impacts, effects, and which mechs `[M]` bool shot a missile down.
+      projectiles, smoke, impacts, effects, and bool `[M]`: the mech shot a missile down.
     """
     age = jnp.where(projectiles.kind != NOBODY, projectiles.age + 1, 0)
     life = jnp.asarray(WEAPON.life)[jnp.maximum(projectiles.kind, 0)]
@@ -171,12 +171,12 @@ def intercepted(mechs: Mechs, shot_down: jax.Array) -> Mechs:
 
 
 def _reach(scene: Scene, mechs: Mechs) -> jax.Array:
-    """`[M]` distance to a mech's centre within which a projectile hits it."""
+    """Returns the distance `[M]` to a mech's centre within which a projectile hits it."""
     return scene.chassis.size.max(-1) / 2
 
 
 def _work(scene, mechs, reach, look, painted, draws, active: Active, carry: _Round) -> _Round:
-    """Moves the active projectiles."""
+    """Advances one chunk of active projectiles."""
     size = mechs.hp.shape[0]
     shots = _gather(carry.projectiles, active.index)
     stopped, ready = _intercept(scene, mechs, carry.ams_ready, shots, draws)
@@ -244,9 +244,9 @@ def _record(impacts: Impacts, shots: _Shots, ends: _Ends) -> Impacts:
 
 
 def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, jax.Array]:
-    """Which missiles `[Q]` are shot down, and which mechs `[M]` are still ready to intercept.
+    """Returns bool `[Q]`, missiles shot down, and bool `[M]`, mechs still ready to intercept.
 
-    Every defender in reach tries in turn: one geometric draw says which one succeeds, if any.
+    Each defender in range tries in turn: one geometric draw selects the one that succeeds, if any.
     """
     apart = mechs.position - shots.position[:, None]
     near = vectors.square(apart) <= AMS_RANGE**2
@@ -260,18 +260,18 @@ def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, ja
 
 
 def _counted_before(mask: jax.Array) -> jax.Array:
-    """Number of earlier entries along the last axis that are true."""
+    """Returns the number of true entries before each one along the last axis."""
     size = mask.shape[-1]
     return jnp.matmul(mask.astype(jnp.float32), np.triu(np.ones((size, size), np.float32), 1))
 
 
 def _enemies(scene: Scene, shooter: jax.Array) -> jax.Array:
-    """`[Q, M]` bool; the mech is an enemy of the shooter `[Q]`."""
+    """Returns bool `[Q, M]`: the mech is an enemy of the shooter `[Q]`."""
     return jnp.asarray(scene.team)[shooter][:, None] != scene.team
 
 
 def _steer(scene, mechs, shots: _Shots) -> jax.Array:
-    """Velocities after guidance and gravity."""
+    """Returns velocities after guidance and gravity."""
     target = jnp.maximum(shots.target, 0)
     to = mechs.position[target] - shots.position
     distance = vectors.length(to)[:, None]
@@ -286,7 +286,7 @@ def _steer(scene, mechs, shots: _Shots) -> jax.Array:
 
 
 def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
-    """First collision of each projectile on the way to `after`."""
+    """Returns the first collision of each projectile on the way to `after`."""
     way = after - shots.position
     to = mechs.position - shots.position[:, None]
     square = jnp.maximum(vectors.square(way), 1e-12)
@@ -318,7 +318,7 @@ def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
 
 
 def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
-    """Direct hits and explosions."""
+    """Returns the effects of direct hits and explosions on mechs."""
     size = mechs.hp.shape[0]
     kind = jnp.maximum(shots.kind, 0)
     victims = (ends.victim[:, None] == np.arange(size)) & ends.direct[:, None]
@@ -354,7 +354,7 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
 
 
 def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax.Array:
-    """`[Q, M]` bool; the mech is within an explosion, with no voxel in between."""
+    """Returns bool `[Q, M]`: the mech is within an explosion's radius, with no opaque voxel in between."""
     explodes = ends.ended & ((shots.kind == MISSILE) | (shots.kind == GAUSS))
     radius = jnp.asarray(WEAPON.splash_radius)[jnp.maximum(shots.kind, 0)][:, None]
     apart = mechs.position - ends.centre[:, None]

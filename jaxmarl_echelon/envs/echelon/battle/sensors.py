@@ -1,6 +1,6 @@
 """Sensors: electronic warfare, sight, noise.
 
-Source: spec sections 2.1 to 2.3.
+Reference: docs/reference/echelon.md 9 and 10.
 """
 
 import jax
@@ -25,9 +25,9 @@ MUFFLED, LOUDNESS_SCALE = 0.2, 5.0
 
 
 def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Quality of the sensors, and the levels of jamming and of countering it, `[M]` each.
+    """Returns sensor quality, jamming level and counter-jamming level, `[M]` each.
 
-    Mechs that are dead or shut down have the worst quality and neither level.
+    Mechs that are dead or shut down have the worst quality and levels of 0.
 
     Args:
       mechs: the mechs.
@@ -47,12 +47,16 @@ def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.
 
 
 def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
-    """Whether sight between centres is clear of terrain and of smoke, bool `[M, M]` each; symmetric."""
+    """Tests lines of sight between mech centres.
+
+    Returns:
+      bool `[M, M]` each, symmetric: clear of terrain, and clear of smoke.
+    """
     position = battle.mechs.position
     size = position.shape[0]
     one, other = np.triu_indices(size, 1)
     start, end = position[one], position[other]
-    # Lines to the dead are not used: as points they take no steps.
+    # Lines to dead mechs are not used: shortened to points they cost no steps.
     both = (battle.mechs.alive[one] & battle.mechs.alive[other])[:, None]
     terrain_clear = sight_clear(terrain, start, jnp.where(both, end, start))
     smoke_clear = ~smoked(battle.smoke, start, end, both[:, 0])
@@ -73,7 +77,7 @@ def visible(
     smoke_clear: jax.Array,
     full: jax.Array,
 ) -> jax.Array:
-    """`[M, M]` bool; which living mechs a living mech notices, itself not counted.
+    """Returns bool `[M, M]`: the living viewer (first) notices the living target; False on the diagonal.
 
     Args:
       battle: the battle.
@@ -82,7 +86,7 @@ def visible(
       chassis: rows per mech.
       terrain_clear: `[M, M]` from `lines`.
       smoke_clear: `[M, M]` from `lines`.
-      full: bool; everybody notices everybody.
+      full: bool; all living mechs notice each other.
     """
     mechs = battle.mechs
     sensed, _, _ = quality(mechs, team, chassis)
@@ -100,7 +104,7 @@ def visible(
 
 
 def acoustic(mechs: Mechs, clear: jax.Array) -> jax.Array:
-    """Noise of others per quadrant, `[M, 4]`: front left, front right, rear left, rear right.
+    """Returns noise of other mechs per quadrant, `[M, 4]`: front left, front right, rear left, rear right.
 
     Args:
       mechs: the mechs.
@@ -119,7 +123,7 @@ def acoustic(mechs: Mechs, clear: jax.Array) -> jax.Array:
 
 
 def _quadrants(ahead: jax.Array, left: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """In front and to the left; bearings 0 to a right angle are front left, a right angle is rear left."""
+    """Returns bool: in front, and to the left; bearings in [0, 90) degrees are front left, 90 rear left."""
     port = (left > 0) | ((left == 0) & (ahead >= 0))
     front = jnp.where(port, (ahead > 0) | ((ahead == 0) & (left == 0)), ahead > 0)
     return front, port

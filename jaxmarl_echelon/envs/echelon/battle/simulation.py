@@ -1,8 +1,8 @@
-"""Battles of mechs in voxel terrain: one decision.
+"""Simulation of mech battles in voxel terrain.
 
-A decision is `substeps` steps of 0.05 s. In each: clouds age; timers, heat, hazards and stability;
-projectiles; weapons; changes of the terrain; movement. Weapons and projectiles of one step take effect
-together, unless `original` is set. Source: spec sections 1.5, 3 and 9.
+A decision is `substeps` steps of 0.05 s. Order within each: age of smoke clouds; timers, heat,
+hazards and stability; projectiles; weapons; terrain changes; movement. All weapons of one substep
+take effect simultaneously, unless `original` is set. Reference: docs/reference/echelon.md 1.3.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from physics.voxels import WATER, Overlay, Terrain, material_at, no_overlay
 
 MARGIN, SPACING, COLUMNS = 2.0, 3.5, 5
-# Per mech and substep: two interceptions, one roll for legs, one for the order of moving.
+# Random numbers per mech and substep: two interceptions, one leg hit, one for the order of moving.
 _DRAWS = 4
 
 
@@ -56,18 +56,17 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Static choices of the simulation.
+    """Static configuration of a battle, with its transition functions.
 
     Attributes:
       bank: terrains.
       teams: mechs of blue and of red.
       substeps: steps of 0.05 s per decision.
-      original: keeps three defects of the original, to compare with it: weapons fire one mech after
-        the other, blue first, each with immediate effect; mechs may step up onto others; and
-        neighbours that start too close to each other, as formations allow, never get apart.
-      pages: tiles of 4 x 4 columns that may change during a battle; 0 for static terrain without
-        wrecks.
-      damaged: voxels whose damage is remembered while they stand; a missile's explosion reaches up to 81.
+      original: reproduces three defects of the original, for comparison: mechs fire one after
+        another, blue first, each with immediate effect; mechs may step up onto other mechs; and
+        mechs that overlap at the start, which formations allow, can never separate.
+      pages: capacity for changed tiles of 4 x 4 columns; 0 for static terrain without wrecks.
+      damaged: capacity for damaged voxels that still stand; a missile's explosion reaches up to 81.
       logged: whether tallies have a log.
     """
 
@@ -90,19 +89,19 @@ class Simulation:
         return self.bank.voxels.material.shape[:0:-1]
 
     def terrain(self, battle: Battle) -> Terrain:
-        """The battle's terrain as it is now."""
+        """Returns the battle's terrain with its present changes."""
         return Terrain(self.bank.voxels, battle.map_index, battle.overlay)
 
     def scene(self, battle: Battle, params: EchelonParams) -> Scene:
-        """Surroundings and relations of the mechs."""
+        """Returns the constants of a substep: terrain, chassis and relations between mechs."""
         return scene_of(self.terrain(battle), self.team, params)
 
     def start(self, key: jax.Array, map_index: jax.Array, params: EchelonParams) -> Battle:
-        """A battle before its first decision: two teams in opposite corners.
+        """Returns a battle before its first decision, with the teams in opposite corners.
 
-        Mechs stand in rows of five; each is shifted by up to `params.spawn_jitter` away from the
-        corner, as far as its place has room, and looks at the zone up to `params.yaw_jitter`. In the
-        original it is shifted either way, room or not.
+        Mechs stand in rows of five. Each is shifted away from the corner by up to
+        `params.spawn_jitter`, limited to the free room of its place, and faces the zone with an
+        error of up to `params.yaw_jitter`. With `original` the shift has either sign and no limit.
         """
         chassis = chassis_of(params)
         shift_key, turn_key = jax.random.split(key)
@@ -125,7 +124,7 @@ class Simulation:
         return self.opened(map_index, mechs)
 
     def opened(self, map_index: jax.Array, mechs: Mechs) -> Battle:
-        """A battle before its first decision, on terrain `map_index`."""
+        """Returns a battle of `mechs` before its first decision, on terrain `map_index`."""
         size = len(self.team)
         return Battle(
             mechs=mechs,
@@ -137,13 +136,13 @@ class Simulation:
         )
 
     def decide(self, key: jax.Array, battle: Battle, commands: jax.Array, params: EchelonParams) -> Battle:
-        """Runs one decision.
+        """Advances a battle by one decision.
 
         Args:
-          key: random key: legs, interceptions, the order of moving, wrecks.
-          battle: the battle; `battle.mechs.focus` is what to aim at.
-          commands: `[M, 9 or more]` in the order of `tables.ACTIONS`; limited to [-1, 1], and 0
-            where it is not a number.
+          key: random key, for leg hits, interceptions, the order of moving and wrecks.
+          battle: the battle; `battle.mechs.focus` holds the preferred targets.
+          commands: `[M, 9 or more]` in the order of `tables.ACTIONS`; clipped to [-1, 1], non-finite
+            numbers count as 0.
           params: parameters.
         """
         scene = self.scene(battle, params)
@@ -200,7 +199,7 @@ class Simulation:
         return _Step(mechs, flying, smoke, tally, overlay, ground)
 
     def fresh(self, chassis) -> Mechs:
-        """Sound mechs, all at the origin."""
+        """Returns undamaged mechs at the origin."""
         size = len(self.team)
         nothing, timer, never = jnp.zeros(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)
         return Mechs(
@@ -225,11 +224,11 @@ class Simulation:
 
 
 def _share(draws: jax.Array) -> jax.Array:
-    """Numbers in [0, 1) from 16 random bits each."""
+    """Returns numbers in [0, 1) from 16 random bits each."""
     return draws.astype(jnp.float32) / 2**16
 
 
 def _emit(mechs: Mechs, command: jax.Array, params: EchelonParams) -> Mechs:
-    """Scouts jam with the lower half of the positive secondary trigger, and counter with the upper."""
+    """Sets scouts' emitters: ECM for a secondary trigger in (0, 0.5], ECCM above 0.5."""
     scout = (params.classes == SCOUT) & mechs.alive
     return mechs.replace(ecm=scout & (command > 0) & (command <= 0.5), eccm=scout & (command > 0.5))

@@ -1,6 +1,6 @@
-"""Clouds of smoke: where they start, how long they last, which lines of sight they block.
+"""Smoke clouds: creation, lifetime, and the lines of sight that they block.
 
-Source: spec sections 2.3 and 3.5.
+Reference: docs/reference/echelon.md 10.4.
 """
 
 import jax
@@ -17,18 +17,18 @@ _SHARE = 1 / 8
 
 
 def no_smoke(mechs: int) -> Smoke:
-    """No clouds."""
+    """Returns empty cloud slots for `mechs` mechs."""
     shape = (mechs, CLOUDS_PER_MECH)
     return Smoke(position=jnp.zeros((*shape, 3)), left=jnp.zeros(shape, jnp.int32))
 
 
 def age_smoke(smoke: Smoke) -> Smoke:
-    """One substep of the clouds."""
+    """Advances the clouds by one substep."""
     return smoke.replace(left=jnp.maximum(smoke.left - 1, 0))
 
 
 def puff(smoke: Smoke, fires: jax.Array, centre: jax.Array) -> Smoke:
-    """Starts a cloud of each mech that `fires` `[M]` at `centre` `[M, 3]`, in place of its oldest one."""
+    """Creates a cloud at `centre` `[M, 3]` for each mech that `fires` `[M]`, replacing its oldest one."""
     oldest = vectors.lowest(smoke.left, -1)[0][:, None] == np.arange(CLOUDS_PER_MECH)
     here = oldest & fires[:, None]
     return Smoke(
@@ -38,7 +38,7 @@ def puff(smoke: Smoke, fires: jax.Array, centre: jax.Array) -> Smoke:
 
 
 def smoked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> jax.Array:
-    """Which of the segments `[S]` that are asked for (`where` `[S]` bool) lead through smoke, bool `[S]`."""
+    """Returns bool `[S]`: the segment passes through smoke; False for segments not selected by `where`."""
     there = smoke.left.ravel() > 0
 
     def through(position, start, end, there, where):

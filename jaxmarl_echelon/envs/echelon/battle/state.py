@@ -1,7 +1,8 @@
 """State and parameters of the mech battles.
 
 M mechs: all of blue, then all of red. Lengths are voxels, x, y, z with z up; yaw 0 looks along
-+x and grows counter-clockwise. Timers are whole substeps that are left; 0 is over.
++x and grows counter-clockwise. Timers count the remaining substeps; 0 means expired. Index -1
+stands for "no mech". Reference: docs/reference/echelon.md 1 and 2.
 """
 
 import jax
@@ -19,24 +20,24 @@ NOBODY = -1
 
 @struct.dataclass
 class Mechs:
-    """The mechs' bodies.
+    """Physical state of all mechs.
 
     Attributes:
       position: `[M, 3]` centres.
       velocity: `[M, 3]` voxels/s.
       yaw: `[M]` rad.
       hp: `[M]` hit points of the body.
-      leg_hp: `[M]` hit points of the legs; at 0 or below a mech is legged for good.
-      heat: `[M]`; above the chassis' capacity a mech is shut down.
+      leg_hp: `[M]` hit points of the legs; at 0 or below the mech stays legged until the episode ends.
+      heat: `[M]`; a mech with heat above its capacity is shut down.
       stability: `[M]` in [0, 100].
-      fallen: `[M]` int32 substeps.
-      suppressed: `[M]` int32 substeps.
-      painted: `[M]` int32 substeps.
-      painter: `[M]` int32 mech that painted last, or NOBODY.
+      fallen: `[M]` int32 substeps until it gets up.
+      suppressed: `[M]` int32 substeps of suppression left.
+      painted: `[M]` int32 substeps for which it stays painted.
+      painter: `[M]` int32 mech that painted it last, or -1.
       cooldown: `[M, 5]` int32 substeps, in the order of `tables.COOLDOWNS`.
-      focus: `[M]` int32 mech to aim at, or NOBODY.
-      ecm: `[M]` bool, jamming.
-      eccm: `[M]` bool, countering jammers.
+      focus: `[M]` int32 preferred target, or -1.
+      ecm: `[M]` bool; jams enemy sensors.
+      eccm: `[M]` bool; counters jammers.
       alive: `[M]` bool.
       noise: `[M]` loudness.
     """
@@ -62,14 +63,14 @@ class Mechs:
 
 @struct.dataclass
 class Projectiles:
-    """Projectiles in flight: four places per shooter, of which at most three are ever in use.
+    """Projectiles in flight, four slots per shooter; at most three are ever in use.
 
     Attributes:
       position: `[M, 4, 3]`.
       velocity: `[M, 4, 3]` voxels/s.
       age: `[M, 4]` int32 substeps flown.
-      kind: `[M, 4]` int32 index into `tables.WEAPONS`, or NOBODY for an empty place.
-      target: `[M, 4]` int32 mech that a missile follows, or NOBODY.
+      kind: `[M, 4]` int32 index into `tables.WEAPONS`, or -1 for an empty slot.
+      target: `[M, 4]` int32 mech that a missile follows, or -1.
     """
 
     position: jax.Array
@@ -81,11 +82,11 @@ class Projectiles:
 
 @struct.dataclass
 class Smoke:
-    """Clouds of smoke, three places per mech that fired them.
+    """Smoke clouds, three slots per mech that fired them.
 
     Attributes:
       position: `[M, 3, 3]` centres.
-      left: `[M, 3]` int32 substeps.
+      left: `[M, 3]` int32 substeps until the cloud vanishes.
     """
 
     position: jax.Array
@@ -94,13 +95,13 @@ class Smoke:
 
 @struct.dataclass
 class HitLog:
-    """Who did what to whom during one decision, for missions; enemies only.
+    """Per-mech log of hits between enemies during one decision; needed by missions only.
 
     Attributes:
-      rear: `[M]` damage done, times the enfilade index of each hit: 0 into the target's face, 1 from dead
-        astern (spec section 7.5).
-      struck: `[M]` bool, damaged by an enemy.
-      suppressor: `[M]` int32 mech whose autocannon hit this one last, or NOBODY.
+      rear: `[M]` damage dealt, times the enfilade index of each hit: 0 from straight ahead of the
+        target, 1 from straight behind it (docs/reference/echelon.md 15.3).
+      struck: `[M]` bool; damaged by an enemy.
+      suppressor: `[M]` int32 mech whose autocannon hit this one last, or -1.
     """
 
     rear: jax.Array
@@ -110,21 +111,21 @@ class HitLog:
 
 @struct.dataclass
 class Tally:
-    """Counts of one decision; cleared before the next.
+    """Combat statistics of one decision; cleared before the next.
 
     Attributes:
-      dealt: `[M]` damage done to enemies.
-      dealt_to_friends: `[M]` damage done to one's own side; never rewarded.
+      dealt: `[M]` damage dealt to enemies.
+      dealt_to_friends: `[M]` damage dealt to the own team; never rewarded.
       taken: `[M]` damage received.
       kills: `[M]` int32 enemies killed.
       assists: `[M]` int32 hits by others on targets that this mech had painted.
-      died: `[M]` bool.
-      hit: `[M]` bool, damaged by a weapon.
+      died: `[M]` bool; died during the decision.
+      hit: `[M]` bool; damaged by a weapon.
       hit_direction: `[M, 3]` unit vector towards the last attacker, world frame; zeros without one.
       shots: `[M, 7]` int32 shots per weapon.
       hits: `[M, 7]` int32 enemies hit per weapon, explosions not counted.
       intercepted: `[M]` int32 missiles shot down.
-      log: what missions want to know besides; None where nobody asks.
+      log: additional statistics for missions; None in plain battles.
     """
 
     dealt: jax.Array
@@ -143,15 +144,15 @@ class Tally:
 
 @struct.dataclass
 class Battle:
-    """The physical world of one episode.
+    """Physical state of one episode.
 
     Attributes:
       mechs: the mechs.
-      projectiles: what is in the air.
-      smoke: clouds.
-      overlay: what of the terrain has changed since the episode began.
+      projectiles: projectiles in flight.
+      smoke: smoke clouds.
+      overlay: terrain changes since the episode began.
       map_index: int32, terrain in the bank.
-      tally: what happened during the last decision.
+      tally: statistics of the last decision.
     """
 
     mechs: Mechs
@@ -164,17 +165,17 @@ class Battle:
 
 @struct.dataclass
 class EchelonState:
-    """One episode.
+    """State of one episode.
 
     Attributes:
-      battle: the physical world.
+      battle: the physical state.
       decision: int32 decisions taken.
       score: `[2]` seconds that blue and red have held the zone.
-      messages: `[M, 8]` what each mech said last.
-      contacts: `[M, K]` int32 mechs in the slots of the last observation, or NOBODY.
+      messages: `[M, 8]` last message of each mech.
+      contacts: `[M, K]` int32 mechs in the contact slots of the last observation, or -1.
       sort: `[M]` int32 order of contacts: 0 closest, 1 biggest, 2 most damaged.
       hostile_only: `[M]` bool; contacts are enemies only.
-      waypoint: `[M, 2]` x and y that navigation assistance leads to, or `assistance.NOWHERE`.
+      waypoint: `[M, 2]` target x and y of navigation assistance, or `assistance.NOWHERE`.
       outcome: int32 index into the outcomes, -1 while the episode runs.
       ending: int32 index into the endings, -1 while the episode runs.
     """
@@ -193,22 +194,22 @@ class EchelonState:
 
 @struct.dataclass
 class EchelonParams:
-    """What may change between episodes without recompiling.
+    """Parameters of an episode; may change between episodes without recompiling.
 
     Attributes:
       classes: `[M]` int32 index into `tables.CLASSES`.
       pack: `[M]` int32 pack; packs are numbered within a team.
-      map_weights: `[N]`, how often each terrain is drawn.
+      map_weights: `[N]` relative probability of each terrain.
       reward: weights, component to weight name to scalar.
-      fire_probability: `[2]` chance per decision that the heuristic policy of blue and of red
-        fires at all.
-      assist: `[2]` share of the way to the zone in the throttles of blue and of red.
-      full_observation: bool; every living mech is seen. Otherwise sensors decide.
+      fire_probability: `[2]` probability per decision that a mech of blue's and of red's heuristic
+        policy is allowed to fire.
+      assist: `[2]` share of navigation assistance in the throttles of blue and of red.
+      full_observation: bool; every living mech is visible. Otherwise sensors decide.
       gravity: voxels/s^2.
       max_decisions: int32, time limit, at most the environment's.
-      zone_seconds: seconds of holding the zone that win; infinite for never.
-      spawn_jitter: largest random shift of a start in x and y, voxels.
-      yaw_jitter: largest random turn of a start, rad.
+      zone_seconds: score (seconds of holding the zone) that wins; infinite for never.
+      spawn_jitter: largest random shift of a start position in x and y, voxels.
+      yaw_jitter: largest random rotation of a start heading, rad.
     """
 
     classes: jax.Array

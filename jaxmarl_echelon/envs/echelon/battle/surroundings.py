@@ -1,4 +1,4 @@
-"""The scene: constants of a substep."""
+"""Constants of a substep: terrain, chassis and relations between mechs."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Scene(NamedTuple):
       classes: `[M]` int32.
       team: `[M]` int32; static.
       enemies: `[M, M]` bool, of two teams; static.
-      packmates: `[M, M]` bool, of one pack; everybody is one's own packmate.
+      packmates: `[M, M]` bool, of one pack; True on the diagonal.
       gravity: voxels/s^2.
     """
 
@@ -35,12 +35,12 @@ class Scene(NamedTuple):
 
 
 def chassis_of(params: EchelonParams) -> ChassisTable:
-    """Rows of the chassis table per mech, `[M, ...]`."""
+    """Returns the rows of the chassis table per mech, `[M, ...]`."""
     return ChassisTable(*(jnp.asarray(column)[params.classes] for column in CHASSIS))
 
 
 def scene_of(terrain: Terrain, team: np.ndarray, params: EchelonParams) -> Scene:
-    """The scene on a terrain of mechs whose teams are `team` `[M]`."""
+    """Builds the scene of mechs with teams `team` `[M]` on a terrain."""
     enemies = team[:, None] != team
     return Scene(
         terrain=terrain,
@@ -54,7 +54,7 @@ def scene_of(terrain: Terrain, team: np.ndarray, params: EchelonParams) -> Scene
 
 
 def pack_gap(mechs: Mechs, packmates: jax.Array) -> jax.Array:
-    """`[M]` distance to the centre of one's living packmates, oneself not among them; 0 without any."""
+    """Returns the distance `[M]` to the centre of a mech's other living packmates; 0 without any."""
     others = packmates & ~np.eye(len(packmates), dtype=bool) & mechs.alive
     count = jnp.sum(others, axis=1)
     offset = mechs.position - mechs.position[:, None]

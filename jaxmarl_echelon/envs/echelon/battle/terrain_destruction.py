@@ -1,8 +1,8 @@
-"""Changes of the terrain by fights: wrecks, voxels struck by projectiles, craters.
+"""Terrain changes by combat: wrecks, voxels struck by projectiles, craters.
 
 They are applied after the weapons of a substep and before movement, so that all weapons of a substep see
-the same terrain: wrecks, then hits, then explosions, so that the one that kills clears its victim's wreck.
-Source: spec sections 1.1 and 3.3.
+the same terrain. Order: wrecks, hits, explosions; an explosion that kills also clears its victim's wreck.
+Reference: docs/reference/echelon.md 8.3 and 8.4.
 """
 
 from math import ceil
@@ -28,7 +28,7 @@ _FOOTPRINT = ceil(float(CHASSIS.size[:, :2].max())) + 1
 
 
 class _World(NamedTuple):
-    """An overlay, and whether columns have changed in this substep."""
+    """Overlay, and whether any column has changed in this substep."""
 
     overlay: Overlay
     changed: jax.Array
@@ -37,15 +37,15 @@ class _World(NamedTuple):
 def settle(
     scene: Scene, ground: Ground, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
 ) -> tuple[Overlay, Ground]:
-    """The terrain after the weapons of a substep, and the columns around the mechs.
+    """Returns the terrain after the weapons of a substep, and the columns around the mechs.
 
     Args:
       scene: surroundings.
       ground: columns around the mechs.
       mechs: the mechs.
-      died: `[M]` bool, in this substep.
-      loose: `[M]` bool; a wreck is a debris field rather than solid.
-      impacts: what projectiles struck.
+      died: `[M]` bool; died in this substep.
+      loose: `[M]` bool; a wreck is a debris field rather than solid debris.
+      impacts: impacts of projectiles.
     """
     if not scene.terrain.changes:
         return scene.terrain.overlay, ground
@@ -58,7 +58,7 @@ def settle(
     wrecks = boxes, mechs.alive, died, loose
 
     def after(change, where, world, *operands, share):
-        # Within the sparse update, so that overlays are compared only where something happens.
+        # Part of the sparse update, so that overlays are compared only where something happens.
         def noted(world, terrain, *operands):
             overlay = change(world.overlay, terrain, *operands)
             return _World(overlay, world.changed | _differ(overlay, world.overlay))
@@ -75,18 +75,18 @@ def settle(
 
 
 def _differ(one: Overlay, other: Overlay) -> jax.Array:
-    """Whether any column differs."""
+    """Returns whether any column differs."""
     return ((one.gone != other.gone) | (one.debris != other.debris)).any()
 
 
 def _hit(overlay: Overlay, terrain: Terrain, impacts: Impacts, struck: jax.Array) -> Overlay:
-    """Takes hit points from the voxels that projectiles struck."""
+    """Damages the voxels struck by projectiles."""
     amount = jnp.asarray(WEAPON.damage)[jnp.maximum(impacts.kind, 0)]
     return damage_cells(terrain._replace(overlay=overlay), impacts.cell, amount, struck)
 
 
 def _blast(overlay: Overlay, terrain: Terrain, impacts: Impacts, explodes: jax.Array) -> Overlay:
-    """Takes hit points from the voxels around explosions, one explosion after the other."""
+    """Damages the voxels around explosions, one explosion after the other."""
     kind = jnp.maximum(impacts.kind, 0)
     radius = jnp.asarray(WEAPON.splash_radius)[kind]
     amount = jnp.asarray(WEAPON.damage * WEAPON.splash_scale)[kind]
@@ -108,7 +108,7 @@ def _wreck(
     died: jax.Array,
     loose: jax.Array,
 ) -> Overlay:
-    """Leaves the wrecks of those who died where they stood."""
+    """Places the wrecks of mechs that died."""
 
     def one(active, overlay):
         ((low, high),), (scattered,) = take_rows((boxes, loose), active.index)
@@ -127,7 +127,7 @@ def _wreck(
 
 
 def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cells `[K, 3]` around an explosion and whether their centres are within its radius."""
+    """Returns cells `[K, 3]` around an explosion, and whether their centres lie within its radius."""
     steps = np.stack(np.meshgrid(*[np.arange(_BLAST, dtype=np.int32)] * 3, indexing="ij"), -1).reshape(-1, 3)
     cells = jnp.floor(centre - radius).astype(jnp.int32) + steps
     apart = cells + 0.5 - centre

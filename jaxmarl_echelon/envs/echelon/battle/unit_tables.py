@@ -1,8 +1,9 @@
 """Chassis and weapons of the mechs: one row per class or weapon, as NumPy arrays.
 
 Lengths in voxels, times in seconds or in substeps of 0.05 s, angles in radians, damage in hit
-points. Source: spec section 3, which describes the original's tables and its effective cadences:
-its timers are floats that are counted down, so that rounding stretches some of them.
+points. The values are those of the original Echelon simulator (github.com/tachyon-beep/echelon,
+commit b48eab2), with its effective fire rates: its timers are floats that are counted down, and
+rounding lengthens some of them by one substep. Reference: docs/reference/echelon.md 2.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,7 @@ LEGGED_STABILITY = 50.0
 
 
 class ChassisTable(NamedTuple):
-    """Each field has one row per class, in the order of `CLASSES`.
+    """Chassis properties, one row per class in the order of `CLASSES`.
 
     Attributes:
       size: `[4, 3]` extents along x, y and z.
@@ -40,7 +41,7 @@ class ChassisTable(NamedTuple):
       heat_capacity: heat above which a mech shuts down.
       dissipation: heat lost per second.
       tonnage: weight in the contest for the zone.
-      heavy_debris: chance that the wreck is solid debris and not a debris field.
+      heavy_debris: probability that a wreck is solid debris rather than a debris field.
       noise: loudness per unit of speed.
     """
 
@@ -77,20 +78,20 @@ CHASSIS = ChassisTable(
 
 
 class WeaponTable(NamedTuple):
-    """Each field has one row per weapon, in the order of `WEAPONS`; 0 where it means nothing.
+    """Weapon properties, one row per weapon in the order of `WEAPONS`; 0 where not applicable.
 
     Attributes:
-      range: farthest target (missile: a painted one), voxels.
+      range: largest distance of a target (missile: of a painted one), voxels.
       damage: per hit.
       stability: stability lost per hit.
       heat: added to the shooter per shot.
       target_heat: added to the target per hit.
-      cooldown: substeps from a shot to the next by the original's tables.
-      period: substeps that it takes; longer where the original's rounding stretches it.
+      cooldown: nominal substeps between two shots, from the original's tables.
+      period: effective substeps between two shots; longer where the original's rounding adds one.
       slot: index into `COOLDOWNS`.
       half_arc: largest bearing error of a target, rad.
-      speed: of the projectile, voxels/s; 0 hits at once.
-      life: substeps after which a projectile is gone: it moves `life` times.
+      speed: of the projectile, voxels/s; 0 for weapons that hit instantly.
+      life: substeps for which a projectile moves before it is removed.
       splash_radius: of an explosion (smoke: of the cloud), voxels.
       splash_scale: share of damage and stability loss that an explosion does.
     """
@@ -132,7 +133,7 @@ WEAPON = WeaponTable(
 MISSILE_SIGHT_RANGE = 12.0
 AMS_PERIOD, SUPPRESSION, PAINT, FALL, SMOKE_LIFE = 20, 24, 101, 61, 200
 
-# Which trigger fires which weapon, per class: `[4, 7]`, an index into `ACTIONS` or -1.
+# Trigger that fires each weapon, per class: `[4, 7]`, an index into `ACTIONS` or -1.
 TRIGGERS = np.full((len(CLASSES), len(WEAPONS)), -1, np.int32)
 for _class, _weapon, _trigger in (
     (SCOUT, PAINTER, PRIMARY),
@@ -152,7 +153,7 @@ for _class, _weapon, _trigger in (
 ):
     TRIGGERS[_class, _weapon] = _trigger
 
-# By how many substeps rounding stretches what is in a slot, per class: `[4, 5]`.
+# Substeps by which rounding lengthens the cooldown in each slot, per class: `[4, 5]`.
 STRETCH = np.zeros((len(CLASSES), len(COOLDOWNS)), np.int32)
 for _class, _weapon in np.argwhere(TRIGGERS >= 0):
     STRETCH[_class, WEAPON.slot[_weapon]] = WEAPON.period[_weapon] - WEAPON.cooldown[_weapon]

@@ -1,6 +1,6 @@
-"""Firing: lasers and flamers, missiles, cannons, painters, smoke, in this order.
+"""Weapons fire: lasers and flamers, missiles, cannons, painters, smoke, in this order.
 
-Source: spec sections 3.2, 3.3 and 3.5.
+Reference: docs/reference/echelon.md 5.
 """
 
 from typing import NamedTuple
@@ -43,15 +43,15 @@ _FAR = np.float32(1e9)
 
 
 class View(NamedTuple):
-    """Geometry and sight between mechs at one instant; `[M, M]` each, from the first to the second.
+    """Geometry and sight between mechs at one instant; `[M, M]` from viewer (first) to target (second).
 
     Attributes:
-      offset: `[M, M, 3]` to the other.
-      distance: in space.
-      planar: along the ground.
-      ahead: along the ground in the direction in which one looks.
-      clear: bool; neither terrain nor smoke is in between, for enemies that a weapon may want to fire at.
-      quality: `[M]` of the sensors.
+      offset: `[M, M, 3]` vector to the target.
+      distance: length of the offset.
+      planar: length of its x and y part.
+      ahead: component of that part along the viewer's heading.
+      clear: bool; neither terrain nor smoke in between; tested only for enemies that a weapon could hit.
+      quality: `[M]` sensor quality.
     """
 
     offset: jax.Array
@@ -62,12 +62,12 @@ class View(NamedTuple):
     quality: jax.Array
 
     def within(self, half_arc: float) -> jax.Array:
-        """`[M, M]` bool; the bearing error is at most `half_arc` rad."""
+        """Returns bool `[M, M]`: the bearing error of the target is at most `half_arc` rad."""
         return (self.ahead >= np.cos(half_arc) * self.planar) | (self.planar <= _CLOSE)
 
 
 class Launch(NamedTuple):
-    """Projectiles that start now, one per mech at most; all `[M, ...]`, valid where `fires`."""
+    """Projectiles launched now, at most one per mech; all `[M, ...]`, valid where `fires`."""
 
     fires: jax.Array
     kind: jax.Array
@@ -86,18 +86,18 @@ def fire(
     draws: jax.Array,
     ordered: bool,
 ) -> tuple[Mechs, Projectiles, Tally]:
-    """One substep of all weapons.
+    """Fires all weapons for one substep.
 
     Args:
       scene: surroundings.
       mechs: the mechs.
-      projectiles: those in flight.
+      projectiles: projectiles in flight.
       smoke: clouds.
-      tally: of the decision so far.
+      tally: statistics of the decision so far.
       orders: commands of the mechs.
-      draws: `[M]` uniform in [0, 1): whether lasers (near 0) and flamers (near 1) hit legs.
+      draws: `[M]` uniform in [0, 1): low values are leg hits of lasers, high values of flamers.
       ordered: mechs fire one after another in the order of their indices, and each weapon takes
-        effect at once. Otherwise all see the state before any fired.
+        effect immediately. Otherwise all weapons of the substep see the same state.
     """
     view = _look(scene, mechs, smoke, orders)
     size = mechs.hp.shape[0]
@@ -139,7 +139,7 @@ def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: Orders) -> View:
         clear=jnp.zeros(planar.shape, bool),
         quality=sensors.quality(mechs, scene.team, scene.chassis)[0],
     )
-    # Of a mech's weapons that need sight, the longest range and the widest arc.
+    # Longest range and widest arc among a mech's weapons that need a line of sight.
     reach, arc = jnp.full(mechs.hp.shape, -1.0), jnp.ones(mechs.hp.shape)
     for weapon in _SIGHTED:
         fires = _can_fire(scene, mechs, orders, weapon)
@@ -152,7 +152,7 @@ def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: Orders) -> View:
 
 
 def _sight(scene: Scene, position: jax.Array, smoke: Smoke, wanted: jax.Array) -> jax.Array:
-    """`[M, M]` bool; the wanted lines of sight that are clear."""
+    """Returns bool `[M, M]`: the requested lines of sight that are clear."""
     one, other = np.nonzero(np.triu(scene.enemies))
     looks = (wanted | wanted.T)[one, other]
     start = position[one]
@@ -164,13 +164,13 @@ def _sight(scene: Scene, position: jax.Array, smoke: Smoke, wanted: jax.Array) -
 
 
 def _can_fire(scene: Scene, mechs: Mechs, orders: Orders, weapon: int) -> jax.Array:
-    """`[M]` bool; alive, not shut down, triggered and cooled down."""
+    """Returns bool `[M]`: alive, not shut down, triggered and cooled down."""
     ready = mechs.cooldown[:, WEAPON.slot[weapon]] <= 0
     return orders.triggers[:, weapon] & ready & mechs.alive & ~is_shut_down(mechs, scene.chassis)
 
 
 def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The nearest target `[M]` that `passes` `[M, M]`, the focus among equals; and whether there is one."""
+    """Returns the nearest target `[M]` that `passes` `[M, M]` (focus wins ties), and whether one exists."""
     distance = jnp.where(passes, view.distance, _FAR)
     target, nearest = vectors.lowest(distance, -1)
     focus = jnp.maximum(mechs.focus, 0)
@@ -180,7 +180,7 @@ def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax
 
 
 def _spend(mechs: Mechs, tally: Tally, weapon: int, fires: jax.Array) -> tuple[Mechs, Tally]:
-    """Adds heat, cooldown and count of a shot."""
+    """Adds heat and cooldown of a shot, and counts it."""
     slot = WEAPON.slot[weapon]
     waiting = fires[:, None] & (np.arange(len(COOLDOWNS)) == slot)
     shots = fires[:, None] & (np.arange(len(WEAPONS)) == weapon)
@@ -192,7 +192,7 @@ def _spend(mechs: Mechs, tally: Tally, weapon: int, fires: jax.Array) -> tuple[M
 
 
 def _launch(projectiles: Projectiles, launch: Launch, places: tuple[int, int]) -> Projectiles:
-    """Puts new projectiles into the first free one of two places."""
+    """Stores new projectiles in the first free one of two slots."""
     place = jnp.where(projectiles.kind[:, places[0]] == NOBODY, *places)
     here = launch.fires[:, None] & (place[:, None] == np.arange(projectiles.kind.shape[1]))
     return Projectiles(
@@ -205,7 +205,7 @@ def _launch(projectiles: Projectiles, launch: Launch, places: tuple[int, int]) -
 
 
 def _above(mechs: Mechs, scene: Scene, share: float, extra: float = 0.0) -> jax.Array:
-    """Points `[M, 3]` above the centres by a share of half the height, and `extra`."""
+    """Returns points `[M, 3]` above the centres, by a share of half the height plus `extra`."""
     return mechs.position.at[:, 2].add(share * scene.chassis.size[:, 2] / 2 + extra)
 
 
@@ -227,7 +227,7 @@ def _beams(scene, view, mechs, projectiles, tally, orders, draws, who):
 
 
 def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
-    """Effects of a laser or a flamer."""
+    """Returns the effects of a laser or a flamer."""
     size = mechs.hp.shape[0]
     hit = fires[:, None] & (target[:, None] == np.arange(size))
     offset = jnp.take_along_axis(view.offset, target[:, None, None], 1)[:, 0]
@@ -288,7 +288,7 @@ def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
 
 
 def _aim(scene, view, mechs, reach) -> tuple[jax.Array, jax.Array]:
-    """Targets of cannons: the focus in a wide cone, or an enemy in a narrow one that is nearer."""
+    """Returns targets of cannons: the focus within a wide cone, or a nearer enemy within a narrow one."""
     enemies = scene.enemies & mechs.alive
     is_focus = (mechs.focus[:, None] == np.arange(reach.size)) & enemies
     in_reach = view.distance <= reach[:, None]

@@ -1,10 +1,11 @@
-"""Bonus for honest status reports: forecasts of one's own condition, scored 20 decisions later.
+"""Bonus for honest status reports: forecasts of a mech's own condition, scored 20 decisions later.
 
-A report in [0, 1] (red, yellow, green) is scored by the Brier rule against what came of its author: strictly
-proper, so that the expected outcome is the best report. Every report is scored at most once, and the bonus of
-a whole episode is at most the weight.
+A report in [0, 1] (red, yellow, green) is scored by the Brier rule against the outcome of its author. The
+rule is strictly proper: reporting the expected outcome is optimal. Every report is scored at most once, and
+the bonus of a whole episode is at most the weight.
 
-Source: section 7.3 of the mission curriculum's design; spec/echelon.md section 7.7; Brier (1950).
+Reference: docs/reference/echelon.md 16.5; Brier (1950), "Verification of forecasts expressed in terms of
+probability".
 """
 
 import jax
@@ -13,20 +14,20 @@ from flax import struct
 
 WINDOW = 20
 WEIGHT = 0.05
-# Decisions for which trouble counts (2 s), and voxels gained over the window that are an advance.
+# Decisions for which trouble counts as recent (2 s), and voxels gained over the window that are an advance.
 TROUBLE, ADVANCE = 8, 0.5
 DEAD, STRUGGLING, WAITING, ADVANCING = 0.0, 0.3, 0.5, 0.7
 
 
 @struct.dataclass
 class Reports:
-    """What A agents reported lately, and what their outcomes are derived from; newest last.
+    """Recent reports of A agents, and the data that their outcomes are derived from; newest last.
 
     Attributes:
       status: `[A, 20]` reports.
-      distance: `[A, 20]` distances to the objective when they were made, voxels; see `aimed_anew`.
-      pending: `[A]` int32, reports that were made and are not scored yet.
-      calm: `[A]` int32, decisions since the agent was last in trouble, saturating.
+      distance: `[A, 20]` distances to the objective at the time of the reports, voxels; see `aimed_anew`.
+      pending: `[A]` int32 reports that are not scored yet.
+      calm: `[A]` int32 decisions since the agent was last in trouble, saturating.
     """
 
     status: jax.Array
@@ -37,13 +38,13 @@ class Reports:
 
 @struct.dataclass
 class Condition:
-    """The agents after a decision, `[A]` each.
+    """Condition of the agents after a decision, `[A]` each.
 
     Attributes:
-      reported: the status that each reported with this decision, in [0, 1].
+      reported: status reported with this decision, in [0, 1].
       acted: bool; alive before the decision.
       alive: bool; alive after it.
-      trouble: bool; in this decision hit, suppressed, fallen or shut down.
+      trouble: bool; hit, suppressed, fallen or shut down in this decision.
       distance: to the objective, voxels.
       inside: bool; inside the area of operations.
     """
@@ -57,24 +58,24 @@ class Condition:
 
 
 def begin(agents: int) -> Reports:
-    """Nothing reported yet."""
+    """Returns an empty history of reports."""
     nothing = jnp.zeros((agents, WINDOW), jnp.float32)
     return Reports(nothing, nothing, jnp.zeros(agents, jnp.int32), jnp.full(agents, TROUBLE, jnp.int32))
 
 
 def fade(progress: jax.Array) -> jax.Array:
-    """Share of the weight at a progress: full in the first two phases, then linear to 0 at 1."""
+    """Returns the share of the weight at a progress: 1 up to 0.5, then linear to 0 at 1."""
     return jnp.clip(2.0 * (1.0 - progress), 0.0, 1.0)
 
 
 def outcome(alive: jax.Array, troubled: jax.Array, advancing: jax.Array) -> jax.Array:
-    """What a report is scored against, `[...]`: dead, else in trouble, else advancing, else waiting."""
+    """Returns the outcome for scoring a report: dead 0, else in trouble 0.3, advancing 0.7, waiting 0.5."""
     living = jnp.where(troubled, STRUGGLING, jnp.where(advancing, ADVANCING, WAITING))
     return jnp.where(alive, living, DEAD)
 
 
 def score(status: jax.Array, outcome: jax.Array) -> jax.Array:
-    """Brier score in [0, 1] of reports, 1 for the best: `1 - (status - outcome)^2`."""
+    """Returns the Brier score in [0, 1] of reports, 1 for the best: `1 - (status - outcome)^2`."""
     return 1.0 - jnp.square(status - outcome)
 
 
@@ -83,15 +84,15 @@ def advance(
 ) -> tuple[Reports, jax.Array]:
     """Scores the reports that are due and records the new ones.
 
-    A living agent's report is due after 20 decisions. At a death all that are pending, with the one just
-    made, are scored as those of the dead; otherwise good reports until the end would never be charged.
-    Reports still pending when the episode ends are not scored, whatever they say.
+    A living agent's report is due after 20 decisions. At a death all pending reports, including the one just
+    made, are scored against the outcome 0; otherwise good reports shortly before it would never be penalised.
+    Reports that are pending at the end of the episode are not scored.
 
     Args:
-      reports: those so far.
+      reports: history before this decision.
       now: the agents after this decision.
       weight: of the bonus over a whole episode.
-      decisions: the time limit, which the weight is divided by.
+      decisions: the time limit, by which the weight is divided.
 
     Returns:
       the reports, and the bonus `[A]` of this decision.
@@ -115,18 +116,17 @@ def advance(
 
 
 def aimed_anew(reports: Reports, farther: jax.Array) -> Reports:
-    """The reports after the objective has changed, so that an advance is measured over the change.
+    """Shifts recorded distances after a change of the objective, so that the change is not an advance itself.
 
-    What was gained towards the old objective until then and towards the new one since then adds up. Compared
-    as they are, distances to two objectives would make an advance of the change itself.
+    The gain towards the old objective before the change and towards the new one after it add up.
 
     Args:
-      reports: those so far.
-      farther: `[A]` by how much the new objective is farther away than the old one, voxels.
+      reports: history of reports.
+      farther: `[A]` distance to the new objective minus distance to the old one, voxels.
     """
     return reports.replace(distance=reports.distance + farther[:, None])
 
 
 def _pushed(history: jax.Array, newest: jax.Array) -> jax.Array:
-    """`history [A, N]`, newest last, with one more value per agent in place of the oldest."""
+    """Returns `history [A, N]` without the oldest and with one newest value (last) per agent."""
     return jnp.concatenate([history[:, 1:], newest[:, None].astype(history.dtype)], axis=1)

@@ -1,4 +1,4 @@
-"""The course of the missions of an episode: from what happens in a battle to facts, verdicts and pay."""
+"""Evaluation of missions during an episode: facts, progress, success, end and rewards."""
 
 from dataclasses import dataclass
 
@@ -25,12 +25,12 @@ from jaxmarl_echelon.envs.echelon.observing.observe import Senses
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Static choices of the missions.
+    """Static configuration of mission evaluation, with its transition functions.
 
     Attributes:
       registry: the verbs.
       simulation: the battle.
-      ground: what scenarios need to know of the terrains.
+      ground: terrain data of scenarios.
     """
 
     registry: Registry
@@ -40,13 +40,13 @@ class Course:
     def opening(
         self, echelon: EchelonState, scenario: Scenario, battle: EchelonParams, params: MissionParams
     ) -> tuple[MissionState, Verdict]:
-        """An episode before its first decision, and its verdict.
+        """Returns the mission state before the first decision, and its verdict.
 
         Args:
-          echelon: the battle.
-          scenario: the problem.
+          echelon: state of the battle.
+          scenario: the drawn scenario.
           battle: parameters of the battle.
-          params: parameters.
+          params: parameters of the mission.
         """
         mechs, teams = echelon.battle.mechs, self.simulation.teams
         size = mechs.hp.shape[0]
@@ -64,7 +64,7 @@ class Course:
             report=calibration.begin(size),
         )
         verdict = self._judged(state, order, params)
-        # Nothing is attempted or done before the first decision.
+        # Before the first decision no mission counts as attempted or done.
         undone = {name: getattr(state.by_team, name) for name in ("latched", "stalled", "attempted")}
         verdict = verdict._replace(
             over=jnp.bool_(False), by_team=verdict.by_team.replace(opening=verdict.potential, **undone)
@@ -80,17 +80,18 @@ class Course:
         battle: EchelonParams,
         params: MissionParams,
     ) -> tuple[MissionState, Verdict, Paid, Paid]:
-        """The missions after one more decision, their verdict, what it pays and what is reported of that.
-
-        Pay is `[M]` per component.
+        """Advances the missions by one decision.
 
         Args:
           state: before the decision.
           after: the battle after it.
-          status: `[M]` what mechs reported of themselves, in [-1, 1].
-          senses: what the sensors report after it.
+          status: `[M]` status reports, in [-1, 1].
+          senses: sensor readings after it.
           battle: parameters of the battle.
-          params: parameters.
+          params: parameters of the mission.
+
+        Returns:
+          the state, its verdict, rewards `[M]` per component, and the values `[M]` per component to log.
         """
         orders, teams = state.scenario.orders, self.simulation.teams
         told = staging.current(orders, state.echelon.decision)
@@ -169,7 +170,7 @@ class Course:
     def _calibrated(
         self, state: MissionState, status: jax.Array, now: facts.Moment, later: Order, params: MissionParams
     ):
-        """The memory of status reports, and the bonus `[M]`; `later` is what the teams are told next."""
+        """Returns the history of status reports and the bonus `[M]`; `later` are the orders from now on."""
         mechs: Mechs = now.mechs
         distance, next_distance = (
             vectors.length(mechs.position[:, :2] - zone[now.team, :2])

@@ -1,4 +1,7 @@
-"""The mission embedding: what an order looks like to a mech. Source: spec sections 5.2 and 7.1."""
+"""Mission embedding: the features of an order in an observation.
+
+Reference: docs/reference/echelon.md 15.7.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,25 +10,25 @@ from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, Order
 
-# Distance that is shown as 1, voxels.
+# Distance that maps to 1, voxels.
 FARTHEST = 200.0
 SPATIAL = ("objective_distance", "objective_sin", "objective_cos", "terrain_complexity")
 
 
 def fields(verbs: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the embedding's numbers, with V verbs V + 8."""
+    """Returns the names of the embedding's V + 8 features, for V verbs."""
     return (*verbs, *PARAMETERS, *SPATIAL)
 
 
 def embed(order: Order, position: jax.Array, verbs: int, teams: squads.Teams) -> jax.Array:
-    """The embedding of each mech's order, `[M, V + 8]`, in [-1, 1].
+    """Returns the embedding of each mech's order, `[M, V + 8]`, in [-1, 1].
 
-    The bearing is in the world's axes. The objective lies on the ground.
+    The bearing is in world axes. The objective lies on the ground.
 
     Args:
-      order: `[K]` what the teams are told.
+      order: `[K]` present orders of the teams.
       position: `[M, 3]`.
-      verbs: V.
+      verbs: number of verbs V.
       teams: mechs of blue and of red.
     """
     team = squads.team_of(teams)

@@ -1,4 +1,4 @@
-"""Squads of mechs that carry out mission orders in voxel terrain."""
+"""Environment: squads of mechs carry out mission orders in voxel terrain."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,21 +44,22 @@ from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
 
-# How the mission stands, its time and its order: what a critic needs to know of those who are out.
+# State, time and order of the mission. Dead mechs still see them: critics need them for delayed rewards.
 DEAD_SEE = ("self", "mission")
 
 
 class EchelonMissions(Echelon):
     """Blue carries out a mission order, red an opposing one; both can succeed. See `make` for the settings.
 
-    The battle, its observations and actions are those of `Echelon`. Observations also have the block
-    `mission`, actions a 27th number, the report of the own status. Mechs see what their sensors show them.
-    A dead mech is out of the game, and paid for the mission at its end with the others: it goes on seeing
-    what this depends on.
+    The battle, its observations and actions are those of `Echelon`. Observations have an additional block
+    `mission`, actions a 27th number, the status report. Mechs see only what their sensors detect. A dead
+    mech no longer acts, but receives the mission's terminal reward at the end of the episode with the
+    others (a delayed reward); therefore it still sees the blocks on which that reward depends.
+    Reference: docs/reference/echelon.md 15.
 
     Attributes:
       registry: the verbs.
-      ground: what scenarios need to know of the terrains.
+      ground: terrain data of scenarios.
     """
 
     endings = results.ENDINGS
@@ -72,13 +73,13 @@ class EchelonMissions(Echelon):
         params: MissionParams,
         task,
     ):
-        """Puts the environment together.
+        """Assembles the environment.
 
         Args:
-          simulation: the battle, with a log.
-          layout: what an observation consists of.
-          ground: what scenarios need to know of the terrains.
-          frame: what settings are checked against.
+          simulation: the battle, with a hit log.
+          layout: layout of an observation.
+          ground: terrain data of scenarios.
+          frame: bounds that settings are checked against.
           params: default parameters.
           task: `(settings) -> params`, for curricula.
         """
@@ -96,7 +97,7 @@ class EchelonMissions(Echelon):
 
     @property
     def world(self) -> tuple[TerrainBank, Ground]:
-        """The terrains, and what scenarios need to know of them."""
+        """The terrains, and the terrain data of scenarios."""
         return self.bank, self.ground
 
     def _place_world(self, world: tuple[TerrainBank, Ground]) -> None:
@@ -107,15 +108,15 @@ class EchelonMissions(Echelon):
         """Returns the default parameters with some of `make`'s settings changed.
 
         Raises:
-          ValueError: one line, for a setting that is unknown, needs another program or has a value that
-            `make` would refuse.
+          ValueError: one line, for a setting that is unknown, would require recompiling or has a value
+            that `make` would refuse.
         """
         return self._task(given)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
-        """Returns the parameters of evaluation episode `index`: verbs and held-out terrains take turns.
+        """Returns the parameters of evaluation episode `index`: cycles through verbs and held-out terrains.
 
-        Verbs have turns by their weights, and each terrain has one in each round of all terrains.
+        Verbs occur in proportion to their weights; each terrain occurs once in every round of all terrains.
         """
         maps, mission = params.evaluation_maps, params.levers.mission
         index_map, verb = shuffled_turn(maps, index), weighted_turn(mission, index)
@@ -127,12 +128,12 @@ class EchelonMissions(Echelon):
         )
 
     def battle_params(self, scenario: Scenario, params: MissionParams) -> EchelonParams:
-        """Returns the parameters of the battle that a scenario asks for."""
+        """Returns the parameters of a scenario's battle."""
         return params.echelon.replace(classes=scenario.classes, fire_probability=scenario.fire)
 
     @property
     def course(self) -> Course:
-        """The course of the missions."""
+        """The evaluator of the missions."""
         return Course(self.registry, self.simulation, self.ground)
 
     def reset(self, key: jax.Array, params: MissionParams) -> tuple[MissionState, TimeStep]:
@@ -174,7 +175,7 @@ class EchelonMissions(Echelon):
     def _report(
         self, state: MissionState, params: MissionParams, senses: Senses, verdict: Verdict, paid, said
     ) -> tuple[MissionState, TimeStep]:
-        """Observes a state and reports it; `said` is what is reported of what is `paid`."""
+        """Returns the state with its contacts and the time step; `paid` are rewards, `said` is logged."""
         battle_params = self.battle_params(state.scenario, params)
         battle, over = state.echelon.battle, verdict.over
         chassis = chassis_of(battle_params)
@@ -232,7 +233,7 @@ class EchelonMissions(Echelon):
         }
 
     def _paid_to_blue(self, paid: dict[str, jax.Array], present: jax.Array) -> dict[str, jax.Array]:
-        """Means over blue's mechs."""
+        """Returns the log entries of the reward components, means over blue's mechs."""
         blue = self.teams[BLUE]
         count = jnp.maximum(jnp.sum(present[:blue]), 1)
         return {f"{COMPONENT}{name}": jnp.sum(value[:blue]) / count for name, value in paid.items()}

@@ -1,4 +1,4 @@
-"""Builds the missions from settings."""
+"""Builds the mission environment from settings."""
 
 from collections.abc import Mapping
 
@@ -22,12 +22,12 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     """Builds the environment; `given` are keys of `conf/env/echelon_missions.yaml`, which explains each.
 
     Args:
-      reward: factors on what is paid.
+      reward: factors on the reward components.
       bank: terrains to use instead of generated ones.
       given: settings that differ from the defaults.
 
     Raises:
-      ValueError: a setting has a value that is not allowed; one line says which.
+      ValueError: one line, for a setting with a value that is not allowed.
     """
     defaults = readers.flat(MissionSettings())
     settings = with_preset(given.get("scenario"), given, defaults)

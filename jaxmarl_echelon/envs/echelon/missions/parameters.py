@@ -1,4 +1,4 @@
-"""Parameters of missions from settings, and what settings are checked against."""
+"""Converts settings of missions to parameters, with checks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -31,14 +31,14 @@ _HIGHEST = 5
 
 
 class Frame(NamedTuple):
-    """What settings are checked against; the same for a whole run.
+    """Static data that settings are checked against; constant during a run.
 
     Attributes:
       registry: the verbs.
       rosters: of blue and of red; each mech is a slot.
       bank: the terrains.
-      reward: what is paid.
-      limit: decisions that the time limit is at most, or None.
+      reward: the reward function.
+      limit: largest time limit in decisions, or None for any.
     """
 
     registry: Registry
@@ -49,14 +49,16 @@ class Frame(NamedTuple):
 
 
 def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
-    """The parameters that settings ask for.
+    """Returns the parameters of the given settings.
 
     Raises:
       ValueError: one line, for settings that do not fit the run or each other.
     """
     limit = decisions(chosen.rules.time_limit)
     if frame.limit is not None and limit > frame.limit:
-        raise ValueError(f"env.time_limit={chosen.rules.time_limit!r}: longer than the run's own")
+        raise ValueError(
+            f"env.time_limit={chosen.rules.time_limit!r}: must not exceed the run's own time limit"
+        )
     measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
     target = measures.coverage_target or default_target(frame.bank.size)
     training, evaluation = _maps(chosen, frame)
@@ -73,9 +75,9 @@ def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
 
 
 def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-    """How often terrains are drawn, `[N]` for training and `[N]` for evaluations.
+    """Returns relative probabilities of terrains, `[N]` for training and `[N]` for evaluations.
 
-    Evaluations have terrains of their own, unless none of those is to be drawn.
+    Evaluations use the held-out terrains, unless all of these have a weight of 0.
     """
     ground, number = chosen.ground, frame.bank.zone.shape[0]
     drawn = map_weights(ground.map_weights, number)
@@ -84,7 +86,7 @@ def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray
     training = np.where(held, 0, drawn)
     if training.sum() <= 0:
         found = f"env.held_out={ground.held_out:g} keeps the last {kept} of {number} for evaluations"
-        raise ValueError(f"env.map_weights={ground.map_weights!r}: no terrain to train on; {found}")
+        raise ValueError(f"env.map_weights={ground.map_weights!r}: leaves no terrain for training; {found}")
     own = np.where(held, drawn, 0)
     return training, own if own.any() else drawn
 
@@ -107,7 +109,7 @@ def _battle(chosen: MissionSettings, frame: Frame, limit: int, maps: np.ndarray)
 
 
 def _weights(chosen: MissionSettings) -> MissionWeights:
-    """The weights at a fixed progress, for runs without a curriculum."""
+    """Returns the weights at a fixed progress, for runs without a curriculum."""
     measures = chosen.measures
     progress = jnp.float32(measures.progress)
     shares = schedules.shares(jnp.int32(schedules.SCHEDULES.index(measures.schedule)), progress)
@@ -175,7 +177,7 @@ def _levers(chosen: MissionSettings, frame: Frame) -> Levers:
 
 
 def _mission(order: Order, registry: Registry) -> Mapping[str, float]:
-    """Weights of the verbs that the setting `mission` asks for; a platoon's order is one of its squads'."""
+    """Returns verb weights for the setting `mission`; orders of platoons and companies are split by squad."""
     known = {name: squads for name, squads in missions().items() if set(squads) <= set(registry.names)}
     known |= {name: (name,) for name in registry.names}
     if order.mission == MIXED:
@@ -196,7 +198,7 @@ def _patterns(frame: Frame) -> list[np.ndarray]:
 
 
 def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
-    """Puts the strengths that are given in place of the templates' `[V, K, 2]`."""
+    """Replaces the templates' strengths `[V, K, 2]` by the given ones, in place."""
     compositions = problem.composition, problem.enemy_composition
     given = problem.friendly_strength, problem.enemy_strength
     for side, (key, value) in enumerate(zip(("friendly", "enemy"), given, strict=True)):
@@ -211,7 +213,7 @@ def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
 
 
 def _nobody(problem: Problem) -> str | None:
-    """The setting by which there are no enemies, if one says so."""
+    """Returns the setting that removes all enemies, or None."""
     if problem.enemy_count == 0:
         return "env.enemy_count=0"
     if problem.enemy_strength is not None and problem.enemy_strength[1] == 0:
@@ -220,10 +222,10 @@ def _nobody(problem: Problem) -> str | None:
 
 
 def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, registry: Registry) -> None:
-    """Takes orders that need enemies out of what may follow, `[V, V]`.
+    """Removes orders that need enemies from the follow-on weights `[V, V]`, in place.
 
     Raises:
-      ValueError: one line, where nothing is left to follow on an order that is given.
+      ValueError: one line, if no follow-on remains for an order in use.
     """
     before = follow_on.copy()
     follow_on[:, registry.needs_enemies] = 0.0
@@ -233,7 +235,7 @@ def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, regis
             raise ValueError(
                 f"env.follow_on={names}: without enemies none of these can follow on {verb.name}"
             )
-    # What no order that is given draws from keeps its weights, as all 0 would draw nothing.
+    # Rows of orders that are not in use keep their weights, because rows of zeros cannot be sampled.
     follow_on[:] = np.where(follow_on.any(1, keepdims=True), follow_on, before)
 
 

@@ -1,4 +1,4 @@
-"""What an episode of missions reports. Source: spec section 7.10."""
+"""Results of mission episodes. Reference: docs/reference/echelon.md 15.9."""
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,12 @@ _RATES = ("survival", "attempt", "efficiency", "covered", "detected", "captured"
 
 
 def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...]:
-    """The results of an environment with these verbs and reward components.
+    """Declares the results of an environment with these verbs and reward components.
 
-    `mission` and `mission/red` are the success of blue's and of red's order; the others are blue's:
-    whether it was completed, completed against enemies that hold no fire back (`win`: they fire as often as
-    the environment lets them), survivors, whether it was attempted, success less for the time it took and for
-    casualties (`efficiency`), and shares of what was covered, detected and captured. Success, completion and
-    the components of the reward are reported by verb as well.
+    `mission` and `mission/red` are the success of blue's and of red's order; the others concern blue:
+    completion, completion against enemies with the highest fire probability (`win`), share of survivors,
+    whether the mission was attempted, success discounted for time and casualties (`efficiency`), and the
+    shares covered, detected and captured. Success, completion and reward components are also split by verb.
     """
     rates = tuple(Result(name, kind="rate") for name in (RED_SCORE, *_RATES))
     return (
@@ -43,7 +42,7 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
 
 
 def outcome_code(success: jax.Array, over: jax.Array) -> jax.Array:
-    """Who completed the mission, int32 index into `OUTCOMES`; RUNNING before the end. `success` `[K]`."""
+    """Returns the int32 index into `OUTCOMES` of the success `[K]` of both teams; RUNNING before the end."""
     blue, red = success >= COMPLETED
     code = jnp.where(blue & red, 0, jnp.where(blue, 1, jnp.where(red, 2, 3)))
     return jnp.where(over, code, RUNNING).astype(jnp.int32)
@@ -57,15 +56,15 @@ def of_blue(
     limit: jax.Array,
     full_fire: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Entries of `TimeStep.info` for the results that are blue's, and both teams' success.
+    """Returns entries of `TimeStep.info`: results of blue, and success of both teams.
 
     Args:
       outcome: records `[K]`.
       success: `[K]`.
       attempted: `[K]` bool.
       taken: `[K]` seconds until the mission was done, or so far.
-      limit: seconds of the time limit.
-      full_fire: bool; red fires as often as it ever does.
+      limit: time limit in seconds.
+      full_fire: bool; red has its highest fire probability.
     """
     losses = share(outcome.casualties, outcome.strength, 0.0)[0]
     full = full_fire.astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""The scripted team of missions: carries out orders, with the disposition and awareness of its scenario.
+"""Scripted team that carries out mission orders, with the disposition and awareness of its scenario.
 
-It reads the whole state, but attends only to enemies that its own sensors have in sight, unless it is `hot`.
-Source: spec sections 6.2 and 7.9.
+It reads the whole state, but reacts only to enemies that its own sensors have in sight, unless its awareness
+is `hot`. Reference: docs/reference/echelon.md 15.8.
 """
 
 import jax
@@ -28,7 +28,7 @@ from jaxmarl_echelon.envs.echelon.scripts import heuristic as plain
 AMBUSH_RANGE = 12.0
 ARRIVED = 4.0
 WATCH_GAP, CIRCLE_GAP = 8.0, 12.0
-# Turn from the own side of the objective to its flank, rad.
+# Angle around the objective from the own side to the flank, rad.
 FLANK_TURN = 1.75
 GOAL_RADIUS = 4.0
 GOOD, BAD = 0.6, 0.3
@@ -42,10 +42,10 @@ class Memory:
     """Memory of a team of A mechs.
 
     Attributes:
-      motion: of the plain script.
-      leg: `[A]` int32 points of a route that were reached.
-      alarmed: bool; it knows that there are enemies.
-      sprung: bool; its ambush has begun.
+      motion: memory of the plain heuristic.
+      leg: `[A]` int32 number of reached route points.
+      alarmed: bool; the team has noticed enemies.
+      sprung: bool; the team's ambush has begun.
     """
 
     motion: plain.Memory
@@ -55,12 +55,12 @@ class Memory:
 
 
 def mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
-    """Plays a team of missions.
+    """Returns a policy that plays a team of missions.
 
     Args:
       env: the environment.
       side: 0 for blue, 1 for red.
-      moves: False for mechs that stay where they are, turn and shoot.
+      moves: False for mechs that only turn and shoot.
     """
     own = plain.members(env.teams, side)
     foes = plain.members(env.teams, 1 - side)
@@ -100,14 +100,14 @@ def mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
 
 
 def _status(state, own: np.ndarray) -> jax.Array:
-    """What the mechs report of themselves: worse under fire."""
+    """Returns the status reports of the mechs: 0.3 in trouble, else 0.6."""
     mechs, hurt = state.echelon.battle.mechs, state.by_mech.hurt
     troubled = (hurt > 0) | (mechs.suppressed > 0) | (mechs.fallen > 0)
     return jnp.where(troubled[own], BAD, GOOD)
 
 
 def _goals(env, side: int, own: np.ndarray, leg: jax.Array, state) -> tuple[jax.Array, jax.Array]:
-    """Where each mech of a team wants to go: x, y and radius `[A, 3]`, and points reached so far."""
+    """Returns each mech's destination, x, y and radius `[A, 3]`, and its number of reached points."""
     scenario, mechs = state.scenario, state.echelon.battle.mechs
     order = staging.current(scenario.orders, state.echelon.decision)
     zone = order.zone[side]
@@ -136,7 +136,7 @@ def _goals(env, side: int, own: np.ndarray, leg: jax.Array, state) -> tuple[jax.
 
 
 def _unseen(env, own: np.ndarray, position: jax.Array, state) -> jax.Array:
-    """For each mech the middle `[A, 2]` of a coverage cell near it that its team has not entered."""
+    """Returns the centre `[A, 2]` of a nearby coverage cell that the team has not entered, for each mech."""
     ground = env.ground
     index = state.echelon.battle.map_index
     seen = state.by_mech.visited[own]
@@ -146,7 +146,7 @@ def _unseen(env, own: np.ndarray, position: jax.Array, state) -> jax.Array:
     number = np.arange(count)
     free = (left[number // _BITS] >> (number % _BITS).astype(np.uint32)) & 1 == 1
     middle = (np.stack([number % ground.columns, number // ground.columns], -1) + 0.5) * ground.cell
-    # Each mech prefers other cells, so that they part.
+    # Each mech prefers different cells, so that the team spreads out.
     taste = np.random.default_rng(0).uniform(1.0, 1.5, (own.size, count)).astype(np.float32)
     cost = vectors.length(middle.astype(np.float32) - position[:, None]) * taste
     cost = jnp.where(free & (cost > ground.cell / 2), cost, jnp.float32(1e9))

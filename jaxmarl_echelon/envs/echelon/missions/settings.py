@@ -27,18 +27,18 @@ MIXED = "mixed"
 
 
 def span(name: str, value, low: float, high: float) -> tuple[float, float]:
-    """Reads one number or an ordered pair within [low, high]."""
+    """Reads one number or an ordered pair within [low, high], as a pair."""
     ends = interval(name, value)
     return tuple(number(name, end, low, high) for end in ends)
 
 
 def optional(read):
-    """The reader, or None for None."""
+    """Wraps a reader so that None is read as None."""
     return lambda name, value, *bounds: None if value is None else read(name, value, *bounds)
 
 
 def named(name: str, value, allowed: Sequence[str]) -> dict[str, float]:
-    """Reads one of some names, `mixed` for all alike, a list, or relative weights, as weights."""
+    """Reads a name, a list of names, `mixed` (all names) or relative weights, as weights by name."""
     if value == MIXED:
         return dict.fromkeys(allowed, 1.0)
     if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def _fractions(name: str, value) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Teams(Settings):
-    """Slots of the teams, and how often scripts fire."""
+    """Slots of the teams, and fire probability of their scripts."""
 
     blue: str | Sequence | Mapping = "pack10"
     red: str | Sequence | Mapping = field(default_factory=lambda: ["pack10", "pack10"])
@@ -67,7 +67,7 @@ class Teams(Settings):
 
 @dataclass(frozen=True)
 class MissionGround(Ground):
-    """The terrains."""
+    """Terrains, held-out share and coverage cells."""
 
     terrain: Names = setting(MIXED, named, tuple(TERRAINS))
     held_out: float = setting(0.25, number, 0.0, 0.9)
@@ -77,7 +77,7 @@ class MissionGround(Ground):
 
 @dataclass(frozen=True)
 class Rules(Settings):
-    """Physics, time and what is shown."""
+    """Physics, time limit and observations."""
 
     time_limit: float = setting(60.0, number, PERIOD)
     gravity: float = setting(9.81, number, 0.0, 100.0)
@@ -88,7 +88,7 @@ class Rules(Settings):
 
 @dataclass(frozen=True)
 class Order(Settings):
-    """The orders."""
+    """Orders of both teams."""
 
     mission: Names = MIXED
     verbs: Sequence | None = None
@@ -130,7 +130,7 @@ class Problem(Settings):
 
 @dataclass(frozen=True)
 class Measures(Settings):
-    """How facts are measured and what is paid where no curriculum says."""
+    """Measurement of facts, and reward weights for runs without a curriculum."""
 
     sensor_range: float = setting(150.0, number, 5.0, 5000.0)
     coverage_target: float | None = setting(None, optional(number), 0.01, 1.0)
@@ -153,7 +153,7 @@ class MissionSettings:
     measures: Measures = field(default_factory=Measures)
 
 
-# Settings that are part of the program, or of its terrains.
+# Settings that are part of the compiled program, or of its terrains.
 FIXED = (
     "blue", "red", "size", "maps", "map_seed", "biomes", "cache", "pages", "damaged", "terrain",
     "los_complexity", "coverage_cell", "telemetry", "verbs", "scenario",

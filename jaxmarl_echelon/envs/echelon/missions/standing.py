@@ -1,7 +1,6 @@
-"""What mechs are told of the fight for their objective: no more than they can know.
+"""Observable state of the objective, restricted to what each mech can know.
 
-The presence of enemies in the objective counts only as far as the mech sees them, and the enemies' own
-progress is not shown at all.
+Enemies in the objective count only if the mech sees them; the enemies' own progress is never shown.
 """
 
 import jax
@@ -23,14 +22,14 @@ def standing_of(
     visible: jax.Array,
     teams: squads.Teams,
 ) -> Standing:
-    """The standing of both teams, as each mech is told.
+    """Returns the state of its team's objective, as observed by each mech.
 
     Args:
-      order: `[K]` what the teams are told.
+      order: `[K]` present orders of the teams.
       by_team: facts.
       mechs: the mechs.
       tonnage: `[M]`.
-      visible: `[M, M]` bool; viewer and whom it sees.
+      visible: `[M, M]` bool; viewer (first) sees the target.
       teams: mechs of blue and of red.
     """
     team = squads.team_of(teams)

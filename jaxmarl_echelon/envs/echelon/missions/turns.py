@@ -1,28 +1,28 @@
-"""What comes when its turn is: sequences for evaluations, which play the same episodes every time.
+"""Deterministic sequences for evaluations, which play the same episodes every time.
 
-Two things that each follow the index of an episode are tied to each other where their numbers share a factor:
-of four verbs and eight terrains each verb would see two terrains. So one of them goes round in an order that
-is drawn for each round.
+Two items that both cycle with the index of an episode are correlated if their numbers share a factor: with
+four verbs and eight terrains each verb would see only two terrains. Therefore one of the sequences is
+shuffled in each round.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Multiples of this, modulo 2^32, are fractional parts of multiples of the golden ratio: they spread evenly,
-# however many there are.
+# Multiples of this, modulo 2^32, are fractional parts of multiples of the golden ratio, which are spread
+# evenly for any number of them.
 _GOLDEN = np.uint32(0x9E3779B9)
 _BITS = 24
 
 
 def weighted_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
-    """The item `int32` whose turn it is at an index, each as often as its weight says.
+    """Returns the item (int32) at an index of a sequence in which items occur in proportion to their weights.
 
-    A round has as many turns as there are positive weights, and takes that many evenly spaced samples of the
-    weights. With equal weights every item has one turn in a round, in order.
+    A round has as many entries as there are positive weights, and consists of that many evenly spaced samples
+    of the weights. With equal weights every item occurs once per round, in order.
 
     Args:
-      weights: `[N]` relative, at least 0, not all of them 0.
+      weights: `[N]` relative, at least 0, not all 0.
       index: int32 from 0.
     """
     number = jnp.sum(weights > 0)
@@ -34,12 +34,12 @@ def weighted_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def shuffled_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
-    """The item `int32` whose turn it is at an index; those of positive weight have one turn in each round.
+    """Returns the item (int32) at an index of a sequence of shuffled rounds of all items of positive weight.
 
-    Rounds have orders of their own, the same for every caller.
+    Each round is shuffled independently, with a fixed seed.
 
     Args:
-      weights: `[N]`, not all of them 0.
+      weights: `[N]`, not all 0.
       index: int32 from 0.
     """
     used = weights > 0

@@ -1,7 +1,7 @@
-"""Orders, hardened facts, weights and the state of missions.
+"""Orders, facts, weights, parameters and state of missions.
 
 Arrays with a leading axis K have one row per team, blue then red; those with M one per mech. Distances are
-voxels, times seconds unless they are counted in decisions of 0.25 s. Source: spec sections 7 and 9.
+voxels, times seconds unless counted in decisions of 0.25 s. Reference: docs/reference/echelon.md 15 and 16.
 """
 
 from typing import Any
@@ -25,11 +25,11 @@ COMPONENTS = (
     "suppression_effect",
     "resource_preservation",
 )
-# What is paid besides the shaping components.
+# Reward components in addition to shaping.
 TERMINAL, CREDIT, CALIBRATION = "mission_success", "credit", "calibration"
 PAID = (*COMPONENTS, TERMINAL, CREDIT, CALIBRATION)
 
-# Verbs of a squad in the order of the embedding's one-hot (spec section 7.1).
+# Verbs of a squad in the order of the embedding's one-hot (docs/reference/echelon.md 15.7).
 VERBS = ("assault", "hold", "overwatch", "flank", "suppress", "scout", "stage")
 PARAMETERS = ("risk", "loss_appetite", "time_pressure", "grouping")
 CONFIRMATION = 8
@@ -38,18 +38,18 @@ NEVER = 2**30
 
 @struct.dataclass
 class MissionWeights:
-    """What a curriculum sets for an episode; scalars are float32.
+    """Reward weights and difficulty of an episode, set by a curriculum; scalars are float32.
 
     Attributes:
       components: `[len(COMPONENTS)]` weights before gates, already scaled by the schedules.
-      terminal: of `mission_success`, the terminal reward 2 S - 1.
-      credit: of the difference reward.
-      calibration: of the status report's bonus, for the whole episode (it is divided by the time limit).
-      progress: of the training, in [0, 1].
+      terminal: weight of `mission_success`, the terminal reward 2 S - 1.
+      credit: weight of the difference reward.
+      calibration: weight of the status reports' bonus over a whole episode.
+      progress: training progress, in [0, 1].
       phase: int32 from 1 to 4.
-      difficulty_low: least difficulty of a drawn scenario, in [0, 1].
+      difficulty_low: smallest difficulty of a scenario, in [0, 1].
       difficulty_high: largest difficulty.
-      fire_low: chance per decision that a scripted enemy fires at all, at difficulty 0.
+      fire_low: probability per decision that a scripted enemy may fire, at difficulty 0.
       fire_high: the same at difficulty 1.
     """
 
@@ -67,16 +67,16 @@ class MissionWeights:
 
 @struct.dataclass
 class Orders:
-    """The orders of both teams. Axis 2 of some fields is the stage: the order, and what follows on it.
+    """Orders of both teams. Axis 1 of some fields is the stage: the order, and its follow-on.
 
     Attributes:
       verb: `[K, 2]` int32 index into the registry's verbs.
       parameters: `[K, 4]` in [0, 1], in the order of `PARAMETERS`.
       objective: `[K, 2, 2]` x and y.
       radius: `[K, 2]` of the objective.
-      complexity: `[K, 2]` density of what blocks sight around the objective, in [0, 1].
+      complexity: `[K, 2]` density of opaque columns around the objective, in [0, 1].
       go: `[K]` int32 decision at which the follow-on begins; NEVER for orders without one.
-      budget: `[K]` seconds in which the order should be carried out.
+      budget: `[K]` time budget of the order, seconds.
     """
 
     verb: jax.Array
@@ -90,7 +90,7 @@ class Orders:
 
 @struct.dataclass
 class Order:
-    """What a team is told at a moment, `[K, ...]`: one stage of `Orders`.
+    """Present order of each team, `[K, ...]`: one stage of `Orders`.
 
     Attributes:
       verb: int32.
@@ -109,19 +109,19 @@ class Order:
 
 @struct.dataclass
 class Scenario:
-    """A tactical problem: constant during an episode. What is not in `orders` is known to nobody.
+    """Tactical problem, constant during an episode; only `orders` are observable.
 
     Attributes:
-      orders: of both teams.
+      orders: orders of both teams.
       classes: `[M]` int32 index into `tables.CLASSES`.
       present: `[M]` bool; the slot is filled.
       strength: `[K]` int32 mechs at the start.
       hp: `[K]` their hit points at the start.
-      start: `[M, 2]` x and y of the start.
+      start: `[M, 2]` start positions, x and y.
       disposition: `[K]` int32 index into `DISPOSITIONS`, of a scripted team.
       awareness: `[K]` int32 index into `AWARENESS`.
-      stealth: `[K]` tier in [0, 1]: shortens the range at which the team is detected.
-      fire: `[K]` chance per decision that a scripted mech fires at all.
+      stealth: `[K]` tier in [0, 1], shortens the range at which the team is detected.
+      fire: `[K]` probability per decision that a scripted mech may fire.
       route: `[K, 4, 2]` points of a patrol.
       difficulty: in [0, 1].
     """
@@ -142,25 +142,25 @@ class Scenario:
 
 @struct.dataclass
 class MechFacts:
-    """Hardened facts by mech, of the present stage where not said otherwise.
+    """Facts by mech, of the present stage unless noted otherwise.
 
     Attributes:
-      timer: `[M, M]` int8 decisions for which a viewer has seen a target without a break, up to
+      timer: `[M, M]` int8 consecutive decisions for which the viewer has seen the target, up to
         CONFIRMATION.
       confirmed: `[M, M]` bool; a viewer has ever had a confirmed track of a target (whole episode).
       visited: `[M, W]` uint32 bits of the coverage cells that the mech has entered (whole episode).
-      cell: `[M]` int32 coverage cell in which it stands.
-      dealt: `[M]` damage done to enemies.
-      rear: `[M]` the same, times the enfilade index of each hit.
-      pinned: `[M]` seconds for which it was suppressed or fallen, weighted by the stability it lacked.
-      pinning: `[M]` the same of its victims, where its autocannon hit them last.
-      hitter: `[M]` int32 enemy whose autocannon hit it last, or NOBODY.
-      hurt: `[M]` int32 decisions left in which an enemy's last hit counts as recent.
+      cell: `[M]` int32 present coverage cell.
+      dealt: `[M]` damage dealt to enemies.
+      rear: `[M]` damage dealt, times the enfilade index of each hit.
+      pinned: `[M]` seconds of being suppressed or fallen, weighted by the missing stability.
+      pinning: `[M]` the same, summed over the enemies that this mech's autocannon hit last.
+      hitter: `[M]` int32 enemy whose autocannon hit it last, or -1.
+      hurt: `[M]` int32 remaining decisions for which an enemy's last hit counts as recent.
       held: `[M]` ton-seconds in its team's objective.
       shots: `[M]` int32 autocannon shots.
       hits: `[M]` int32 autocannon hits.
-      lone_cover: `[M]` int32 samples of the objective that it alone covered.
-      gap: `[M]` distance to the objective as the stage began.
+      lone_cover: `[M]` int32 samples of the objective that only this mech saw.
+      gap: `[M]` distance to the objective at the start of the stage.
     """
 
     timer: jax.Array
@@ -182,32 +182,32 @@ class MechFacts:
 
 @struct.dataclass
 class TeamFacts:
-    """Hardened facts by team, `[K]` each, of the present stage where not said otherwise; in decisions.
+    """Facts by team, `[K]` each, of the present stage unless noted otherwise; counts are decisions.
 
     Attributes:
       elapsed: int32 decisions.
-      capture: int32; grows while only the own side is in the objective, shrinks while only the enemy is.
-      captured: bool; the capture has ever been full.
-      alone: int32 decisions in which only the own side was in the objective.
-      contested: int32 decisions in which both were.
+      capture: int32; grows while only the own team is in the objective, shrinks while only the enemy is.
+      captured: bool; the capture was complete at some time.
+      alone: int32 decisions in which only the own team was in the objective.
+      contested: int32 decisions in which both teams were.
       covered: int32 samples of the objective in sight of a mech.
-      exposure: int32 sum over decisions of enemies near the objective.
-      supported: int32 of these, those that were suppressed, fallen or recently hit.
-      engaged: bool; damage was done to enemies.
-      waited: int32 decisions before that.
-      tracked: int32 of these, those in which an enemy had a confirmed track of a mech.
-      met: bool; an enemy has been confirmed or damaged.
-      entered: bool; a coverage cell in the area of operations has been entered anew.
-      arrived: how near the squad was to its staging point at GO, in [0, 1].
+      exposure: int32 sum over decisions of the number of enemies near the objective.
+      supported: int32 part of `exposure` in which the enemy was suppressed, fallen or recently hit.
+      engaged: bool; enemies were damaged.
+      waited: int32 decisions before the first engagement.
+      tracked: int32 part of `waited` in which an enemy had a confirmed track of a mech.
+      met: bool; an enemy was confirmed or damaged.
+      entered: bool; a coverage cell in the area of operations was entered for the first time.
+      arrived: proximity of the squad to its staging point at GO, in [0, 1].
       ready: its readiness at GO.
       form: its formation at GO.
       transit: int32 decisions from GO to the follow-on's first act; NEVER before it.
-      reference: seconds that this should take.
+      reference: expected seconds for that.
       latched: int32 decision at which the mission first counted as done; NEVER before (whole episode).
       best: largest potential so far (whole episode).
       opening: the potential at the start of the episode.
       stalled: int32 decisions since the potential last grew (whole episode).
-      attempted: bool; the potential ever grew clearly, or the squad went into the area (whole episode).
+      attempted: bool; the potential grew clearly or the squad entered the area (whole episode).
     """
 
     elapsed: jax.Array
@@ -237,17 +237,17 @@ class TeamFacts:
 
 @struct.dataclass
 class MissionParams:
-    """What may change between episodes without recompiling.
+    """Parameters of an episode; may change between episodes without recompiling.
 
     Attributes:
-      echelon: of the battle; classes, and who fires how often, are the scenario's.
-      weights: what a curriculum sets.
+      echelon: parameters of the battle; the scenario replaces classes and fire probabilities.
+      weights: reward weights and difficulty, set by a curriculum.
       gates: `[V, len(COMPONENTS)]` factors of the shaping components, by verb.
-      levers: of scenarios (`scenarios.levers.Levers`).
-      sensor_range: voxels at which a medium mech detects others.
-      cover_target: share of the reachable coverage cells that a scout is asked to enter.
+      levers: distribution of scenarios (`scenarios.levers.Levers`).
+      sensor_range: detection range of a medium mech, voxels.
+      cover_target: share of the reachable coverage cells that a scout must enter.
       gamma: discount of a decision, in differences of potentials.
-      evaluation_maps: `[N]`, how often each terrain is drawn in evaluations; `echelon` has training's.
+      evaluation_maps: `[N]` relative probability of each terrain in evaluations; training's is in `echelon`.
     """
 
     echelon: EchelonParams
@@ -262,16 +262,16 @@ class MissionParams:
 
 @struct.dataclass
 class MissionState:
-    """One episode.
+    """State of one episode.
 
     Attributes:
-      echelon: the battle and what mechs see of it.
-      scenario: the problem.
-      by_mech: hardened facts.
-      by_team: hardened facts.
+      echelon: state of the battle.
+      scenario: the drawn scenario.
+      by_mech: facts by mech.
+      by_team: facts by team.
       potential: `[K]` progress of the missions in [0, 1].
-      success: `[K]` success as it stands.
-      report: the status reports' memory (`calibration`).
+      success: `[K]` success if the episode ended now.
+      report: history of status reports (`calibration`).
     """
 
     echelon: EchelonState

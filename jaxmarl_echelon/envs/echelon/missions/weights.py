@@ -1,9 +1,8 @@
-"""What each part of a mission's reward weighs: schedules over training, gates by verb, orders.
+"""Weights of the missions' reward: schedules over training, gates by verb, parameters of orders.
 
-The parts are three families: shaping and objective components, and the terminal reward. A schedule gives
-each family its share of a constant budget, so that the sum of all weights is the same in every phase.
-
-Source: sections 3.1 to 3.6 of the mission curriculum's design; spec/echelon.md sections 7.2, 7.3 and 8.
+There are three families: shaping components, objective components and the terminal reward. A schedule
+assigns each family a share of a constant budget, so that the sum of all weights is the same in every phase.
+Reference: docs/reference/echelon.md 16.1 and 16.2.
 """
 
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ BASE = {
     "suppression_effect": 0.2,
     "resource_preservation": 0.05,
 }
-# In the order of `VERBS`; other components are not gated.
+# Gates in the order of `VERBS`; other components are not gated.
 GATES = {
     "damage_dealt": (1.0, 0.5, 0.7, 0.3, 0.2, 0.0, 0.0),
     "survival": (0.5, 1.0, 0.8, 0.7, 0.5, 1.0, 1.0),
@@ -47,7 +46,7 @@ GATES = {
     "resource_preservation": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
     "heat_management": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
 }
-# Shares of the design's table of four phases; the objective has what the table leaves.
+# Shares of shaping, objective and terminal reward in each of four phases.
 TABLE = ((1.0, 0.0, 0.0), (0.6, 0.2, 0.2), (0.2, 0.2, 0.6), (0.0, 0.0, 1.0))
 SCHEDULES = ("continuous", "table", "terminal", "constant")
 DITHERING = 0.1
@@ -57,12 +56,12 @@ _LEAST = 1e-8
 
 
 class Orders(NamedTuple):
-    """What the parameters of a mission make of its reward; arrays `[...]`.
+    """Reward terms set by the parameters of an order; arrays `[...]`.
 
     Attributes:
-      death: charge for dying, at most 0, paid once within the component `survival`.
+      death: penalty for dying, at most 0, applied once within the component `survival`.
       haste: factor on the weights of `zone_progress` and `mission_progress`.
-      dithering: charge per decision without progress, at most 0.
+      dithering: penalty per decision without progress, at most 0.
       spacing: desired distance from the squad's centre, voxels.
     """
 
@@ -73,7 +72,7 @@ class Orders(NamedTuple):
 
 
 def schedules(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
-    """Values of the continuous schedules at `progress [...]` in [0, 1].
+    """Returns values of the continuous schedules at `progress [...]` in [0, 1].
 
     Returns:
       `[..., 3]`: shaping falls from 1 to `floor` at 3/4; the objective is a trapezoid over [0, 3/4]; the
@@ -85,17 +84,17 @@ def schedules(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
 
 
 def normalised(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -> jax.Array:
-    """Shares `[..., 3]` of the budget, in proportion to `levels [..., 3]` times each family's total."""
+    """Returns shares `[..., 3]` of the budget, proportional to `levels [..., 3]` times family totals."""
     raw = levels * jnp.asarray(totals, jnp.float32)
     return budget * raw / jnp.maximum(jnp.sum(raw, axis=-1, keepdims=True), _LEAST)
 
 
 def shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR) -> jax.Array:
-    """Shares of the three families.
+    """Returns the shares of the three families.
 
     Args:
-      schedule: int32 index into `SCHEDULES`: continuous; the design's discrete table of phases; the
-        terminal reward alone; or all families at their full weight throughout.
+      schedule: int32 index into `SCHEDULES`: continuous; the discrete table of phases; the terminal reward
+        only; or all families at their full weight throughout.
       progress: float32 in [0, 1].
       totals: `[3]` weight of each family where its schedule is 1.
       floor: least value of the continuous schedule of shaping.
@@ -114,12 +113,12 @@ def shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float
 
 
 def base_weights(given: Mapping[str, float] | None = None) -> np.ndarray:
-    """`BASE`, partly replaced, in the order of `COMPONENTS`; `[C]` float32."""
+    """Returns `BASE` with replacements, in the order of `COMPONENTS`; float32 `[C]`."""
     return np.array([(BASE | dict(given or {}))[name] for name in COMPONENTS], np.float32)
 
 
 def component_weights(shares: jax.Array, base: jax.Array) -> jax.Array:
-    """Weights `[C]` before gates: each family's share `[3]`, split in proportion to `base [C]`."""
+    """Returns weights `[C]` before gates: each family's share `[3]`, split in proportion to `base [C]`."""
     shaping = _members(SHAPING)
 
     def split(member, share):
@@ -130,15 +129,15 @@ def component_weights(shares: jax.Array, base: jax.Array) -> jax.Array:
 
 
 def gate_table(gates: Mapping[str, tuple[float, ...]] = GATES) -> np.ndarray:
-    """`[verbs, C]` float32; 1 for components without a gate."""
+    """Returns the gates of all verbs, float32 `[verbs, C]`; 1 for components without a gate."""
     ones = (1.0,) * len(VERBS)
     return np.array([gates.get(name, ones) for name in COMPONENTS], np.float32).T
 
 
 def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
-    """`weights [..., N]` times `gates [..., N]`, rescaled to the sum before.
+    """Multiplies `weights [..., N]` by `gates [..., N]` and rescales them to their previous sum.
 
-    Weights stay as they are where all gates together leave nothing to rescale.
+    Without rescaling where all gated weights are 0.
     """
     passed = weights * gates
     before, after = (jnp.sum(x, axis=-1, keepdims=True) for x in (weights, passed))
@@ -147,21 +146,21 @@ def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
 
 
 def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
-    """Weights `[..., C]` under verbs with gates `[..., C]`: shaping keeps its sum, the rest is not gated."""
+    """Applies gates `[..., C]` to the shaping weights among `[..., C]`, preserving their sum."""
     shaping = _members(SHAPING)
     opened = gated(jnp.where(shaping, weights, 0.0), gates)
     return jnp.where(shaping, opened, weights)
 
 
 def hurried(weights: jax.Array, orders: Orders) -> jax.Array:
-    """Weights `[..., C]` of a mission under time pressure, outside of the budget."""
+    """Multiplies the progress weights among `[..., C]` by `orders.haste`; this exceeds the budget."""
     return jnp.where(_members(_HURRIED), weights * orders.haste[..., None], weights)
 
 
 def orders(
     loss_appetite: jax.Array, time_pressure: jax.Array, grouping: jax.Array, decisions: jax.Array
 ) -> Orders:
-    """What a mission's parameters `[...]` in [0, 1] make of its reward; `decisions` is its time limit."""
+    """Returns the reward terms of an order's parameters `[...]` in [0, 1]; `decisions` is the time limit."""
     return Orders(
         death=loss_appetite - 1.0,
         haste=1.0 + time_pressure,
@@ -171,11 +170,11 @@ def orders(
 
 
 def blended(before: jax.Array, after: jax.Array, share: jax.Array) -> jax.Array:
-    """Linear blend of weights or shares: `before` at a share of 0, `after` at 1 and beyond."""
+    """Blends weights linearly: `before` at a share of 0, `after` at 1 and beyond."""
     share = jnp.clip(share, 0.0, 1.0)
     return (1.0 - share) * before + share * after
 
 
 def _members(names) -> np.ndarray:
-    """Mask `[C]` of the named components."""
+    """Returns a mask `[C]` of the named components."""
     return np.array([name in names for name in COMPONENTS])

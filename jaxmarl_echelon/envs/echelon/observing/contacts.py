@@ -1,6 +1,6 @@
-"""Contacts: which of the other mechs an observation shows, and what of each.
+"""Contacts: selection and features of other mechs in an observation.
 
-Source: spec section 5.1.
+Reference: docs/reference/echelon.md 12.2.
 """
 
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, RESERVED_FRI
 
 # Orders of contacts, as in `layout.SORTS`.
 CLOSEST, BIGGEST, MOST_DAMAGED = range(3)
-# How big the sort order "biggest" takes a class to be, in the order of `CLASSES`.
+# Size of each class in the sort order "biggest", in the order of `CLASSES`.
 _BIGNESS = np.array([1.0, 1.0, 2.0, 3.0], np.float32)
 _VELOCITY_SCALE = 10.0
 _SLOW = 0.5
 
 
 class Sides(NamedTuple):
-    """Who belongs together; the same for a whole episode.
+    """Team, pack and class of each mech; constant during an episode.
 
     Attributes:
       team: `[M]` int32, 0 for blue and 1 for red.
@@ -36,12 +36,12 @@ class Sides(NamedTuple):
 
     @property
     def friends(self) -> jax.Array:
-        """`[M, M]` bool; of the same team, oneself included."""
+        """Bool `[M, M]`: of the same team, True on the diagonal."""
         return self.team[:, None] == self.team[None]
 
     @property
     def packmates(self) -> jax.Array:
-        """`[M, M]` bool; of the same pack, oneself included."""
+        """Bool `[M, M]`: of the same pack, True on the diagonal."""
         return self.friends & (self.pack[:, None] == self.pack[None])
 
 
@@ -53,21 +53,21 @@ def choose(
     sort: jax.Array,
     hostile_only: jax.Array,
 ) -> jax.Array:
-    """Fills each mech's contact slots.
+    """Assigns visible mechs to each viewer's contact slots.
 
-    The first three friends come first, then the enemies, then the other friends. Within each,
-    `sort` decides, and among equals distance; `hostile_only` leaves friends out.
+    The first three friends come first, then the enemies, then the other friends. Each group is ordered
+    by `sort`, then by distance; `hostile_only` removes friends.
 
     Args:
-      visible: `[M, M]` bool, viewer and seen.
-      offset: `[M, M, 3]` from viewer to seen.
-      hp: `[M]` share of the hit points that is left.
-      sides: who belongs together.
+      visible: `[M, M]` bool, viewer and target.
+      offset: `[M, M, 3]` from viewer to target.
+      hp: `[M]` remaining share of the hit points.
+      sides: teams, packs and classes.
       sort: `[M]` int32 index into `layout.SORTS`.
       hostile_only: `[M]` bool.
 
     Returns:
-      `[M, K]` int32 mechs, NOBODY in free slots.
+      `[M, K]` int32 mechs, -1 in free slots.
     """
     size = sides.team.shape[0]
     friends = sides.friends
@@ -84,10 +84,10 @@ def choose(
 
 
 def _rank(first: jax.Array, second: jax.Array, shown: jax.Array, friends: jax.Array) -> jax.Array:
-    """Returns how many shown mechs of the same relation come before each, `[M, M]`.
+    """Returns `[M, M]` ranks: the number of shown mechs of the same relation that come before each.
 
-    Pairs are compared by both keys and then by index, which for a few dozen mechs costs less
-    than sorting.
+    Pairs are compared by both keys and then by index; for a few dozen mechs this is cheaper than
+    sorting.
     """
     index = jnp.arange(first.shape[-1])
     ahead = index[:, None] > index
@@ -106,13 +106,13 @@ def features(
     span: float,
     gravity: jax.Array,
 ) -> jax.Array:
-    """Describes the contacts in the fields of `layout.CONTACT_FIELDS`, `[M, K, F]`; free slots are 0.
+    """Returns the features `layout.CONTACT_FIELDS` of the contacts, `[M, K, F]`; 0 for free slots.
 
     Args:
       contacts: `[M, K]` from `choose`.
       mechs: all mechs.
       chassis: rows of the chassis table per mech (`tables.ChassisTable`).
-      sides: who belongs together.
+      sides: teams, packs and classes.
       span: longest side of the map, voxels.
       gravity: voxels/s^2.
     """
@@ -141,7 +141,7 @@ def features(
 
 
 def _appearance(mechs: Mechs, chassis, classes: jax.Array) -> jax.Array:
-    """What a mech looks like to anybody: heading, condition and class, `[M, 7 + 4]`."""
+    """Returns the features that do not depend on the viewer: heading, condition, class; `[M, 7 + 4]`."""
     columns = (
         jnp.sin(mechs.yaw),
         jnp.cos(mechs.yaw),
@@ -155,7 +155,7 @@ def _appearance(mechs: Mechs, chassis, classes: jax.Array) -> jax.Array:
 
 
 def _motion(offset: jax.Array, relative: jax.Array, velocity: jax.Array, gravity: jax.Array) -> jax.Array:
-    """Pitch of a gauss shot, closing rate and how much the contact crosses the line of sight, `[..., 3]`."""
+    """Returns pitch of a gauss shot, closing rate and share of crossing motion, `[..., 3]`."""
     planar = jnp.hypot(offset[..., 0], offset[..., 1])
     drop = 0.5 * gravity * (planar / WEAPON.speed[GAUSS]) ** 2
     pitch = jnp.clip(jnp.arctan2(offset[..., 2] + drop, planar) / (jnp.pi / 4.0), -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Layout of observations: one definition for writers, networks and viewers."""
+"""Layout of observations, shared by the environment, networks and viewers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,8 +39,9 @@ class Layout:
     """The blocks of an observation, in their order in the flat vector.
 
     `contacts [K, F]` and `pack [P, 8]` are sets of rows; a row of contacts is in use where its
-    field `visible` is 1. Then follow `local_map [11, 11]` (rows ahead, columns to the left),
-    `telemetry [16, 16]` (where asked for), `acoustic [4]` and `self [F]`.
+    field `visible` is 1. They are followed by `local_map [11, 11]` (rows ahead, columns to the left),
+    `telemetry [16, 16]` (optional), `acoustic [4]` and `self [F]`.
+    Reference: docs/reference/echelon.md 12.1.
 
     Attributes:
       blocks: the blocks.
@@ -63,10 +64,10 @@ class Layout:
         return self.blocks[self._position(name)]
 
     def index(self, block: str, field: str) -> int:
-        """Returns where a field stands in the last axis of a block; raises KeyError for unknown names."""
+        """Returns the index of a field in the last axis of a block; raises KeyError for unknown names."""
         fields = self[block].fields
         if field not in fields:
-            raise KeyError(f"no field {field!r} in {block}; fields: {', '.join(fields)}")
+            raise KeyError(f"unknown field {field!r} in {block}; allowed: {', '.join(fields)}")
         return fields.index(field)
 
     def split(self, flat: jax.Array) -> dict[str, jax.Array]:
@@ -77,7 +78,7 @@ class Layout:
         }
 
     def join(self, blocks: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns flat observations `[..., size]` of blocks `[..., *shape]`; extra blocks are left out."""
+        """Returns flat observations `[..., size]` of blocks `[..., *shape]`; extra blocks are ignored."""
         parts = []
         for block in self.blocks:
             value = blocks[block.name]
@@ -91,17 +92,17 @@ class Layout:
 
     def _position(self, name: str) -> int:
         if name not in self.names:
-            raise KeyError(f"no block {name!r}; blocks: {', '.join(self.names)}")
+            raise KeyError(f"unknown block {name!r}; allowed: {', '.join(self.names)}")
         return self.names.index(name)
 
 
 def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> Layout:
-    """Describes observations of mechs whose packs have at most `pack` members.
+    """Builds the layout of observations for packs of at most `pack` mechs.
 
     Args:
-      pack: rows of the board of messages.
-      telemetry: whether the coarse map, the same for all mechs, is part of it.
-      mission: fields of the block `mission`, which comes last; without any there is none.
+      pack: rows of the message board.
+      telemetry: whether to include the coarse map, which is the same for all mechs.
+      mission: fields of the block `mission`, the last one; empty for no such block.
     """
     shapes = {
         "contacts": ((CONTACTS, len(CONTACT_FIELDS)), "set", CONTACT_FIELDS),

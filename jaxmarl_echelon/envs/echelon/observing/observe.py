@@ -1,8 +1,8 @@
-"""Observations of mechs: the blocks of `layout.Layout`, each from the own side.
+"""Observations of mechs: the blocks of `layout.Layout`, from each mech's perspective.
 
-Every mech of both teams has the same layout, so that one policy can play all of them. Vectors to
-contacts and to the zone are in the world's axes; the local map and the direction of hits turn
-with the mech. Source: spec sections 2.2, 2.3 and 5.1, with the own heading added (5.3).
+All mechs of both teams share one layout, so that one policy can play all of them. Vectors to
+contacts and to the zone use world axes; the local map and the direction of hits rotate with the
+mech. Reference: docs/reference/echelon.md 12.
 """
 
 from collections.abc import Mapping
@@ -46,13 +46,13 @@ _OFFSETS = np.stack(np.meshgrid(*[np.arange(LOCAL_MAP) - LOCAL_MAP // 2] * 2, in
 
 
 class Senses(NamedTuple):
-    """What the sensors report after a decision.
+    """Sensor readings after a decision.
 
     Attributes:
       sight: `[M, M]` bool; neither terrain nor smoke in between.
-      visible: `[M, M]` bool; viewer and what it notices.
-      quality: `[M]` of the sensors.
-      jam: `[M]` level of jamming.
+      visible: `[M, M]` bool; viewer (first) notices the target.
+      quality: `[M]` sensor quality.
+      jam: `[M]` jamming level.
       acoustic: `[M, 4]` noise per quadrant.
     """
 
@@ -64,13 +64,13 @@ class Senses(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How the fight for the zone stands, as each mech is told.
+    """State of the objective, as shown to each mech.
 
     Attributes:
-      zone: `[3]` x, y and radius, or `[M, 3]` of each mech's own zone.
+      zone: `[3]` x, y and radius, or `[M, 3]` for a zone per mech.
       inside: `[M]` bool.
-      control: `[M]` lead of the own side in the zone, in [-1, 1].
-      score: `[M]` share of what wins.
+      control: `[M]` lead of the own team in the zone, in [-1, 1].
+      score: `[M]` own score as a share of the winning score.
       enemy_score: `[M]` the enemies' share.
     """
 
@@ -87,8 +87,8 @@ class Place(NamedTuple):
     Attributes:
       zone: `[3]` x, y and radius.
       occupancy: `[N, Y, X]` bool; columns of every terrain with an obstacle near the ground.
-      telemetry: `[16, 16]` the same, coarse, for this terrain.
-      index: int32, this terrain.
+      telemetry: `[16, 16]` coarse obstacle map of this terrain.
+      index: int32, index of this terrain.
       size: voxels along x, y and z; static.
     """
 
@@ -111,19 +111,19 @@ def observe(
     further: Mapping[str, jax.Array] = MappingProxyType({}),
     dead_see: tuple[str, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes the observations of all mechs; those of dead ones are 0 but for what they go on seeing.
+    """Builds the observations of all mechs; dead mechs see 0 except in the blocks `dead_see`.
 
     Args:
       layout: of the flat vector.
       state: the episode; its `contacts` are ignored.
       params: the episode's parameters.
-      sides: who belongs together.
+      sides: teams, packs and classes.
       chassis: rows of the chassis table per mech.
-      senses: what the sensors report.
+      senses: sensor readings.
       place: the map.
-      standing: of the fight for the zone; by default that of the map's zone and of the scores.
-      further: blocks `[M, ...]` of the layout besides those of every battle.
-      dead_see: names of the blocks that dead mechs go on seeing.
+      standing: state of the objective; None for the map's zone and the scores of `state`.
+      further: additional blocks `[M, ...]` of the layout.
+      dead_see: names of the blocks that dead mechs still see.
 
     Returns:
       flat observations `[M, layout.size]` and the contacts `[M, K]` that they show.
@@ -150,9 +150,9 @@ def observe(
 
 
 def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:
-    """Returns what each mech's packmates said last, `[M, rows, 8]`: a row per place in the pack.
+    """Returns the last messages of each mech's packmates, `[M, rows, 8]`: one row per place in the pack.
 
-    The own message is among them; rows of the dead and of empty places are 0.
+    The mech's own message is included; rows of dead mechs and unused rows are 0.
     """
     mates = sides.packmates
     index = jnp.arange(mates.shape[0])
@@ -165,8 +165,8 @@ def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -
 def local_map(position: jax.Array, yaw: jax.Array, place: Place) -> jax.Array:
     """Returns the obstacles around each mech, `[M, 11, 11]`: rows ahead, columns to the left.
 
-    Coordinates are truncated towards 0, so that the map's first row and column are also seen
-    from just outside; beyond the map everything is an obstacle.
+    Coordinates are truncated towards 0, so that points just outside the low borders read the map's
+    first row and column; farther outside, all cells are obstacles.
     """
     ahead, left = jnp.asarray(_OFFSETS[..., 0]), jnp.asarray(_OFFSETS[..., 1])
     cos, sin = jnp.cos(yaw)[:, None, None], jnp.sin(yaw)[:, None, None]
@@ -188,7 +188,7 @@ def own_state(
     place: Place,
     standing: Standing | None = None,
 ) -> jax.Array:
-    """Returns what each mech knows of itself, of the zone and of the game, `[M, F]`."""
+    """Returns the block `self`: state of each mech, of the zone and of the game, `[M, F]`."""
     mechs, tally = state.battle.mechs, state.battle.tally
     foes = ~sides.friends & mechs.alive[None]
     near = jnp.sum(offset**2, axis=-1) <= TARGETED_RANGE**2
@@ -198,7 +198,7 @@ def own_state(
     chased = (projectiles.kind == MISSILE)[..., None] & (
         projectiles.target[..., None] == jnp.arange(foes.shape[0])
     )
-    # In the last substep of a stretched cooldown the original's timer holds nothing but a rounding error.
+    # In the last substep of a lengthened cooldown the original's timer holds only a rounding error.
     cooldown = jnp.maximum(mechs.cooldown - jnp.asarray(STRETCH)[sides.classes], 0)
     condition = (
         jnp.any(foes & near & senses.sight, axis=1),
@@ -246,7 +246,7 @@ def _standing(state, params, sides: Sides, chassis, place: Place) -> Standing:
 
 
 def _game(state, params, standing: Standing, span: float) -> jax.Array:
-    """The zone, the scores, the time and the chosen order of contacts, `[M, 9 + 4]`."""
+    """Returns features of zone, scores, time and order of contacts, `[M, 9 + 4]`."""
     position, zone = state.battle.mechs.position, standing.zone
     size = position.shape[0]
     columns = (
@@ -266,13 +266,13 @@ def _game(state, params, standing: Standing, span: float) -> jax.Array:
 
 
 def _to_body(vector: jax.Array, yaw: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Turns world vectors `[M, 3]` into components ahead, to the left and up."""
+    """Rotates world vectors `[M, 3]` into components ahead, to the left and up."""
     cos, sin = jnp.cos(yaw), jnp.sin(yaw)
     x, y, z = vector[:, 0], vector[:, 1], vector[:, 2]
     return x * cos + y * sin, y * cos - x * sin, z
 
 
 def place_of(bank, index: jax.Array) -> Place:
-    """Returns terrain `index` of a `terrain.bank.TerrainBank`."""
+    """Returns the map features of terrain `index` of a `terrain.bank.TerrainBank`."""
     _, planes, depth, width = bank.voxels.material.shape
     return Place(bank.zone[index], bank.occupancy, bank.telemetry[index], index, (width, depth, planes))

@@ -1,4 +1,4 @@
-// Time, the camera and what the person does with them.
+// Playback: time, camera and user input.
 
 class Player {
   constructor(recording) {
@@ -13,7 +13,7 @@ class Player {
     this.before = performance.now();
   }
 
-  /** Draws the current moment and asks to be called again. */
+  /** Draws the current moment and schedules the next call. */
   tick(now) {
     const seconds = clamp((now - this.before) / 1000, 0, 0.1);
     this.before = now;
@@ -52,7 +52,7 @@ class Player {
     byId("moment").value = this.moment;
   }
 
-  /** Keeps a unit in the middle; the same one again lets go. */
+  /** Follows a unit with the camera; selecting it again stops following. */
   follow(mech) {
     this.followed = mech === this.followed ? NOBODY : mech;
     if (this.followed !== NOBODY) this.camera.distance = Math.min(this.camera.distance, 40);
@@ -80,7 +80,7 @@ class Player {
   }
 }
 
-/** Gives a canvas as many pixels as it covers on the screen. */
+/** Sets the resolution of a canvas to its size on the screen. */
 function fit(canvas, ratio) {
   const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((side) => Math.round(side * ratio));
   if (canvas.width !== width) canvas.width = width;

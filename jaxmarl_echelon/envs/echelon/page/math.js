@@ -1,4 +1,4 @@
-// Vectors are [x, y, z] with z up; matrices are 16 numbers, column by column, as WebGL wants them.
+// Vectors are [x, y, z] with z up; matrices are 16 numbers in column-major order, as in WebGL.
 
 const add = (a, b) => [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
 const subtract = (a, b) => [a[0] - b[0], a[1] - b[1], a[2] - b[2]];
@@ -14,7 +14,7 @@ const normalized = (a) => scaled(a, 1 / Math.max(magnitude(a), 1e-9));
 const mix = (a, b, share) => add(scaled(a, 1 - share), scaled(b, share));
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-/** The angle that lies between a and b, on the shorter way round. */
+/** Interpolates between the angles a and b, along the shorter arc. */
 function mixAngle(a, b, share) {
   const turn = ((b - a + 3 * Math.PI) % (2 * Math.PI)) - Math.PI;
   return a + turn * share;
@@ -55,7 +55,7 @@ function lookAt(eye, target) {
   ]);
 }
 
-/** Where a point lies on a screen of `width` x `height`, y downwards; null behind the eye. */
+/** Position of a point on a screen of `width` x `height`, y downwards; null behind the eye. */
 function project(matrix, point, width, height) {
   const [x, y, , w] = [0, 1, 2, 3].map(
     (row) => matrix[row] * point[0] + matrix[4 + row] * point[1] + matrix[8 + row] * point[2] + matrix[12 + row],

@@ -1,7 +1,7 @@
-// Bars and names above the mechs, drawn flat over the scene so that walls never hide them.
+// Bars and names above the mechs, drawn in 2-D over the scene so that walls never hide them.
 
 const BADGES = { fallen: "fallen", shutdown: "shut down", legged: "legged", painted: "painted", ecm: "ECM", eccm: "ECCM" };
-// Further away there is only room for names.
+// Beyond this distance only names are drawn.
 const BADGE_DISTANCE = 60;
 
 class Overlay {
@@ -50,7 +50,7 @@ class Overlay {
     this.pen.fillRect(x, y, width * share, 3);
   }
 
-  /** The mech whose tag is near a point of the screen, or NOBODY. */
+  /** Mech with its tag near a point of the screen, or -1. */
   pick(x, y) {
     const near = this.places
       .map((place) => ({ ...place, distance: Math.hypot(place.x - x, place.y - y) }))

@@ -21,7 +21,7 @@ class Recording {
     this.died = this.names.map((_, mech) => this.deathOf(mech));
   }
 
-  /** The frame after which a mech never lives again; Infinity for survivors. */
+  /** First frame in which a mech is dead; Infinity for survivors. */
   deathOf(mech) {
     for (let frame = 0; frame < this.count; frame++) {
       if (!this.is("alive", frame, mech)) return frame;
@@ -33,7 +33,7 @@ class Recording {
     return mech < this.blue ? 0 : 1;
   }
 
-  /** Mechs that take part at all. */
+  /** Mechs that take part in the battle. */
   present() {
     return this.names.map((_, mech) => mech).filter((mech) => this.died[mech] > 0);
   }
@@ -50,7 +50,7 @@ class Recording {
     return ((this.value("shots", frame, mech) >> weapon) & 1) === 1;
   }
 
-  /** The point with number `index` of a frame, in voxels. */
+  /** Point number `index` of a frame, in voxels. */
   point(name, frame, index) {
     const values = this.frames[name];
     const perFrame = values.length / this.count;
@@ -80,7 +80,7 @@ class Recording {
     return this.value("yaw", frame, mech) * this.yawUnit;
   }
 
-  /** What flies at a moment: [{kind, start, end}], a streak that ends where the projectile is. */
+  /** Projectiles at a moment: [{kind, start, end}], a streak that ends at the projectile. */
   projectiles(moment) {
     const [frame, next] = this.around(moment);
     const share = moment - frame;

@@ -11,7 +11,7 @@ void main() {
   shade = colour * tint;
 }`;
 
-// What is see-through leaves out pixels in a fixed pattern: that needs no order of drawing.
+// Transparent surfaces skip pixels in a fixed pattern, so that the order of drawing does not matter.
 const FRAGMENT = `#version 300 es
 precision mediump float;
 in vec4 shade;
@@ -137,7 +137,7 @@ class Scene {
     this.mesh(this.ring, place([x, y, 0.4], [radius, radius, 3]), colour, 0.3);
   }
 
-  /** A hull as large as the body that collides, and a turret with a gun that show where it looks. */
+  /** A hull of the size of the collision box, and a turret with a gun that shows the heading. */
   drawMech(mech) {
     const [width, depth, height] = mech.size;
     const bottom = mech.position[2] - height / 2;
@@ -172,7 +172,7 @@ class Scene {
     this.mesh(this.cube, along(start, end, this.recording.beamWidths[weapon]), rgb(this.recording.weapons[weapon]));
   }
 
-  /** A flash at the muzzle of everyone who fires, also where the shot itself is too quick to be recorded. */
+  /** A muzzle flash for every mech that fires, also if the shot is too fast to be recorded. */
   drawFlashes(moment) {
     const frame = Math.ceil(moment);
     for (const index of this.recording.present()) {

@@ -1,6 +1,6 @@
-// Voxels to triangles: only faces that can be seen. See-through materials have an alpha below 255.
+// Converts voxels to triangles, visible faces only. Transparent materials have an alpha below 255.
 
-// Per face: the way it looks, its corners within the unit cube (counter-clockwise from outside), its light.
+// Per face: its normal, its corners within the unit cube (counter-clockwise from outside), its brightness.
 const FACES = [
   { out: [0, 0, 1], corners: [[0, 0, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], light: 1.0 },
   { out: [0, 0, -1], corners: [[0, 0, 0], [0, 1, 0], [1, 1, 0], [1, 0, 0]], light: 0.45 },
@@ -29,7 +29,7 @@ class Mesh {
   }
 }
 
-/** What lies in a cell of the terrain below the height `cut`; air elsewhere. */
+/** Material of a cell of the terrain below the height `cut`; air elsewhere. */
 function materialAt(recording, cut, x, y, z) {
   const [width, depth] = recording.size;
   if (x < 0 || y < 0 || z < 0 || x >= width || y >= depth || z >= cut) return recording.air;

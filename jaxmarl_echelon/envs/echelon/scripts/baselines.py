@@ -13,10 +13,10 @@ BASELINES = ("random", "standing", "heuristic")
 
 
 def scripts(env, play: Callable[..., ScriptedPolicy] = heuristic) -> dict[str, ScriptedPolicy]:
-    """Returns the scripts as `NAME_blue` and `NAME_red`; `play(env, side, moves=...)` makes the first two.
+    """Returns the scripts as `NAME_blue` and `NAME_red`; `play(env, side, moves=...)` builds the first two.
 
-    `heuristic` goes for the zone and shoots, `standing` stays where it starts and shoots, `random`
-    draws uniform actions, `none` does nothing.
+    `heuristic` moves to the zone and shoots, `standing` stays at its start and shoots, `random`
+    draws uniform actions, `none` sends zeros.
     """
     found = {}
     for side, team in enumerate(TEAMS):
@@ -31,7 +31,7 @@ def scripts(env, play: Callable[..., ScriptedPolicy] = heuristic) -> dict[str, S
 
 
 def random(role) -> ScriptedPolicy:
-    """Draws every action uniformly from the role's action space."""
+    """Returns a policy that draws actions uniformly from the role's action space."""
 
     def act(key, memory, state, params):
         return memory, jax.vmap(role.action.sample)(jax.random.split(key, role.size))
@@ -40,6 +40,6 @@ def random(role) -> ScriptedPolicy:
 
 
 def nothing(role) -> ScriptedPolicy:
-    """Does nothing at all."""
+    """Returns a policy whose actions are all 0."""
     shape = (role.size, *role.action.shape)
     return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.zeros(shape)))

@@ -1,8 +1,7 @@
-"""The scripted opponent: goes for the zone and shoots at the nearest enemy.
+"""Scripted opponent that moves to the zone and shoots at the nearest enemy.
 
 It reads the whole state. Only cannons, and missiles at painted mechs, are fired without a clear line of
-sight. It neither jets, nor lays smoke, nor plans a way.
-Source: spec section 6.2.
+sight. It uses neither jets nor smoke nor path planning. Reference: docs/reference/echelon.md 14.
 """
 
 from typing import NamedTuple
@@ -43,12 +42,12 @@ from physics.voxels import Terrain
 TOO_CLOSE = 5.5
 COHESION_GAP, COHESION_PEACE = 15.0, 20.0
 STUCK_STEP, STUCK_PATIENCE = 0.2, 10
-# Decisions of a way out, counted down: a pause, three backwards, four sideways, a pause.
+# Decisions of an escape, counted down: a pause, three backwards, four sideways, a pause.
 ESCAPE, BACKWARDS, SIDEWAYS = 9, (6, 8), (2, 5)
 VENT_HEAT, ECM_HEAT = 0.75, 0.7
 ECM, ECCM = 0.25, 0.75
 FULL_TURN = np.pi / 3.0
-# Per weapon the largest bearing error at which it is fired, rad.
+# Largest bearing error at which each weapon is fired, rad.
 _AIM = np.zeros(len(WEAPONS), np.float32)
 _AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 60, 90, 30, 30, 30])
 _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
@@ -56,12 +55,12 @@ _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 @struct.dataclass
 class Memory:
-    """Memory of the mechs of a team, to get free when they are stuck.
+    """Memory of a team's mechs, for detecting and leaving positions in which they are stuck.
 
     Attributes:
       position: `[A, 3]` at the last decision.
-      still: `[A]` int32 decisions without getting anywhere, less those in which it moved on.
-      escape: `[A]` int32 decisions left, this one included, of backing up and stepping aside.
+      still: `[A]` int32 counter: up by 1 per decision without movement, down by 1 with movement.
+      escape: `[A]` int32 remaining decisions of the escape manoeuvre, this one included.
       side: `[A]` 1 to step aside to the left, -1 to the right.
     """
 
@@ -72,14 +71,14 @@ class Memory:
 
 
 class Brief(NamedTuple):
-    """What the A mechs of a team are after.
+    """Task of the A mechs of a team.
 
     Attributes:
-      zone: `[3]` x, y and radius of the place to go to, or `[A, 3]` of each mech's own.
-      fire: chance per decision that a mech fires at all, scalar or `[A]`.
-      known: `[A, F]` bool; which of the enemies, in the order of their indices, a mech knows about. None
+      zone: `[3]` x, y and radius of the destination, or `[A, 3]` for one per mech.
+      fire: probability per decision that a mech is allowed to fire, scalar or `[A]`.
+      known: `[A, F]` bool; the mech knows about the enemy, enemies in the order of their indices. None
         for all.
-      still: `[A]` bool; stays where it is and only turns. None for nobody.
+      still: `[A]` bool; the mech only turns. None for no mech.
     """
 
     zone: jax.Array
@@ -94,9 +93,9 @@ class Aim(NamedTuple):
     Attributes:
       target: `[A]` int32 mech.
       distance: `[A]` voxels; infinite where no enemy lives.
-      error: `[A]` bearing off the own heading, rad.
+      error: `[A]` bearing relative to the mech's heading, rad.
       clear: `[A]` bool; neither terrain nor smoke in between.
-      painted: `[A]` bool; the own pack paints it.
+      painted: `[A]` bool; painted by the mech's own pack.
     """
 
     target: jax.Array
@@ -107,12 +106,12 @@ class Aim(NamedTuple):
 
 
 def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
-    """Plays a team; with probability 1 - `params.fire_probability[side]` a mech holds its fire.
+    """Returns a policy for a team; a mech may fire with probability `params.fire_probability[side]`.
 
     Args:
       env: the environment.
       side: 0 for blue, 1 for red.
-      moves: False for mechs that stay where they are, turn and shoot.
+      moves: False for mechs that only turn and shoot.
     """
     own = members(env.teams, side)
 
@@ -124,12 +123,12 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
 
 
 def members(teams: tuple[int, int], side: int) -> np.ndarray:
-    """Indices of the mechs of a team."""
+    """Returns the indices of a team's mechs."""
     return np.arange(teams[0] * side, teams[0] * side + teams[side])
 
 
 def unmoved(size: int) -> Memory:
-    """The memory of `size` mechs at the start of an episode."""
+    """Returns the memory of `size` mechs at the start of an episode."""
     return Memory(
         position=jnp.full((size, 3), 1e6, jnp.float32),
         still=jnp.zeros(size, jnp.int32),
@@ -141,17 +140,17 @@ def unmoved(size: int) -> Memory:
 def follow(
     env, own: np.ndarray, brief: Brief, key, memory: Memory, state, params, *, moves: bool = True
 ) -> tuple[Memory, jax.Array]:
-    """Plays a team for one decision.
+    """Computes the actions of a team for one decision.
 
     Args:
       env: the environment, for its terrains and teams.
       own: `[A]` mechs of the team.
-      brief: what they are after.
+      brief: their task.
       key: random key.
       memory: of the team.
       state: the episode (`types.EchelonState`).
       params: its parameters (`types.EchelonParams`).
-      moves: False for mechs that all stay where they are, turn and shoot.
+      moves: False for mechs that only turn and shoot.
 
     Returns:
       the memory, and actions `[A, 26]`.
@@ -184,7 +183,7 @@ def follow(
 
 
 def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> Aim:
-    """Looks for the nearest living enemy of each of the mechs `own`, among those known `[A, F]`."""
+    """Finds the nearest living enemy of each of the mechs `own`, among the known ones `[A, F]`."""
     battle = state.battle
     mechs = battle.mechs
     foes = np.setdiff1d(np.arange(sum(env.teams)), own)
@@ -208,7 +207,7 @@ def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None)
 
 
 def _notice(key, memory: Memory, position) -> Memory:
-    """Counts decisions without progress; after too many a mech begins to get itself free."""
+    """Updates the counters of stuck mechs; beyond the limit a mech starts the escape manoeuvre."""
     escaping = memory.escape > 1
     moved = jnp.linalg.norm(position - memory.position, axis=-1)
     still = jnp.where(moved < STUCK_STEP, memory.still + 1, jnp.maximum(memory.still - 1, 0))
@@ -224,7 +223,7 @@ def _notice(key, memory: Memory, position) -> Memory:
 
 
 def _escape(memory: Memory) -> jax.Array:
-    """Actions `[A, 9]` of mechs that get themselves free, who do nothing else meanwhile."""
+    """Returns actions `[A, 9]` of the escape manoeuvre, during which mechs do nothing else."""
 
     def during(span):
         return (memory.escape >= span[0]) & (memory.escape <= span[1])
@@ -253,7 +252,7 @@ def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
 
 
 def _fire(classes, aim: Aim) -> jax.Array:
-    """Returns which triggers are pulled, `[A, 9]` bool."""
+    """Returns bool `[A, 9]`: the trigger is pulled."""
     reach = jnp.broadcast_to(jnp.asarray(WEAPON.range), (classes.shape[0], len(WEAPONS)))
     missile = jnp.where(aim.painted, WEAPON.range[MISSILE], MISSILE_SIGHT_RANGE)
     reach = reach.at[:, MISSILE].set(missile)
@@ -267,7 +266,7 @@ def _fire(classes, aim: Aim) -> jax.Array:
 
 
 def _with_control(base, target_slots) -> jax.Array:
-    """Adds the rest of the action: aims at the target's slot, wants the closest enemies, says nothing."""
+    """Completes the action: target slot, enemies only, sorted by distance, empty message."""
     size = base.shape[0]
     action = jnp.zeros((size, commands.SIZE), jnp.float32)
     action = action.at[:, : len(ACTIONS)].set(base)

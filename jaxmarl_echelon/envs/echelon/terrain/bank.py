@@ -1,4 +1,4 @@
-"""Banks of terrain: everything a compiled program needs to know about many maps."""
+"""Terrain banks: stacked arrays of many maps, with generation, caching and loading."""
 
 import hashlib
 import json
@@ -39,10 +39,10 @@ class TerrainBank:
         bottom is low y and left is low x.
       occupancy: `[N, Y, X]` bool, columns with solid rock or solid debris among the lowest four voxels.
       telemetry: `[N, 16, 16]` float32, 1 where any column of a block holds solid rock or solid debris.
-      reachable: `[N, Y, X]` bool, columns where feet that start in one of the corners can come to stand.
-      seeds: of the maps, -1 for maps made by hand (static).
+      reachable: `[N, Y, X]` bool, columns with a navigation node reachable from one of the two corners.
+      seeds: seeds of the maps, -1 for maps made by hand (static).
       biomes: of each map, in the order of its corners; empty for maps made by hand (static).
-      ways: `[N, Y, X, Z]` int8 of `navigation.ways` to the zone; None unless `with_ways` added them.
+      ways: `[N, Y, X, Z]` int8 path codes of `navigation.ways` to the zone; None unless added.
     """
 
     voxels: VoxelBank
@@ -82,7 +82,7 @@ def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
 
 
 def with_ways(bank: TerrainBank) -> TerrainBank:
-    """The same maps with the ways to their zones: a fraction of a second each, on the host."""
+    """Returns the bank with path codes to the zones, computed on the host in under a second per map."""
     found = []
     for voxels, zone in zip(np.asarray(bank.voxels.material), np.asarray(bank.zone), strict=True):
         graph = nav_graph(voxels)
@@ -100,18 +100,18 @@ def terrain_bank(
     workers: int | None = None,
     progress: bool = True,
 ) -> TerrainBank:
-    """Generates one map per seed, or loads them if the same bank was made before.
+    """Generates one map per seed, or loads them from the cache.
 
     The maps do not depend on the number of workers.
 
     Args:
       seeds: of the maps, not negative.
       size: voxels along x, y and z.
-      biomes: names to draw from; all sixteen if None; or such a list for each map.
+      biomes: names to draw from; all sixteen if None; or one such list for each map.
       team_size: mechs of a team.
-      cache: folder that keeps banks; "auto" is `cache_folder()`, None keeps nothing.
-      workers: processes; None takes as many as there are processors and enough maps for.
-      progress: show a progress bar on a terminal, if there are more than a few maps to generate.
+      cache: folder of the cache; "auto" is `cache_folder()`, None disables caching.
+      workers: processes; None chooses by the numbers of processors and maps.
+      progress: whether to show a progress bar on a terminal, for more than a few maps.
 
     Raises:
       ValueError: no seeds or a negative one, an impossible size, an unknown biome, too few workers.
@@ -120,9 +120,9 @@ def terrain_bank(
     seeds = tuple(int(seed) for seed in seeds)
     choices = groups_of(biomes, len(seeds))
     if not seeds or min(seeds) < 0:
-        raise ValueError(f"seeds={list(seeds[:4])}: at least one, none negative")
+        raise ValueError(f"seeds={list(seeds[:4])}: must name at least one seed, none negative")
     if workers is not None and workers < 1:
-        raise ValueError(f"workers={workers}: at least 1 is needed")
+        raise ValueError(f"workers={workers}: must be at least 1")
     jobs = [(seed, size, names, team_size) for seed, names in zip(seeds, choices, strict=True)]
     if cache is None:
         return bank_of(_generate_all(jobs, workers, progress))
@@ -131,13 +131,13 @@ def terrain_bank(
 
 
 def cache_folder() -> Path:
-    """Where banks are kept: `$XDG_CACHE_HOME/jaxmarl_echelon/terrain`, or in `~/.cache` without it."""
+    """Returns the cache folder: `$XDG_CACHE_HOME/jaxmarl_echelon/terrain`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "jaxmarl_echelon" / "terrain"
 
 
 def _blocks(columns: np.ndarray) -> np.ndarray:
-    """`[N, 16, 16]` bool: whether any column `[N, Y, X]` of a block is set."""
+    """Returns bool `[N, 16, 16]`: any column `[N, Y, X]` of the block is set."""
     for axis in (1, 2):
         starts = np.arange(TELEMETRY) * columns.shape[axis] // TELEMETRY
         columns = np.logical_or.reduceat(columns, starts, axis)
@@ -149,19 +149,19 @@ def _name(jobs: list[tuple]) -> str:
 
 
 def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
-    """Maps from a file; without it, or if it is damaged, they are generated and the file is written."""
+    """Returns maps from the cache file; if it is missing or damaged, generates them and writes it."""
     with suppress(*_BROKEN):
         return _load(path, jobs)
     layouts = _generate_all(jobs, workers, progress)
     try:
         _save(path, layouts)
     except OSError as error:
-        warnings.warn(f"terrain is not kept in {path.parent}: {error}", stacklevel=3)
+        warnings.warn(f"terrain is not cached in {path.parent}: {error}", stacklevel=3)
     return layouts
 
 
 def _save(path: Path, layouts: list[Layout]) -> None:
-    """Writes a file that is either whole or not there."""
+    """Writes the cache file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.stack([getattr(layout, name) for layout in layouts]) for name in _STORED}
     about = json.dumps([[layout.biomes, layout.transform, layout.repairs] for layout in layouts])

@@ -1,4 +1,4 @@
-"""The sixteen biomes a quadrant of a map can have."""
+"""The sixteen biomes of map quadrants, by name. Reference: docs/reference/echelon.md 11.2."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,19 +33,19 @@ BIOMES = tuple(BRUSHES)
 
 
 def check_biomes(names: Sequence[str]) -> None:
-    """Raises a one-line ValueError if a name is not that of a biome, or if there is no name at all."""
+    """Raises a one-line ValueError for an unknown biome or an empty list."""
     unknown = sorted(set(names) - set(BIOMES))
     if unknown or not names:
-        given = unknown[0] if unknown else "[]"
-        raise ValueError(f"env.biomes={given}: some of {', '.join(BIOMES)}")
+        given = f"{unknown[0]}: unknown" if unknown else "[]: must name a biome"
+        raise ValueError(f"env.biomes={given}; allowed: {', '.join(BIOMES)}")
 
 
 def groups_of(names, maps: int) -> list[tuple[str, ...]]:
-    """The biomes that each of some maps draws from.
+    """Returns the biomes to draw from, for each of `maps` maps.
 
     Args:
-      names: for all of them, or a list of lists, one per map; all biomes if None.
-      maps: how many.
+      names: one list for all maps, or a list of lists, one per map; all biomes if None.
+      maps: number of maps.
 
     Raises:
       ValueError: one line, for an unknown biome, a list without any, or too few or many lists.
@@ -53,12 +53,12 @@ def groups_of(names, maps: int) -> list[tuple[str, ...]]:
     single = names is None or all(isinstance(name, str) for name in names)
     groups = [tuple(BIOMES if names is None else names)] * maps if single else [tuple(g) for g in names]
     if len(groups) != maps:
-        raise ValueError(f"env.biomes: {len(groups)} lists for {maps} maps")
+        raise ValueError(f"env.biomes: must be one list, or one for each of {maps} maps; has {len(groups)}")
     for group in set(groups):
         check_biomes(group)
     return groups
 
 
 def paint(biome: str, voxels: np.ndarray, rng: np.random.Generator) -> None:
-    """Paints one biome on an empty window `[Z, Y, X]` of a map, in place."""
+    """Paints a biome on an empty window `[Z, Y, X]` of a map, in place."""
     BRUSHES[biome](Patch(voxels, rng))

@@ -1,7 +1,7 @@
-"""Brushes for what people built: towns, works, camps and laboratories.
+"""Brushes of built biomes: towns, industry, camps and laboratories.
 
-Sizes follow spec section 1.2. What it leaves open is chosen so that its statistics hold; where its
-words and its statistics disagree, statistics count.
+Sizes follow the original generator; open details are chosen to match its statistics of blocked and
+opaque cells. Reference: docs/reference/echelon.md 11.2.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from physics.voxels import AIR, FOLIAGE, GLASS, REINFORCED, SOLID
 
 
 def urban_residential(patch: Patch) -> None:
-    """Blocks of houses around courtyards with a glass floor."""
+    """Paints blocks of houses around courtyards with a glass floor."""
     for _ in patch.until_filled(0.368):
         w, h, top = patch.between(6, 10), patch.between(6, 10), patch.between(4, 8)
         x, y = (corner // 2 * 2 for corner in patch.place(w, h))
@@ -21,7 +21,7 @@ def urban_residential(patch: Patch) -> None:
 
 
 def industrial_refinery(patch: Patch) -> None:
-    """Tanks and stacks, with pipes between them."""
+    """Paints tanks and stacks, with pipes between them."""
     for _ in patch.until_filled(0.26):
         w, h = patch.between(3, 6), patch.between(3, 6)
         patch.box(*patch.place(w, h), w, h, SOLID, patch.between(4, 11))
@@ -32,7 +32,7 @@ def industrial_refinery(patch: Patch) -> None:
 
 
 def civic_government(patch: Patch) -> None:
-    """Large halls, inside a low wall with a wide gate in each side."""
+    """Paints large halls inside a low wall with a wide gate on each side."""
     built = 0
     while built < 0.2 * patch.area:
         w, h = patch.between(8, 15), patch.between(8, 15)
@@ -48,7 +48,7 @@ def civic_government(patch: Patch) -> None:
 
 
 def arcology_spire(patch: Patch) -> None:
-    """One tower that carries most of a city, terraces around it and tunnels through it."""
+    """Paints a central tower, platforms with stairs around it, and tunnels."""
     w, h = patch.width // 3, patch.depth // 3
     patch.box(w, h, w, h, SOLID, patch.height - 2)
     levels = [level for level in (5, 10, 15) if level <= patch.height - 5] or [patch.height - 3]
@@ -66,7 +66,7 @@ def arcology_spire(patch: Patch) -> None:
 
 
 def _stairs(patch: Patch, x: int, y: int, side: int, level: int) -> None:
-    """Steps along one edge of a platform, down to the ground and into the patch."""
+    """Paints steps along one edge of a platform down to the ground, within the patch."""
     beside = y - 3 if y >= 3 else y + side
     for step in range(level):
         at = x + step if 2 * x + side < patch.width else x + side - 1 - step
@@ -74,7 +74,7 @@ def _stairs(patch: Patch, x: int, y: int, side: int, level: int) -> None:
 
 
 def command_outpost(patch: Patch) -> None:
-    """A bunker with a solid core and a doorway, inside a fence."""
+    """Paints a bunker with a solid core and a doorway, inside a fence."""
     x, y = (patch.width - 12) // 2, (patch.depth - 12) // 2
     patch.frame(x - 8, y - 8, 28, 28, REINFORCED, 1)
     patch.box(x, y, 12, 12, REINFORCED, 6)
@@ -84,7 +84,7 @@ def command_outpost(patch: Patch) -> None:
 
 
 def hydroponic_lab(patch: Patch) -> None:
-    """Greenhouses: glass blocks on reinforced corners, with rows of plants."""
+    """Paints greenhouses: glass blocks with reinforced corners and rows of plants."""
     for _ in range(patch.between(2, 3)):
         w, h, top = patch.between(10, 15), patch.between(10, 15), patch.between(5, 7)
         x, y = patch.place(w, h)
@@ -97,7 +97,7 @@ def hydroponic_lab(patch: Patch) -> None:
 
 
 def server_farm(patch: Patch) -> None:
-    """Racks on a lattice under glass cable bridges."""
+    """Paints racks on a lattice under glass cable bridges."""
     top = min(12, patch.height - 1)
     for y in range(1, patch.depth - 5, 5):
         for x in range(1, patch.width - 5, 5):
@@ -107,7 +107,7 @@ def server_farm(patch: Patch) -> None:
 
 
 def orbital_relay(patch: Patch) -> None:
-    """A round dish wall, spanned by bridges."""
+    """Paints a ring-shaped wall, spanned by bridges."""
     x, y, radius = (patch.width - 1) / 2, (patch.depth - 1) / 2, patch.between(8, 11)
     ys, xs = np.ogrid[: patch.depth, : patch.width]
     distance = np.hypot(xs - x, ys - y)

@@ -1,7 +1,7 @@
-"""Brushes for what grew, flowed, erupted or was dug: forests, canals, ridges and pits.
+"""Brushes of natural biomes: forests, canals, ridges and pits.
 
-Sizes follow spec section 1.2. What it leaves open is chosen so that its statistics hold; where its
-words and its statistics disagree, statistics count.
+Sizes follow the original generator; open details are chosen to match its statistics of blocked and
+opaque cells. Reference: docs/reference/echelon.md 11.2.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from physics.voxels import AIR, FOLIAGE, GLASS, LAVA, SOLID, WATER
 
 
 def _canopy(patch: Patch, x: int, y: int, w: int, h: int, top: int, bottom: int) -> None:
-    """Leaves in the free cells of a box."""
+    """Fills the free cells of a box with foliage."""
     low_x, low_y = max(x, 0), max(y, 0)
     window = patch.voxels[bottom:top, low_y : max(y + h, 0), low_x : max(x + w, 0)]
     window[window == AIR] = FOLIAGE
@@ -24,7 +24,7 @@ def _rocks(patch: Patch, count: int, smallest: int, largest: int, low: int, high
 
 
 def forest_park(patch: Patch) -> None:
-    """Trees with crowns above head height, and rocks."""
+    """Paints trees with crowns above head height, and rocks."""
     for _ in range(int(0.05 * patch.area)):
         side, top = patch.between(1, 2), patch.between(3, 7)
         x, y = patch.place(side, side)
@@ -35,12 +35,12 @@ def forest_park(patch: Patch) -> None:
 
 
 def barrens(patch: Patch) -> None:
-    """Nothing but low rocks."""
+    """Paints low rocks only."""
     _rocks(patch, int(0.02 * patch.area), 2, 4, 1, 2)
 
 
 def dense_jungle(patch: Patch) -> None:
-    """Thin trunks under closed leaves: one can walk but not see."""
+    """Paints thin trunks under a closed canopy, which blocks sight but not movement."""
     for _ in range(int(0.15 * patch.area)):
         x, y = patch.place(1, 1)
         patch.box(x, y, 1, 1, SOLID, patch.between(4, 7))
@@ -48,7 +48,7 @@ def dense_jungle(patch: Patch) -> None:
 
 
 def sunken_canal(patch: Patch) -> None:
-    """A channel of water through the middle, warehouses along it and bridges over it."""
+    """Paints a channel of water through the middle, warehouses along it and bridges over it."""
     breadth = patch.between(8, 13)
     start = (patch.width - breadth) // 2
     patch.box(start, 0, breadth, patch.depth, WATER, 1)
@@ -63,7 +63,7 @@ def sunken_canal(patch: Patch) -> None:
 
 
 def geo_front(patch: Patch) -> None:
-    """Rock, with two wide tunnels that cross, winding ones, and pools of lava."""
+    """Paints rock with two wide crossing tunnels, winding tunnels, and pools of lava."""
     top = patch.between(min(10, patch.height - 3), patch.height - 3)
     patch.box(0, 0, patch.width, patch.depth, SOLID, top)
     patch.box(0, patch.depth // 2 - 3, patch.width, 7, AIR, 6)
@@ -75,7 +75,7 @@ def geo_front(patch: Patch) -> None:
 
 
 def glass_desert(patch: Patch) -> None:
-    """Pillars and sills of glass: cover against movement and shots, not against sight."""
+    """Paints pillars and sills of glass, which block movement and shots but not sight."""
     for _ in range(patch.between(10, 19)):
         w, h = patch.between(2, 5), patch.between(2, 5)
         patch.box(*patch.place(w, h), w, h, GLASS, patch.between(5, 11))
@@ -85,7 +85,7 @@ def glass_desert(patch: Patch) -> None:
 
 
 def mining_pit(patch: Patch) -> None:
-    """A pit in terraces, with a ramp from its floor to the rim."""
+    """Paints a terraced pit with a ramp from its floor to the rim."""
     x, y = patch.width // 2, patch.depth // 2
     ys, xs = np.ogrid[: patch.depth, : patch.width]
     inset = np.minimum(np.minimum(xs, patch.width - 1 - xs), np.minimum(ys, patch.depth - 1 - ys))
@@ -98,7 +98,7 @@ def mining_pit(patch: Patch) -> None:
 
 
 def volcanic_ridge(patch: Patch) -> None:
-    """A ridge across, and streams of lava that undercut it."""
+    """Paints a ridge across the patch, and streams of lava that undercut it."""
     upright = patch.chance(0.5)
     voxels = patch.voxels if upright else patch.voxels.swapaxes(1, 2)
     turned = Patch(voxels, patch.rng)

@@ -1,6 +1,7 @@
-"""Generated maps: four biomes, two teams' corners, a zone, and ways between them.
+"""Map generation: four biomes, two teams' corners, a zone, and connections between them.
 
-Source: spec section 1.2. Random streams are our own, statistics are the original's.
+Follows the original's generator in distribution, with other random streams.
+Reference: docs/reference/echelon.md 11.1.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes, pa
 from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, NavGraph, nav_graph, trace
 from physics.voxels import AIR, COLLIDES, DIRT, MATERIALS, MAX_HEIGHT
 
-VERSION = 3  # raised whenever the same seed and size give another map
+VERSION = 3  # incremented whenever the same seed and size yield a different map
 TRANSFORMS = ("identity", "flip_x", "flip_y", "flip_xy")
 _LOWEST = 6
 _REPAIRS, _REPAIR_WIDTH, _WALL_COST = 3, 5, 80.0
@@ -26,17 +27,17 @@ _SAMPLES = 1.5
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """One map. Lengths are voxels, x, y, z with z up.
+    """One map. Lengths are voxels; x, y, z with z up.
 
     Attributes:
       voxels: `[Z, Y, X]` uint8 materials.
       zone: centre x, y and radius.
       corners: of blue and red; 0 bottom left, 1 bottom right, 2 top left, 3 top right, where bottom is
         low y and left is low x.
-      reachable: `[Y, X]` bool, columns where feet that start in one of the two corners can come to stand.
+      reachable: `[Y, X]` bool, columns with a navigation node reachable from one of the two corners.
       biomes: of the quadrants in the order of the corners; empty for maps made by hand.
-      transform: how the painted map was turned, one of `TRANSFORMS`.
-      repairs: ways that had to be cut because a team was cut off from the zone.
+      transform: mirroring of the painted map, one of `TRANSFORMS`.
+      repairs: number of lanes cut because a team could not reach the zone.
       seed: of the generator, -1 for maps made by hand.
     """
 
@@ -56,17 +57,19 @@ class Layout:
 
 
 def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]:
-    """Returns a size (x, y, z) as integers.
+    """Validates a size (x, y, z) and returns it as integers.
 
     Raises:
       ValueError: not three whole numbers, too low or too high, or no room for both teams and a zone.
     """
     whole = len(size) == 3 and all(isinstance(n, Real) and float(n).is_integer() for n in size)
     if not whole:
-        raise ValueError(f"env.size={list(size)}: three whole numbers, voxels along x, y and z")
+        raise ValueError(f"env.size={list(size)}: must be three whole numbers, voxels along x, y and z")
     width, depth, height = size = tuple(int(n) for n in size)
     if not _LOWEST <= height <= MAX_HEIGHT:
-        raise ValueError(f"env.size={list(size)}: between {_LOWEST} and {MAX_HEIGHT} voxels along z")
+        raise ValueError(
+            f"env.size={list(size)}: must have between {_LOWEST} and {MAX_HEIGHT} voxels along z"
+        )
     wide, deep = zones.room(team_size)
     apart = 2 * wide <= width or 2 * deep <= depth
     if wide > width or deep > depth or not apart or min(width, depth) < zones.LEAST_SIDE:
@@ -81,18 +84,18 @@ def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]
 def generate(
     seed: int, size: Sequence[int], *, biomes: Sequence[str] | None = None, team_size: int = 10
 ) -> Layout:
-    """Generates a map; the same arguments give the same map.
+    """Generates a map; deterministic in its arguments.
 
     Args:
       seed: not negative.
       size: voxels along x, y and z.
-      biomes: names to draw from; all sixteen if None. From four names or more each is
-        drawn at most as often as it is given, so that quadrants differ if all names do.
-      team_size: mechs of a team, for which the corners are cleared.
+      biomes: names to draw from; all sixteen if None. With four names or more they are drawn without
+        replacement, so that quadrants differ if all names do.
+      team_size: mechs of a team, determines the cleared corners.
 
     Raises:
       ValueError: an impossible size or an unknown biome.
-      RuntimeError: a team stays cut off from the zone.
+      RuntimeError: a team cannot reach the zone even after repairs.
     """
     size = check_size(size, team_size)
     biomes = BIOMES if biomes is None else tuple(biomes)
@@ -119,7 +122,7 @@ def layout_from(
     corners: tuple[int, int] = (0, 3),
     team_size: int = 10,
 ) -> Layout:
-    """A map made by hand, taken as it is.
+    """Builds a map from given voxels, unchanged.
 
     Args:
       voxels: `[Z, Y, X]` materials.
@@ -136,14 +139,15 @@ def layout_from(
     size = check_size(voxels.shape[::-1], team_size)
     unknown = np.setdiff1d(voxels, np.arange(len(MATERIALS)))
     if unknown.size:
-        raise ValueError(f"voxels: material {unknown[0]}; 0 to {len(MATERIALS) - 1} ({', '.join(MATERIALS)})")
+        allowed = f"0 to {len(MATERIALS) - 1} ({', '.join(MATERIALS)})"
+        raise ValueError(f"voxels: unknown material {unknown[0]}; allowed: {allowed}")
     x, y, radius = zone = tuple(float(v) for v in zone)
     if not (radius > 0 and radius <= x <= size[0] - radius and radius <= y <= size[1] - radius):
         raise ValueError(
-            f"zone={zone}: centre x, y and a positive radius, inside {size[0]} x {size[1]} voxels"
+            f"zone={zone}: must be centre x, y and a positive radius, inside {size[0]} x {size[1]} voxels"
         )
     if len(set(corners)) != 2 or not set(corners) <= set(range(4)):
-        raise ValueError(f"corners={tuple(corners)}: two different corners, each 0, 1, 2 or 3")
+        raise ValueError(f"corners={tuple(corners)}: must be two different corners, each 0, 1, 2 or 3")
     voxels = voxels.astype(np.uint8)
     side = zones.spawn_side(size, team_size)
     anchors = [zones.spawn_anchor(corner, size, side) for corner in corners]
@@ -156,7 +160,7 @@ def flat(
     corners: tuple[int, int] = (0, 3),
     team_size: int = 10,
 ) -> Layout:
-    """An empty map with a floor of dirt; the zone is in the middle, with a radius of 7.5 if that fits."""
+    """Builds an empty map with a floor of dirt; by default the zone is central, with a radius up to 7.5."""
     width, depth, height = check_size(size, team_size)
     voxels = np.zeros((height, depth, width), np.uint8)
     _fill_ground(voxels)
@@ -168,7 +172,7 @@ def flat(
 def navigation(
     seed: int, size: tuple[int, int, int], biomes: tuple[str, ...] | None = None, team_size: int = 10
 ) -> NavGraph:
-    """The graph of a generated map; the last 64 are kept."""
+    """Returns the navigation graph of a generated map; the last 64 are cached."""
     return nav_graph(generate(seed, size, biomes=biomes, team_size=team_size).voxels)
 
 
@@ -179,7 +183,7 @@ def _fill_ground(voxels: np.ndarray) -> None:
 def _paint_quadrants(
     rng: np.random.Generator, size: tuple[int, int, int], biomes: tuple[str, ...]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """An unturned map, and the biomes of its quadrants."""
+    """Returns a map before mirroring, and the biomes of its quadrants."""
     width, depth, height = size
     voxels = np.zeros((height, depth, width), np.uint8)
     jitter = [int(0.1 * span) for span in (width, depth)]
@@ -195,7 +199,7 @@ def _paint_quadrants(
 def _turn(
     rng: np.random.Generator, voxels: np.ndarray, painted: tuple[str, ...]
 ) -> tuple[np.ndarray, tuple[str, ...], tuple[int, int], str]:
-    """Draws the teams' opposite corners and mirrors the map, together with everything in it."""
+    """Draws opposite corners for the teams, and mirrors the map together with biomes and corners."""
     blue, transform = int(rng.integers(4)), int(rng.integers(4))
     # The bits of a transform are those of a corner: 1 swaps left and right, 2 bottom and top.
     mirrored = voxels[:, :: -1 if transform & 2 else 1, :: -1 if transform & 1 else 1]
@@ -210,7 +214,7 @@ def _corridors(
     zone: tuple[float, float, float],
     anchors: list[tuple[float, float]],
 ) -> np.ndarray:
-    """`[Y, X]` bool columns of the lanes: one around the zone, and two from each team to it."""
+    """Returns bool `[Y, X]`, columns of the lanes: one around the zone, and two from each team to it."""
     side = min(shape)
     width = min(int(np.clip(round(0.06 * side), 4, 8)), max(2, side // 4))
     centre, radius = np.array(zone[:2]), zone[2]
@@ -226,7 +230,7 @@ def _corridors(
 
 
 def _along(lanes: list[tuple[np.ndarray, np.ndarray]], shape: tuple[int, int], width: int) -> np.ndarray:
-    """`[Y, X]` bool columns of straight lanes of one width."""
+    """Returns bool `[Y, X]`, columns of straight lanes of one width."""
     middle = np.zeros(shape, bool)
     for start, end in lanes:
         samples = np.linspace(start, end, 2 + int(_SAMPLES * np.hypot(*(end - start))))
@@ -239,7 +243,7 @@ def _along(lanes: list[tuple[np.ndarray, np.ndarray]], shape: tuple[int, int], w
 def _connect(
     voxels: np.ndarray, anchors: list[tuple[float, float]], zone: tuple[float, float, float]
 ) -> tuple[np.ndarray, int]:
-    """Cuts ways, in place, until both teams can reach the zone; returns what is reachable, number of ways."""
+    """Cuts lanes, in place, until both teams can reach the zone; returns reachable columns and lane count."""
     for repairs in range(2 * _REPAIRS + 1):
         graph = nav_graph(voxels)
         goal = graph.nearest((*zone[:2], 0.0))
@@ -248,7 +252,7 @@ def _connect(
         if not any(cut_off):
             return _reachable(graph, anchors), repairs
         _cut(voxels, anchors[cut_off.index(True)], zone[:2])
-    raise RuntimeError(f"no way to the zone at {zone[:2]} after {2 * _REPAIRS} attempts to cut one")
+    raise RuntimeError(f"no path to the zone at {zone[:2]} after {2 * _REPAIRS} attempts to cut one")
 
 
 def _reachable(graph: NavGraph, anchors: list[tuple[float, float]]) -> np.ndarray:
@@ -260,7 +264,7 @@ def _reachable(graph: NavGraph, anchors: list[tuple[float, float]]) -> np.ndarra
 
 
 def _cut(voxels: np.ndarray, start: tuple[float, float], goal: tuple[float, float]) -> None:
-    """Clears a lane at ground level where the fewest walls are in the way."""
+    """Clears a lane at ground level along the cheapest path, where walls cost 81 and free columns 1."""
     blocked = COLLIDES[voxels[:CLEARANCE]].any(0)
     depth, width = blocked.shape
     cost = np.where(blocked, 1 + _WALL_COST, 1.0)

@@ -1,7 +1,7 @@
-"""Where mechs can stand and how they get from there to elsewhere.
+"""Navigation graph: cells in which mechs can stand, and steps between them.
 
-A node is a free cell that feet can be in: the cell (x, y, z + 1) above a supporting voxel z, or the
-lowest cell of a column, which stands on bedrock (z = -1). Source: spec section 1.4.
+A node is a free cell for a mech's feet: the cell (x, y, z + 1) above a supporting voxel z, or the
+lowest cell of a column, which rests on bedrock (z = -1). Reference: docs/reference/echelon.md 11.4.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ CLEARANCE, RADIUS, STEP = 4, 1, 2
 _DIAGONAL, _CLIMB = 1.414, 1.2
 OTHER_LEVEL = 1000.0
 LEVEL_REACH = 1.5
-# A way is two steps of a path: as many columns along each axis, in either direction.
+# A path code covers two steps of a path: at most two columns along each axis, in either direction.
 WAY = 2
 SPAN = 2 * WAY + 1
 NO_WAY = -1
@@ -29,7 +29,7 @@ class NavGraph:
 
     Attributes:
       feet: `[N, 3]` int32 foot cells x, y, z + 1 of the nodes, ordered by z, then y, then x.
-      node_lookup: `[Z, Y, X]` int32 node whose feet are in a cell, or -1.
+      node_lookup: `[Z, Y, X]` int32 node of a foot cell, or -1.
       edges: `[N, N]` sparse matrix of costs; one step costs a voxel's edge, 1.414 of it diagonally, and
         1.2 times that upwards.
       voxel_size: edge of a voxel, in the unit of positions.
@@ -42,13 +42,13 @@ class NavGraph:
 
     @property
     def positions(self) -> np.ndarray:
-        """`[N, 3]` the middle of the supporting voxels' upper faces."""
+        """Centres `[N, 3]` of the supporting voxels' upper faces."""
         return (self.feet + np.array([0.5, 0.5, 0.0])) * self.voxel_size
 
     def nearest(self, position: np.ndarray) -> int:
-        """The node closest to a position (x, y, z) among the 3x3 columns around it; -1 without any.
+        """Returns the node closest to a position (x, y, z) among the 3 x 3 columns around it, or -1.
 
-        Nodes more than one and a half voxels above or below come after all others.
+        Nodes more than 1.5 voxels above or below are ranked after all others.
         """
         x, y = np.floor(np.asarray(position[:2]) / self.voxel_size).astype(int)
         around = self.node_lookup[:, max(y - 1, 0) : max(y + 2, 0), max(x - 1, 0) : max(x + 2, 0)]
@@ -60,17 +60,14 @@ class NavGraph:
         return int(nodes[np.argmin(cost)])
 
     def reachable(self, start: int) -> np.ndarray:
-        """`[N]` bool: nodes that can be reached from a node; none from node -1."""
+        """Returns bool `[N]`: the node can be reached from `start`; all False for `start` = -1."""
         found = np.zeros(len(self.feet), bool)
         if start >= 0:
             found[csgraph.breadth_first_order(self.edges, start, return_predecessors=False)] = True
         return found
 
     def path(self, start: int, goal: int) -> np.ndarray:
-        """Nodes of a cheapest path, both ends included; empty if there is none.
-
-        Dijkstra's algorithm over the whole graph costs as much as the path A* would find.
-        """
+        """Returns the nodes of a cheapest path (Dijkstra), including both ends; empty without a path."""
         if min(start, goal) < 0:
             return np.zeros(0, np.int32)
         _, before = csgraph.dijkstra(self.edges, indices=start, return_predecessors=True)
@@ -78,15 +75,15 @@ class NavGraph:
 
 
 def ways(graph: NavGraph, goal: int) -> np.ndarray:
-    """Where the cheapest paths to a node lead in two steps, for all nodes at once.
+    """Computes the next two steps of the cheapest paths to a node, for all nodes at once.
 
     Args:
       graph: of a map `[Z, Y, X]`.
-      goal: node; -1 for none, to which nothing leads.
+      goal: target node; -1 for none.
 
     Returns:
-      `[Y, X, Z]` int8, for the foot cell of every node the column two steps on, as
-      `(dy + WAY) * SPAN + dx + WAY`, or that of the goal where it is nearer; `NO_WAY` elsewhere.
+      `[Y, X, Z]` int8: for the foot cell of each node the relative column two steps ahead (or of the
+      goal, if nearer), encoded as `(dy + WAY) * SPAN + dx + WAY`; `NO_WAY` elsewhere.
     """
     codes = np.full(graph.node_lookup.shape, NO_WAY, np.int8)
     if goal >= 0:
@@ -101,7 +98,7 @@ def ways(graph: NavGraph, goal: int) -> np.ndarray:
 
 
 def trace(before: np.ndarray, start: int, goal: int) -> np.ndarray:
-    """The path from start to goal in a tree of predecessors; empty if the goal is not in it."""
+    """Returns the path from start to goal in a tree of predecessors; empty if the goal is not in it."""
     nodes = [goal]
     while nodes[-1] != start:
         if before[nodes[-1]] < 0:
@@ -122,8 +119,8 @@ def nav_graph(
 
     Args:
       voxels: `[Z, Y, X]` uint8 materials.
-      clearance: free voxels that a node needs above its support; above the map everything is free.
-      radius: nodes need this many columns with a node of the same level on every side.
+      clearance: free voxels that a node needs above its support; cells above the map are free.
+      radius: number of columns on every side that must offer a standing cell at the same level.
       step: largest difference in level between neighbours.
       voxel_size: edge of a voxel, in the unit of positions.
     """
@@ -136,7 +133,7 @@ def nav_graph(
 
 
 def _standing(solid: np.ndarray, clearance: int, radius: int) -> np.ndarray:
-    """`[Z, Y, X]` bool: feet can be in a cell, with free cells above and even ground around."""
+    """Returns bool `[Z, Y, X]`: a foot cell with free cells above and level ground around."""
     floor = np.concatenate([np.ones_like(solid[:1]), solid[:-1]])
     blocked = solid.copy()
     for up in range(1, min(clearance, len(solid))):
@@ -146,7 +143,7 @@ def _standing(solid: np.ndarray, clearance: int, radius: int) -> np.ndarray:
 
 
 def _edges(feet: np.ndarray, node_lookup: np.ndarray, step: int, voxel_size: float) -> sparse.csr_array:
-    """Steps to the eight neighbours on any level within reach; a diagonal must not cut a corner."""
+    """Returns costs of steps to the eight neighbours within `step` levels; diagonals need both sides free."""
     padded = np.pad(node_lookup, ((step, step), (1, 1), (1, 1)), constant_values=-1)
     x, y, z = (feet + np.array([1, 1, step], np.int32)).T
     rises = np.arange(-step, step + 1)

@@ -1,4 +1,4 @@
-"""The piece of terrain that a brush paints on, with the few shapes that brushes are made of."""
+"""Window of a map that a brush paints on, with basic shapes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from physics.voxels import AIR
 
 
 class Patch(NamedTuple):
-    """A window into a map under construction. Shapes that stick out of it are cut off.
+    """Window of a map under construction; shapes are clipped to it.
 
     Attributes:
       voxels: `[Z, Y, X]` uint8 materials, written in place.
-      rng: source of all that is random in the window.
+      rng: random generator of the window.
     """
 
     voxels: np.ndarray
@@ -40,15 +40,15 @@ class Patch(NamedTuple):
         return self.depth * self.width
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Draws an integer from low to high, both included."""
         return int(self.rng.integers(low, high + 1))
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Draws True with this probability."""
         return bool(self.rng.random() < probability)
 
     def place(self, w: int, h: int, margin: int = 0) -> tuple[int, int]:
-        """A random low corner (x, y) for a w x h footprint, inside the margin where it fits."""
+        """Draws the low corner (x, y) of a w x h footprint, inside the margin if it fits."""
         x, y = (
             margin + int(self.rng.integers(max(1, span - 2 * margin - size + 1)))
             for span, size in ((self.width, w), (self.depth, h))
@@ -62,16 +62,16 @@ class Patch(NamedTuple):
         )
 
     def frame(self, x: int, y: int, w: int, h: int, material: int, top: int) -> None:
-        """A wall, one voxel thick, along the inside of a w x h rectangle."""
+        """Builds a wall, one voxel thick, along the inside of a w x h rectangle."""
         self.box(x, y, w, 1, material, top)
         self.box(x, y + h - 1, w, 1, material, top)
         self.box(x, y, 1, h, material, top)
         self.box(x + w - 1, y, 1, h, material, top)
 
     def worm(self, radius: int, steps: int, low: float, high: float, start: float) -> None:
-        """Carves a square tunnel along a random walk from anywhere.
+        """Carves a square tunnel along a random walk from a random point.
 
-        The height of its axis is drawn between start and high, then stays between low and high.
+        The height of its axis is drawn between start and high, and is kept between low and high.
         """
         side = 2 * radius + 1
         x, y = self.rng.uniform(0, (self.width, self.depth))
@@ -87,7 +87,7 @@ class Patch(NamedTuple):
             z += self.rng.normal(0, 0.1)
 
     def until_filled(self, share: float, tries: int = 400) -> Iterator[None]:
-        """Yields until this share of the columns is built on, or no more tries are left."""
+        """Yields until this share of the columns is filled, at most `tries` times."""
         for _ in range(tries):
             if self.voxels.any(0).mean() >= share:
                 return

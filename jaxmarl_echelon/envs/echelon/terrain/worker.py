@@ -1,4 +1,4 @@
-"""What a process does that generates maps: one job at a time."""
+"""Entry point of worker processes that generate maps."""
 
 from collections.abc import Sequence
 
@@ -6,5 +6,5 @@ from jaxmarl_echelon.envs.echelon.terrain.layout import Layout, generate
 
 
 def generate_layout(seed: int, size: tuple[int, int, int], biomes: Sequence[str], team_size: int) -> Layout:
-    """`layout.generate` with arguments by position, and without importing banks."""
+    """Calls `layout.generate` with positional arguments; avoids importing banks in workers."""
     return generate(seed, size, biomes=biomes, team_size=team_size)

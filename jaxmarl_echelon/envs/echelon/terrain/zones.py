@@ -1,4 +1,4 @@
-"""The zone that both teams fight for, and the squares in which they start. Source: spec 1.2, 1.3."""
+"""Capture zone and start squares of a map. Reference: docs/reference/echelon.md 11.3."""
 
 from math import ceil, sqrt
 
@@ -14,30 +14,30 @@ LEAST_SIDE = ceil(2 * (0.5 * MEAN_RADIUS + EDGE))
 
 
 def formation(team_size: int) -> tuple[int, int]:
-    """Columns and rows of a team that stands in rows of five."""
+    """Returns columns and rows of a team in rows of five."""
     return min(COLUMNS, team_size), -(-team_size // COLUMNS)
 
 
 def room(team_size: int) -> tuple[float, float]:
-    """Voxels along x and y that a team's formation may take from its corner, whatever its mechs."""
+    """Returns the largest extent of a team's formation from its corner along x and y, voxels."""
     along_x, along_y = (FIRST + SPACING * n + JITTER for n in formation(team_size))
     return along_x, along_y
 
 
 def spawn_side(size: tuple[int, int, int], team_size: int) -> int:
-    """Edge of the square that is cleared in a team's corner, voxels."""
+    """Returns the edge of the square that is cleared in a team's corner, voxels."""
     extent = max(ceil(FIRST + SPACING * (n - 1) + SPACING + 1) for n in formation(team_size))
     shorter = min(size[:2])
     return min(shorter, max(25, shorter // 4, extent))
 
 
 def spawn_square(corner: int, size: tuple[int, int, int], side: int) -> tuple[int, int]:
-    """Low corner (x, y) of a team's square."""
+    """Returns the low corner (x, y) of a team's square."""
     return (size[0] - side) * (corner % 2), (size[1] - side) * (corner // 2)
 
 
 def spawn_anchor(corner: int, size: tuple[int, int, int], side: int) -> tuple[float, float]:
-    """The middle (x, y) of a team's square."""
+    """Returns the middle (x, y) of a team's square."""
     x, y = spawn_square(corner, size, side)
     half = max(1, side // 2)
     return (x + side - half if corner % 2 else x + half), (y + side - half if corner // 2 else y + half)
@@ -53,9 +53,9 @@ def draw_zone(
 ) -> tuple[float, float, float]:
     """Draws the zone: centre x, y and radius.
 
-    A quadrant is drawn first, then centres in it, away from the edges, until one is on ground that is
-    free of walls. The first 200 tries want the whole zone outside both squares of the teams, which small
-    maps often have no room for: there a team may start close to the zone, or inside.
+    First a quadrant is drawn, then up to 256 centres in it, away from the edges, until one has no walls
+    next to it. The first 200 tries also require the zone to lie outside both teams' squares; small maps
+    may have no room for that, and a team may start close to the zone or inside it.
     """
     _, depth, width = voxels.shape
     spans = np.array([width, depth])
@@ -78,9 +78,9 @@ def draw_zone(
 
 
 def clear_zone(voxels: np.ndarray, zone: tuple[float, float, float]) -> int:
-    """Removes what blocks movement in a zone, in place; returns the number of voxels removed.
+    """Removes voxels that block movement in a zone, in place; returns the number of removed voxels.
 
-    Counted are all columns whose middle is within the radius and half a cell's diagonal.
+    The zone includes all columns whose centre lies within its radius plus half a cell's diagonal.
     """
     x, y, radius = zone
     ys, xs = np.ogrid[: voxels.shape[1], : voxels.shape[2]]

@@ -1,4 +1,4 @@
-"""One episode of a battle from above, as a GIF."""
+"""Animation of one battle from above, as a GIF."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,11 +31,11 @@ _SPLASH = float(WEAPON.splash_radius[WEAPONS.index("smoke")])
 
 
 class Canvas:
-    """A map from above that is drawn on: world coordinates in voxels, y upwards.
+    """Drawing surface over a map from above; world coordinates in voxels, y upwards.
 
     Attributes:
       scale: whole pixels per voxel.
-      image: the picture so far, with a strip of `header` pixels above the map.
+      image: the image, with a strip of `header` pixels above the map.
     """
 
     def __init__(self, background: Image.Image, rows: int, header: int = HEADER):
@@ -45,7 +45,7 @@ class Canvas:
         self.draw = ImageDraw.Draw(self.image)
 
     def pixel(self, point) -> tuple[float, float]:
-        """The pixel of a point (x, y, ...)."""
+        """Returns the pixel of a point (x, y, ...)."""
         return float(point[0]) * self.scale, self.header + (self.rows - float(point[1])) * self.scale
 
     def box(self, center, half: float, **style) -> None:
@@ -72,13 +72,13 @@ def save_gif(
     colours: Sequence[str] = (),
     header: int = HEADER,
 ) -> None:
-    """Animates an episode, as a GIF below 5 MB.
+    """Writes an animation of an episode as a GIF below 5 MB.
 
     Args:
       path: file to write.
-      episode: what to show.
-      draw: `(canvas, episode, moment) -> image`, of one moment; by default the fight for the zone.
-      colours: that it uses besides those of every battle.
+      episode: the recorded episode.
+      draw: `(canvas, episode, moment) -> image`, draws one moment; by default the battle for the zone.
+      colours: additional colours that `draw` uses.
       header: pixels above the map.
     """
     draw = draw or _draw
@@ -110,7 +110,7 @@ def _background(voxels: np.ndarray, header: int) -> Image.Image:
 
 
 def _palette(background: Image.Image, further: Sequence[str]) -> Image.Image:
-    """A palette that holds the terrain's colours and every colour drawn on it."""
+    """Returns a palette with the terrain's colours and all colours drawn on it."""
     marks = (*TEAM_COLOURS, *WEAPON_COLOURS, NEUTRAL, SMOKE, WRECK, _INK, _PAPER, _GOOD, _HOT, *further)
     ground = [colour for _, colour in background.getcolors(256)]
     colours = dict.fromkeys([ImageColor.getrgb(mark) for mark in marks] + ground)
@@ -129,7 +129,7 @@ def _draw(canvas: Canvas, episode: Episode, moment: int) -> Image.Image:
 
 
 def draw_fight(canvas: Canvas, episode: Episode, moment: int) -> None:
-    """Draws mechs, smoke and shots of a moment."""
+    """Draws mechs, smoke and shots at a moment."""
     now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
     _draw_mechs(canvas, episode, moment, now)
     _draw_smoke(canvas, now)
@@ -167,7 +167,7 @@ def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> Non
 
 
 def _draw_smoke(canvas: Canvas, now: Frame) -> None:
-    """Clouds as stipple: what is inside stays visible."""
+    """Draws clouds as stipple, so that their contents stay visible."""
     clouds = now.smoke[now.smoke_left > 0] * LENGTH_UNIT
     if not len(clouds):
         return
@@ -193,7 +193,7 @@ def _draw_projectiles(canvas: Canvas, frames: Frame, moment: int) -> None:
 
 
 def _draw_header(canvas: Canvas, episode: Episode, moment: int) -> None:
-    """Score bars that grow from the edges towards the middle, who is left, and the time."""
+    """Draws score bars from the edges towards the middle, numbers of living mechs, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=15)
     score, alive = episode.frames.score[moment], episode.alive[moment]
     for team, colour in enumerate(TEAM_COLOURS):

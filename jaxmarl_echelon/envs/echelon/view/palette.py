@@ -1,4 +1,4 @@
-"""Colours of what a person sees of a battle, and the terrain from above."""
+"""Colours of battle graphics, and an image of the terrain from above."""
 
 import numpy as np
 
@@ -29,15 +29,15 @@ WEAPON_COLOURS = ("#ff3b6b", "#ff9a1f", "#ffd21f", "#7df9ff", "#fff3b0", "#e05cf
 
 
 def heights(voxels: np.ndarray) -> np.ndarray:
-    """int `[Y, X]`: number of layers up to the highest cell that is not air, of `[Z, Y, X]` materials."""
+    """Returns int `[Y, X]`: layers up to the highest cell that is not air, for `[Z, Y, X]` materials."""
     filled = voxels != 0
     return np.where(filled.any(axis=0), len(voxels) - np.argmax(filled[::-1], axis=0), 0)
 
 
 def terrain_image(voxels: np.ndarray) -> np.ndarray:
-    """uint8 `[Y, X, 3]` of `[Z, Y, X]` materials seen from above; row 0 is y = 0.
+    """Returns an image uint8 `[Y, X, 3]` of `[Z, Y, X]` materials from above; row 0 is y = 0.
 
-    Higher is lighter, and what stands to the upper left of a cell throws a shadow on it.
+    Higher cells are lighter, and higher cells to the upper left cast a shadow.
     """
     height = heights(voxels)
     top = np.take_along_axis(voxels, np.maximum(height - 1, 0)[None], axis=0)[0]

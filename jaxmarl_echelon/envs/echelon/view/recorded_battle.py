@@ -1,4 +1,4 @@
-"""One recorded battle, and the facts that follow from the recording."""
+"""Recording of one battle, and quantities derived from it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +16,14 @@ _SHORTEST_GOAL = 60.0
 
 @dataclass(frozen=True)
 class Episode:
-    """A battle of M mechs, of which T frames were recorded, and where it was.
+    """Recorded battle of M mechs with T frames, and its terrain.
 
     Attributes:
       voxels: `[Z, Y, X]` uint8 materials at the start.
       zone: x, y and radius of the capture zone.
       frames: `[T, ...]`, as NumPy arrays.
-      blue: number of mechs of blue.
-      result: how it ended, for people.
+      blue: number of blue's mechs.
+      result: outcome in words.
       period: seconds per decision.
     """
 
@@ -36,7 +36,7 @@ class Episode:
 
     @property
     def last(self) -> int:
-        """Number of the last frame."""
+        """Index of the last frame."""
         return len(self.frames.decision) - 1
 
     @cached_property
@@ -51,34 +51,34 @@ class Episode:
 
     @cached_property
     def alive(self) -> np.ndarray:
-        """bool `[T, M]`; who is dead in the first frame takes no part."""
+        """Bool `[T, M]`: alive; mechs that are dead in the first frame do not take part."""
         return has(self.frames, "alive")
 
     @cached_property
     def deaths(self) -> np.ndarray:
-        """bool `[T, M]`: who died during the decision that led to a frame."""
+        """Bool `[T, M]`: died during the decision that led to the frame."""
         return np.concatenate([np.zeros_like(self.alive[:1]), self.alive[:-1] & ~self.alive[1:]])
 
     @cached_property
     def holders(self) -> np.ndarray:
-        """int `[T]`: the team whose score grew most during the last decision, or -1 for neither."""
+        """Int `[T]`: team whose score grew most during the last decision, or -1 for neither."""
         gain = np.diff(self.frames.score, axis=0, prepend=self.frames.score[:1])
         return np.where(gain[:, 0] == gain[:, 1], NOBODY, np.argmax(gain, axis=1))
 
     @property
     def score_goal(self) -> float:
-        """Seconds that fill a bar of the score: those that win, where any do."""
+        """Score (seconds) of a full bar: the winning score if finite, else the largest one, at least 60."""
         goal = float(self.frames.zone_seconds[-1])
         return goal if np.isfinite(goal) else max(float(np.max(self.frames.score[-1])), _SHORTEST_GOAL)
 
     @cached_property
     def short_names(self) -> list[str]:
-        """The mechs' names where there is little room: "B0"."""
+        """Abbreviated names of the mechs: "B0"."""
         return [f"{TEAMS[team][0].upper()}{mech - team * self.blue}" for mech, team in enumerate(self.team)]
 
     @cached_property
     def names(self) -> list[str]:
-        """The mechs' names: "blue 0 heavy"; numbers count within the team."""
+        """Names of the mechs: "blue 0 heavy"; numbers count within the team."""
         return [
             f"{TEAMS[team]} {mech - team * self.blue} {CLASSES[self.frames.classes[0, mech]]}"
             for mech, team in enumerate(self.team)
@@ -86,10 +86,10 @@ class Episode:
 
     @cached_property
     def beams(self) -> list[tuple[int, int, int, int]]:
-        """Who shot at whom with weapons that hit at once, as (frame, weapon, shooter, target).
+        """Shots of instant-hit weapons, as (frame, weapon, shooter, target).
 
-        Targets are not recorded; a weapon fires at the nearest enemy within its range and arc, so the
-        nearest such enemy that was hit (painter: that the shooter has painted) is it.
+        Targets are not recorded but reconstructed: weapons fire at the nearest enemy within range and
+        arc, so the target is the nearest such enemy that was hit (painter: painted by the shooter).
         """
         distance, error = self._aim()
         enemy = self.team[:, None] != self.team
@@ -107,14 +107,14 @@ class Episode:
         return sorted(found)
 
     def _aim(self) -> tuple[np.ndarray, np.ndarray]:
-        """`[T, M, M]` distances and bearing errors from each mech (rows) to each other one."""
+        """Returns distances and bearing errors `[T, M, M]` from each mech (rows) to each other one."""
         offset = self.position[:, None] - self.position[:, :, None]
         bearing = np.arctan2(offset[..., 1], offset[..., 0]) - (self.frames.yaw * YAW_UNIT)[:, :, None]
         return np.linalg.norm(offset, axis=-1), np.abs((bearing + np.pi) % (2 * np.pi) - np.pi)
 
     @cached_property
     def events(self) -> list[tuple[int, int, str]]:
-        """What a commentator would say, in order: (frame, team or -1, sentence)."""
+        """Events in order of time: (frame, team or -1, sentence)."""
         said = sorted(self._kills() + self._captures(), key=lambda event: event[0])
         return [*said, (self.last, NOBODY, self.result)]
 

@@ -1,4 +1,4 @@
-"""One episode of a battle as a page with a 3-D view: one file, no network, any browser with WebGL 2."""
+"""Replay of one battle as an HTML page with a 3-D view: one file, no network, WebGL 2."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from physics.voxels import AIR, DIRT, FOLIAGE, GLASS, LAVA, MATERIALS, WATER
 
 SCRIPTS = ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "main")
 
-# What mechs walk through is drawn as floor; opacity is out of 255.
+# Materials that mechs can walk through are drawn as floor; opacity is out of 255.
 _GROUND = (LAVA, WATER, DIRT)
 _OPACITY = {GLASS: 90, FOLIAGE: 170}
 _BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
@@ -39,13 +39,13 @@ _BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
 def save_replay(
     path: str | Path, episode: Episode, further: Mapping = MappingProxyType({}), script: str = ""
 ) -> None:
-    """Writes an episode as a page in which it can be played, turned and followed.
+    """Writes an episode as an HTML page with playback, camera control and follow mode.
 
     Args:
       path: file to write.
-      episode: what to show.
-      further: what the recording holds besides, for `script`.
-      script: JavaScript after the page's own.
+      episode: the recorded episode.
+      further: additional entries of the recording, for `script`.
+      script: JavaScript that is loaded after the page's own.
     """
     recording = {
         "period": episode.period,

@@ -1,4 +1,4 @@
-"""Frames: the recording of a battle at every decision."""
+"""Frames: compact snapshots of a battle, recorded at every decision."""
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,12 @@ STATUS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm
 
 @struct.dataclass
 class Frame:
-    """One moment of a battle of M mechs, blue first, in small numbers.
+    """Snapshot of a battle of M mechs, blue first, in small integer types.
 
     Attributes:
       position: `[M, 3]` int16 centres, in `LENGTH_UNIT`.
       yaw: `[M]` uint8, in `YAW_UNIT`.
-      hp: `[M]` uint8 percent of the full body, above 0 while there is any.
+      hp: `[M]` uint8 percent of the body's hit points, rounded up.
       heat: `[M]` uint8 percent of the capacity, at most 255; above 100 a mech is shut down.
       status: `[M]` uint16, bit i for `STATUS[i]`.
       classes: `[M]` uint8 index into `tables.CLASSES`.
@@ -29,13 +29,13 @@ class Frame:
       shots: `[M]` uint8, bit i if `tables.WEAPONS[i]` was fired during the last decision.
       painter: `[M]` int8 mech that painted this one last, or -1.
       kills: `[M]` uint8 enemies killed during the last decision.
-      dealt: `[M]` uint16 damage done to enemies during the last decision.
+      dealt: `[M]` uint16 damage dealt to enemies during the last decision.
       projectile: `[M, P, 3]` int16 positions, in `LENGTH_UNIT`.
       projectile_kind: `[M, P]` int8 index into `tables.WEAPONS`, or -1.
       smoke: `[M, C, 3]` int16 centres, in `LENGTH_UNIT`.
-      smoke_left: `[M, C]` uint8 substeps.
+      smoke_left: `[M, C]` uint8 substeps until the cloud vanishes.
       score: `[2]` float32 seconds that blue and red have held the zone.
-      zone_seconds: float32 seconds that win, maybe infinite.
+      zone_seconds: float32 winning score, possibly infinite.
       map_index: int16.
       decision: int16 decisions taken.
       ending: int8 index into `outcomes.ENDINGS`, or -1 while the episode runs.
@@ -64,7 +64,7 @@ class Frame:
 
 
 def snapshot(state, params, time=None) -> Frame:
-    """Returns what a picture needs of a state; pure, for use inside jit."""
+    """Returns the frame of a state; pure, for use inside jit."""
     del time
     battle, mechs, tally = state.battle, state.battle.mechs, state.battle.tally
     hp = mechs.hp / jnp.asarray(CHASSIS.hp)[params.classes]
@@ -117,5 +117,5 @@ def _bits(flags: list[jax.Array], dtype) -> jax.Array:
 
 
 def has(frames: Frame, name: str) -> np.ndarray:
-    """Whether mechs have the status `name`, bool in the shape of `frames.status`."""
+    """Returns whether mechs have the status `name`, bool in the shape of `frames.status`."""
     return (frames.status >> STATUS.index(name)) & 1 == 1

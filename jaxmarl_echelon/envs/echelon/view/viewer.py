@@ -1,4 +1,4 @@
-"""Pictures of mech battles: trajectories from above, an animation and an interactive replay."""
+"""Viewer of mech battles: a picture of trajectories, an animation and an interactive replay."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +21,8 @@ _PANELS = 6
 class Viewer(base.Viewer):
     """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
 
-    What of the terrain is destroyed is not recorded: pictures show it as it was at the start, and
-    a wreck where a mech died.
+    Terrain destruction is not recorded: images show the terrain at the start of the episode, and a
+    wreck at the place of each death.
 
     Attributes:
       snapshot: the function to record with.
@@ -31,7 +31,7 @@ class Viewer(base.Viewer):
     snapshot = staticmethod(snapshot)
 
     def __init__(self, bank, teams: tuple[int, int], outcomes: Sequence[str], period: float = 0.25):
-        """Remembers what recordings leave out.
+        """Stores the static data that recordings do not contain.
 
         Args:
           bank: the terrains (`terrain.bank.TerrainBank`).
@@ -71,7 +71,7 @@ class Viewer(base.Viewer):
         )
 
     def _result(self, evaluation, index: int) -> str:
-        """How an episode ended, for people: "blue win by zone"."""
+        """Returns the outcome of an episode in words: "blue win by zone"."""
         outcome, ending = int(evaluation.results["outcome"][index]), int(evaluation.frames.ending[-1, index])
         if outcome < 0:
             return "not over"
@@ -88,18 +88,18 @@ def save_picture(
     legend: Callable | None = None,
     text_size: float = 10.0,
 ) -> None:
-    """Draws the ways of all mechs on their terrains, as a PNG.
+    """Draws the trajectories of all mechs on their terrains, as a PNG.
 
-    A dot is a start, a triangle the place of a survivor, a cross a death; the circle is the zone.
+    A dot marks a start, a triangle a survivor, a cross a death; the circle is the zone.
 
     Args:
       path: file to write.
       episodes: at least one; each gets a panel.
       title: headline.
-      mark: `(axes, episode)` draws what is at stake; by default the zone.
-      caption: `(episode) -> str`, below the number of an episode; by default its result and score.
-      legend: `() -> handles` of what `mark` draws; by default of the zone.
-      text_size: of captions, points.
+      mark: `(axes, episode)` draws the objectives; by default the zone.
+      caption: `(episode) -> str`, title of an episode's panel; by default its result and score.
+      legend: `() -> handles`, legend entries of `mark`; by default of the zone.
+      text_size: font size of captions, points.
     """
     mark, caption, legend = mark or _mark_zone, caption or _caption, legend or _zone_handles
     from matplotlib.figure import Figure
@@ -156,7 +156,7 @@ def _zone_handles() -> list:
 
 
 def _legend(figure, further: list, columns: int) -> None:
-    """What colours and marks mean, below all panels, in rows of at most so many entries."""
+    """Draws the legend below all panels, in rows of at most `columns` entries."""
     from matplotlib.lines import Line2D
 
     handles = [

@@ -39,7 +39,7 @@ def pad(x):
     return jnp.concatenate([x, jnp.repeat(x[-1:], DECISIONS - x.shape[0], axis=0)])
 
 
-def test_the_golden_value():
+def test_the_brier_score_of_an_example():
     assert calibration.WEIGHT * calibration.score(0.8, 0.3) == pytest.approx(0.0375)
     trouble = np.arange(30) >= WINDOW
     paid = episode(np.full(30, 0.8), trouble=trouble)
@@ -55,7 +55,7 @@ def test_a_report_is_scored_after_exactly_twenty_decisions():
     assert paid[7 + WINDOW] == pytest.approx(0.05)
 
 
-def test_the_ladder_of_outcomes():
+def test_outcomes_of_reports_by_condition():
     flag = jnp.array([False, True])
     dead, living = (calibration.outcome(jnp.bool_(x), flag[:, None], flag) for x in (False, True))
     np.testing.assert_array_equal(dead, 0.0)
@@ -81,7 +81,7 @@ def test_trouble_counts_for_two_seconds_and_an_advance_over_the_window():
     np.testing.assert_allclose(paid, 0.05 * (1 - np.where(inside, 0.7, 0.5)[WINDOW:] ** 2), atol=1e-6)
 
 
-def test_a_new_objective_is_no_advance():
+def test_a_new_objective_does_not_count_as_an_advance():
     """Agents stand still while the objective changes from 50 voxels away to 10; then one goes a voxel on."""
     still = jnp.ones(2, bool)
     reports, bonuses = calibration.begin(2), []
@@ -97,7 +97,7 @@ def test_a_new_objective_is_no_advance():
 
 
 @pytest.mark.parametrize("death", [0, 5, WINDOW, 45])
-def test_a_death_charges_every_pending_report_once(death):
+def test_a_death_scores_every_pending_report_once(death):
     rng = np.random.default_rng(death)
     reported = rng.random(60)
     alive = np.arange(60) < death
@@ -115,7 +115,7 @@ def test_the_bonus_fades_after_the_second_phase():
     np.testing.assert_allclose(calibration.fade(progress), [1, 1, 1, 0.75, 0.5, 0])
 
 
-def test_an_episode_pays_at_most_the_weight():
+def test_the_bonus_of_an_episode_is_at_most_the_weight():
     reported = np.full(DECISIONS, 0.5)
     for alive in (None, np.arange(DECISIONS) < 90):
         total = episode(reported, alive=alive).sum() / DECISIONS
@@ -145,7 +145,7 @@ def lives(matrix, seed):
 
 
 @pytest.mark.parametrize(("danger", "tempo"), [(0.02, 0.9), (0.1, 0.7), (0.25, 0.5)])
-def test_honest_forecasts_pay_best(danger, tempo):
+def test_honest_forecasts_maximise_the_bonus(danger, tempo):
     matrix = chain(danger, tempo)
     state = lives(matrix, seed=1)
     memory = np.zeros_like(state, bool)
@@ -186,7 +186,7 @@ def test_honest_forecasts_pay_best(danger, tempo):
 
 
 def test_no_report_gains_by_the_death_of_its_author():
-    """What is pending at a death pays less the better it looked: the charge for green until the end."""
+    """Pending reports at a death score less the better they looked, which penalises green until the end."""
     alive = np.arange(60) < 40
     green, yellow, red = (episode(np.full(60, level), alive=alive)[40] for level in (1.0, 0.5, 0.0))
     assert green == pytest.approx(0.0, abs=1e-6)

@@ -56,7 +56,7 @@ def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((
     return dict(zip(COMPONENTS, np.asarray(paid).T, strict=True)), grown
 
 
-def test_living_is_paid_and_dying_charged_less_where_losses_are_accepted():
+def test_survival_rewards_living_and_penalises_dying_less_with_loss_appetite():
     dies = {"alive": [False, True, True, True]}
     paid = shaped(**dies, parameters=(0.5, 0.2, 0.5, 0.5))["survival"]
     assert paid.tolist() == pytest.approx([-0.8, 1 / LIMIT, 1 / LIMIT, 1 / LIMIT])
@@ -82,35 +82,35 @@ def test_spacing_is_that_of_the_order(apart, paid):
     assert shaped(places)["pack_cohesion"][0] * LIMIT == pytest.approx(paid)
 
 
-def test_nearing_the_objective_is_paid_as_a_difference_of_potentials():
+def test_zone_progress_is_a_difference_of_potentials():
     paid = shaped(placed(), placed(b0=(8.0, 20.0), r0=(56.0, 20.0)))["zone_progress"]
     assert paid.tolist() == pytest.approx([3 / 15, 0, -1 / 35, 0], abs=1e-6)
     there = shaped(placed(), placed(b0=(20.0, 20.0)))["zone_progress"]
     assert there[0] == pytest.approx(1.0)  # the whole way pays 1
 
 
-def test_the_objective_pays_those_in_it():
+def test_zone_control_rewards_mechs_in_the_objective():
     news = {"inside": [True, False, True, False], "tick": [0.25, 1.0]}
     paid = shaped(news=news)["zone_control"] * LIMIT
     assert paid.tolist() == pytest.approx([0.25, 0.0, 1.0, 0.0])
 
 
-def test_progress_pays_the_difference_and_dithering_costs_under_pressure():
+def test_mission_progress_is_a_difference_of_potentials_with_a_penalty_for_dithering():
     paid = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9)["mission_progress"]
     assert paid.tolist() == pytest.approx([0.07, 0.07, -0.05, -0.05])
     hurried = shaped(stalled=(20, 19), parameters=(0.5, 0.5, 1.0, 0.5))["mission_progress"]
     assert hurried.tolist() == pytest.approx([-0.1 / LIMIT] * 2 + [0.0] * 2)
 
 
-def test_who_falls_gives_the_potential_back_like_the_survivors_at_the_end():
+def test_dead_mechs_return_the_potential_like_survivors_at_the_end():
     fallen = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9, alive=[False, True, True, True])
     assert fallen["mission_progress"].tolist() == pytest.approx([-0.2, 0.07, -0.05, -0.05])
     ended = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9, over=True)
     assert ended["mission_progress"].tolist() == pytest.approx([-0.2, -0.2, -0.5, -0.5])
 
 
-def test_potentials_are_reported_by_their_growth():
-    """Who stands still is paid the discount of the distance that is left, which is no progress."""
+def test_potentials_are_logged_by_their_growth():
+    """Standing still is rewarded with the discount of the remaining distance, which is not progress."""
     paid, grown = judged(gamma=0.9, potential=((0.5, 0.5), (0.5, 0.6)))
     assert paid["zone_progress"].tolist() == pytest.approx([0.1] * SIZE)
     assert paid["mission_progress"].tolist() == pytest.approx([-0.05, -0.05, 0.04, 0.04])
@@ -132,7 +132,7 @@ def test_hiding_without_a_task_is_not_stealth():
     assert paid.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
-def test_first_tracks_and_suppression_are_shares_of_what_is_asked_for():
+def test_first_tracks_and_suppression_are_shares_of_their_targets():
     paid = shaped(news={"found": [1.0, 0.5, 0, 0], "pinning": [2.5, 0, 0, 0]})
     assert paid["detection"].tolist() == pytest.approx([0.5, 0.25, 0, 0])
     assert paid["suppression_effect"].tolist() == pytest.approx([0.25, 0, 0, 0])
@@ -143,12 +143,12 @@ def test_resources_are_heat_body_and_stability():
     assert paid["resource_preservation"][:2] * LIMIT == pytest.approx([0.5, 1.0])
 
 
-def test_who_was_dead_before_is_paid_nothing():
+def test_mechs_dead_before_the_decision_receive_no_shaping():
     paid = shaped(was_alive=[False, True, True, True], alive=[False, True, True, True])
     assert not any(values[0] for values in paid.values()) and paid["survival"][1] > 0
 
 
-def test_weights_follow_the_verb_and_the_hurry():
+def test_weights_depend_on_verb_and_time_pressure():
     registry = Registry(STANDARD)
     given = weights.component_weights(
         weights.shares(jnp.int32(0), jnp.float32(0.5)), jnp.asarray(weights.base_weights())

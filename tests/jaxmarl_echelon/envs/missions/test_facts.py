@@ -68,7 +68,7 @@ def test_two_seconds_of_sight_confirm_and_stay_confirmed():
     assert mine.confirmed[0, 2] and mine.timer[0, 2] == 0 and not news.found.any()
 
 
-def test_flickering_sight_confirms_nobody():
+def test_interrupted_sight_confirms_no_track():
     flicker = [moment(CLOSE, sight=SEEN)] * (CONFIRMATION - 1) + [moment(CLOSE)]
     mine, _, _ = played(flicker * 3)
     assert not mine.confirmed.any()
@@ -102,7 +102,7 @@ def test_reach_of_sensors(distance, changes, seen):
     assert facts.tracks(far, jnp.zeros((SIZE, SIZE), jnp.int8))[1, 2]
 
 
-def test_shooting_walls_suppresses_nobody():
+def test_shooting_walls_suppresses_no_mech():
     shots = np.zeros((SIZE, 7), int)
     shots[0, AUTOCANNON] = 1
     mine, _, _ = played([moment(tally={"shots": shots})] * 10)

@@ -11,13 +11,13 @@ from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_attempted_before_the_first_decision(game, verb):
+def test_no_mission_is_attempted_before_the_first_decision(game, verb):
     """Blue starts in the area of operations of the objective, and with all that it is to protect."""
     _, time = game.reset(jax.random.key(0), game.env.task_params({"mission": verb}))
     assert time.info["attempt"] == 0.0
 
 
-def test_going_into_the_area_is_an_attempt_and_being_there_is_none(game):
+def test_entering_the_area_is_an_attempt_and_starting_there_is_not(game):
     there = game.start("flank")
     for places, attempted in ((WEST, 0.0), (EAST, 1.0)):
         start = there.scenario.start.at[:2].set(jnp.float32(places))
@@ -56,12 +56,12 @@ def test_red_s_capture_does_not_end_blue_s_order(game):
     assert time.over and results.ENDINGS[time.info["ending"]] == "complete"
 
 
-def test_blue_s_capture_takes_the_rest_of_the_time_from_who_held_until_then(game):
+def test_blue_s_capture_counts_the_remaining_time_as_not_held_by_red(game):
     _, time = game.step(capturing(game, "assault", "hold", 0))
     assert time.over and time.info["mission/red"] == pytest.approx(0.6 * 5 / LIMIT)
 
 
-def test_who_holds_until_the_enemy_is_done_elsewhere_has_held_throughout(game):
+def test_holding_until_the_enemy_completes_elsewhere_counts_as_held_throughout(game):
     """Blue has found all and covered all, while red was alone in the objective from the start."""
     state = capturing(game, "scout", "hold", 1)
     everything = jnp.full_like(state.by_mech.visited, 0xFFFFFFFF)

@@ -53,19 +53,19 @@ def test_wrong_missions_are_one_line_and_write_nothing(monkeypatch, capsys, tmp_
 
 
 @pytest.mark.parametrize("mission", ["scout", "mixed", "[assault,hold]", "{scout: 2, hold: 1}"])
-def test_the_mission_is_typed_without_its_group(mission):
+def test_the_mission_option_needs_no_group_prefix(mission):
     short, full = (plain(["env=echelon_missions", f"{key}={mission}"]) for key in ("mission", "env.mission"))
     assert short == full
     assert compose_config(short)[0].env.mission == parsed(f"mission={mission}")
 
 
-def test_other_environments_have_no_missions():
+def test_other_environments_reject_the_mission_option():
     with pytest.raises(command_line.UsageError, match=r"^env\.mission=scout: unknown key"):
         compose_config(plain(["env=echelon", "mission=scout"]))
 
 
-def test_a_verb_of_an_author_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository, chosen):
-    """That of the documentation: how it is judged, what it gates, what it is practised in, and its name."""
+def test_a_user_s_verb_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository, chosen):
+    """The documentation's example: its success function, gates, training scenarios and name."""
     blocks = re.findall(r"```python\n(.*?)```", (repository / "docs" / "echelon.md").read_text(), re.DOTALL)
     (verb,) = [block for block in blocks if "RAID = Verb(" in block]
     (tmp_path / "my_verbs.py").write_text(verb)

@@ -31,7 +31,7 @@ PATROL = dataclasses.replace(SCOUT, name="patrol", gates={"detection": 1.0})
 
 
 @pytest.mark.slow
-def test_keeps_the_contract():
+def test_environment_passes_the_contract_checks():
     check_env(built(time_limit=3.0, objective=None), steps=16, plain=False)
 
 
@@ -122,7 +122,7 @@ def test_unseen_enemies_in_the_objective_do_not_show(game):
     assert 0 < own[game.env.layout.index("self", "score")] <= 11 / CAPTURE
 
 
-def test_go_comes_unannounced_and_changes_the_order(game):
+def test_go_is_not_observable_in_advance_and_changes_the_order(game):
     params = game.env.task_params({"mission": "stage", "follow_on": "assault", "go": 0.5})
     state, time = game.reset(jax.random.key(3), params)
     assert state.scenario.orders.go.tolist() == [LIMIT // 2, NEVER]
@@ -140,7 +140,7 @@ def test_go_comes_unannounced_and_changes_the_order(game):
     assert np.abs(gained).max() < 0.1
 
 
-def test_the_dead_are_paid_for_the_mission_and_see_how_it_stands(game):
+def test_dead_mechs_receive_the_terminal_reward_and_observe_the_mission(game):
     state = game.start("assault", hp=[0.0, 60.0, 150.0, 80.0])
     state, time = game.step(state)
     assert time.alive["blue"].tolist() == [False, True] and not time.terminated["blue"].any()
@@ -172,7 +172,7 @@ def test_both_teams_can_succeed(game):
     assert game.env.spec.tasks[time.info["task"]] == "scout" and time.info["detected"] == 1.0
 
 
-def test_the_free_rider_is_paid_no_credit(game):
+def test_the_free_rider_receives_no_credit(game):
     state = game.start("scout")
     confirmed = np.zeros((4, 4), bool)
     confirmed[1, 2:] = True
@@ -218,7 +218,7 @@ def only(name, params):
     return params.replace(echelon=params.echelon.replace(reward=reward.params()))
 
 
-def test_progress_is_a_potential_that_pays_nothing_over_an_episode(game):
+def test_discounted_mission_progress_depends_only_on_the_start(game):
     """Discounted, its sum is minus the potential at the start for every mech, whether it falls or lives."""
     plain = game.env.task_params({"mission": "assault", "gamma": 0.9, "time_pressure": 0.0})
     params = only("mission_progress", plain)
@@ -244,7 +244,7 @@ def test_progress_is_a_potential_that_pays_nothing_over_an_episode(game):
     assert said == pytest.approx(float(grown), abs=1e-5)
 
 
-def test_reported_components_are_what_is_paid_but_for_potentials(game):
+def test_logged_components_equal_rewards_except_for_potentials(game):
     params = game.env.task_params({"mission": "assault", "gamma": 0.9})
     params = params.replace(echelon=params.echelon.replace(reward=game.params.echelon.reward))
     state, time = game.step(game.start("assault"), params=params)
@@ -264,7 +264,7 @@ def test_status_reports_are_remembered(game):
     assert state.report.pending.tolist() == [1] * 4
 
 
-def test_a_room_may_be_empty(game):
+def test_scenarios_without_enemies_are_possible(game):
     params = game.env.task_params({"mission": "scout", "enemy_count": 0})
     state, time = game.reset(jax.random.key(0), params)
     assert not time.present["red"].any() and not time.alive["red"].any()
@@ -273,13 +273,13 @@ def test_a_room_may_be_empty(game):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(time))
 
 
-def test_curricula_change_settings_without_a_new_program(game):
+def test_curricula_change_settings_without_recompiling(game):
     changed = game.env.task_params({"mission": "hold", "risk": 0.5, "objective": None, "progress": 1.0})
     same = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (changed, game.params)]
     assert same[0] == same[1] and changed.weights.terminal > 0.9
 
 
-def test_evaluation_takes_verbs_in_turn(game):
+def test_evaluation_cycles_through_verbs(game):
     check_starts_differ(game.env, game.params)
     chosen = jax.jit(jax.vmap(game.env.evaluation_params, (None, 0)))(game.params, np.arange(8))
     assert np.asarray(chosen.levers.mission).argmax(-1).tolist() == [*range(7), 0]
@@ -342,7 +342,7 @@ def test_an_ambush_holds_fire_until_the_enemy_is_close(game, red):
     assert fires(11.9, disposition=DEFENSIVE, awareness=HOT)[0]
 
 
-def test_a_team_attends_to_enemies_that_it_sees_unless_it_is_hot(game, red):
+def test_a_team_reacts_to_enemies_that_it_sees_unless_it_is_hot(game, red):
     places = ((30.0, 20.0), WEST[1], *EAST)
     state = of_red(game.start(places=places), disposition=DEFENSIVE, awareness=WARM)
     turned = [

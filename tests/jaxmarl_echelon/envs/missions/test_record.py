@@ -32,7 +32,7 @@ TRACKS = np.zeros((SIZE, SIZE), bool)
 TRACKS[[0, 0, 1, 2], [2, 3, 3, 0]] = True
 
 
-def test_records_are_made_of_facts():
+def test_records_are_computed_from_facts():
     told = evidence(
         by_mech={
             "visited": words(BITS),
@@ -75,7 +75,7 @@ def test_a_running_record_holds_the_share_of_a_capture():
     assert record.of_teams(told).captured.tolist() == [0, 1] and running.captured.tolist() == [0.5, 1]
 
 
-def test_follow_ons_are_quick_or_slow():
+def test_promptness_of_follow_ons():
     told = evidence(by_team={"transit": [10, NEVER], "reference": [5.0, 5.0]})
     assert record.of_teams(told).speed.tolist() == pytest.approx([0.5, 0.0])
 
@@ -165,7 +165,7 @@ def test_the_worker_gets_the_credit_and_the_free_rider_none(verb, by_mech, by_te
     assert whole[0] >= credit[0] - 1e-6
 
 
-def test_credit_falls_with_help_that_was_not_needed():
+def test_credit_decreases_with_redundant_help():
     """Two who found the same enemies get no credit for them: the team did fine without either."""
     both = np.zeros((SIZE, SIZE), bool)
     both[:2, 2:] = True
@@ -174,7 +174,7 @@ def test_credit_falls_with_help_that_was_not_needed():
     assert credit[:2].tolist() == pytest.approx([0.0, 0.0])
 
 
-def test_losing_oneself_costs_and_empty_slots_get_nothing():
+def test_own_losses_reduce_credit_and_empty_slots_get_none():
     index = VERBS.index("assault")
     told = evidence(
         alive=[True, False, True, True], verb=((index, index), (1, 1)), present=[True, True, True, False]

@@ -88,7 +88,7 @@ def test_terrain_types_and_complexity_say_which_biomes_are_painted():
     )
 
 
-def test_forces_come_near_the_strength_that_is_asked_for():
+def test_forces_approximate_the_requested_strength():
     assert forces.packs([HEAVY, *[MEDIUM] * 5, *[LIGHT] * 3, SCOUT]) == pytest.approx(0.96)
     pattern = jnp.asarray(forces.patterns((MEDIUM,) * 12)[1])
     for strength in (0.0, 0.3, 0.77, 1.0, 9.0):
@@ -99,7 +99,7 @@ def test_forces_come_near_the_strength_that_is_asked_for():
     assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(5), 1).count == 5
 
 
-def test_a_force_is_led_by_the_class_that_its_order_needs():
+def test_the_class_that_an_order_needs_comes_first():
     pack = jnp.int32([HEAVY, MEDIUM, MEDIUM, LIGHT, SCOUT, LIGHT])
     assert forces.led_by(pack, jnp.int32(SCOUT)).tolist() == [SCOUT, HEAVY, MEDIUM, MEDIUM, LIGHT, LIGHT]
     assert forces.led_by(pack, jnp.int32(HEAVY)).tolist() == pack.tolist()
@@ -117,7 +117,7 @@ def test_a_force_is_led_by_the_class_that_its_order_needs():
         ({"mission": "suppress", "friendly_count": 1}, 0, MEDIUM),
     ],
 )
-def test_who_gets_an_order_has_the_class_that_it_needs(env, sample, difficulty, given, team, needed):
+def test_squads_have_the_class_that_their_order_needs(env, sample, difficulty, given, team, needed):
     scenario = sample(env.task_params({"difficulty": difficulty} | given))[0].scenario
     here = np.asarray(scenario.present) & (np.asarray(scenario.classes) == needed)
     own = slice(0, 10) if team == 0 else slice(10, None)
@@ -132,13 +132,13 @@ def test_who_gets_an_order_has_the_class_that_it_needs(env, sample, difficulty, 
         {"mission": "flank", "enemy_strength": [0.0, 0.2]},
     ],
 )
-def test_an_order_that_needs_enemies_meets_some(env, sample, given):
+def test_orders_that_need_enemies_get_some(env, sample, given):
     scenario = sample(env.task_params(given))[0].scenario
     assert (np.asarray(scenario.strength)[:, 1] >= 1).all()
 
 
 @pytest.mark.parametrize("nobody", [{"enemy_count": 0}, {"enemy_strength": 0.0}])
-def test_without_enemies_nothing_follows_that_needs_some(env, sample, nobody):
+def test_without_enemies_no_follow_on_needs_some(env, sample, nobody):
     orders = sample(env.task_params({"mission": "stage"} | nobody))[0].scenario.orders
     assert set(np.asarray(orders.verb)[:, 0, 1].tolist()) == {VERBS.index("overwatch"), VERBS.index("scout")}
 
@@ -216,7 +216,7 @@ def test_strength_follows_the_difficulty(env, sample):
     np.testing.assert_allclose(hard[2], [[1.0, 1.0]] * MANY, atol=1e-6)
 
 
-def test_levers_move_what_they_name(env, sample):
+def test_levers_set_their_quantities(env, sample):
     given = {
         "mission": "hold",
         "opposing": "flank",
@@ -264,7 +264,7 @@ def test_risk_is_a_noisy_belief_of_the_balance_of_forces(env, sample):
     ("name", "strength"),
     [("nervous_empty_room", [5, 0]), ("hornets_nest", [5, 18]), ("depleted_force", [3, 8])],
 )
-def test_presets_are_the_design_s_scenarios(bank, sample, name, strength):
+def test_presets_have_their_settings(bank, sample, name, strength):
     preset = built(bank, scenario=name)
     drawn, _ = sample(preset.default_params())
     scenario = drawn.scenario
@@ -277,7 +277,7 @@ def test_presets_are_the_design_s_scenarios(bank, sample, name, strength):
     assert wounded == (name == "depleted_force")
 
 
-def test_what_is_given_wins_over_a_preset(bank, sample):
+def test_given_settings_override_a_preset(bank, sample):
     changed = built(bank, scenario="hornets_nest", enemy_count=12, risk=0.9)
     scenario = sample(changed.default_params())[0].scenario
     assert (np.asarray(scenario.strength) == [5, 12]).all()
@@ -342,11 +342,13 @@ def test_evaluations_have_terrains_of_their_own():
     assert len(set(played(env.task_params({"held_out": 0.0})))) == 4
     chosen = env.task_params({"map_weights": [0, 2, 1, 0, 0]})
     assert rounds(chosen, 2) == [[1, 2]] * 2, "none of the held-out terrains is to be drawn"
-    with pytest.raises(ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: no terrain to train on"):
+    with pytest.raises(
+        ValueError, match=r"env.map_weights=\[0, 0, 0, 1, 1\]: leaves no terrain for training"
+    ):
         env.task_params({"map_weights": [0, 0, 0, 1, 1]})
 
 
-def test_evaluations_do_not_tie_orders_to_terrains_and_keep_their_weights():
+def test_evaluations_combine_all_orders_with_all_terrains_by_weight():
     """Four verbs and eight terrains: every pair is played, about equally often."""
     env = built(flat_bank([(20.0, 20.0, 5.0)] * 8), held_out=0.0)
 

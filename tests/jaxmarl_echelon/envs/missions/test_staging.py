@@ -62,7 +62,7 @@ def advanced(decision, mine=None, ours=None, act=COVERAGE, position=None):
     )
 
 
-def test_facts_begin_anew_at_go_for_the_team_that_gets_it():
+def test_facts_are_reset_at_go_for_that_team_only():
     mine, ours = nothing()
     mine = mine.replace(dealt=jnp.ones(SIZE), pinned=jnp.ones(SIZE), shots=jnp.ones(SIZE, jnp.int32))
     ours = ours.replace(
@@ -80,7 +80,7 @@ def test_facts_begin_anew_at_go_for_the_team_that_gets_it():
     assert team.reference[0] == pytest.approx(1.5 * np.hypot(35, 1.5) / slowest + 2.0)
 
 
-def test_readiness_is_that_at_go():
+def test_readiness_is_recorded_at_go():
     there = placed(b0=(20.0, 20.0), b1=(20.0, 20.0))
     mine, ours = advanced(20, position=there)
     assert ours.arrived[0] == 1.0
@@ -116,7 +116,7 @@ def test_a_squad_has_arrived_with_its_centre():
     assert speed.tolist() == pytest.approx([0.5, 0.0])
 
 
-def test_the_embedding_is_the_spec_s_example():
+def test_the_embedding_of_an_example():
     told = order(zones=((60.0, 110.0, 5.0), ZONE), verb=(5, 1), parameters=(0.1, 0.2, 0.3, 0.4))
     told = told.replace(complexity=jnp.float32([0.7, 0.0]))
     seen = np.asarray(embedding.embed(told, jnp.asarray(placed(b0=(10.0, 10.0, 2.0))), len(VERBS), TEAMS))

@@ -101,7 +101,7 @@ def test_success_stays_between_0_and_1_and_moves_the_right_way():
                 assert change.min() >= -1e-6 and change.max() > 1e-3, (verb, name)
 
 
-def test_what_a_verb_does_not_name_does_not_move_it():
+def test_success_depends_only_on_the_fields_of_its_formula():
     facts = drawn(1, 50)
     before = np.asarray(REGISTRY.evaluate(Outcome(**facts)))
     named = {verb: {*BETTER[verb], *WORSE.get(verb, ()), "strength", "enemies", "elapsed"} for verb in VERBS}
@@ -150,7 +150,7 @@ def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
     assert done.tolist() == [False, True]
 
 
-def test_missions_complete_when_nothing_is_left_to_do():
+def test_missions_complete_at_their_threshold():
     def done(name, **facts):
         verb = jnp.int32([[VERBS.index(name)] * 2])
         one = Outcome(*(field[None] for field in outcome(**facts)))
@@ -174,7 +174,7 @@ AMBUSH = Verb(
 )
 
 
-def test_an_author_adds_a_verb_in_one_file():
+def test_a_user_adds_a_verb_in_one_file():
     registry = read_verbs(["scout", f"{__name__}:AMBUSH"])
     assert registry.names == ("scout", "ambush")
     values = registry.evaluate(outcome(removed=0.25))
@@ -201,7 +201,7 @@ def test_wrong_verbs_are_named_in_one_line(given, words):
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
 
 
-def test_orders_of_all_levels_come_down_to_squads():
+def test_orders_of_all_levels_resolve_to_squad_orders():
     sizes = {name: level.size for name, level in levels.LEVELS.items()}
     assert sizes == {"unit": 1, "squad": 10, "platoon": 32, "company": 100}
     below = [*sizes.values()]

@@ -47,13 +47,13 @@ def recorded(game):
     return SimpleNamespace(frames=frames, length=length, results=results | {"mission/red": np.array([0.4])})
 
 
-def test_orders_are_said_in_words():
+def test_orders_are_described_in_words():
     said = order_in_words("hold", (0.5, 0.9, 0.9, 0.1), (20.2, 33.7, 7.0))
     assert said == "Hold (20, 34), radius 7: at all costs, at once, dispersed"
     assert order_in_words("scout", (0.5, 0.5, 0.5, 0.5), (1, 2, 3)).endswith("as usual")
 
 
-def test_facts_that_follow_from_a_recording(game, recorded):
+def test_quantities_derived_from_a_recording(game, recorded):
     episode = game.env.viewer._episode(recorded, 0)
     assert episode.result == "blue succeeds (blue 0.70, red 0.40), time"
     assert episode.words[0][0].startswith("Stage (10, 20), radius 5: at all costs, at once")

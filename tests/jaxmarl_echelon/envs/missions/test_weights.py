@@ -53,7 +53,7 @@ def column(row, name):
     return row[..., COMPONENTS.index(name)]
 
 
-def test_schedules_and_shares_are_the_specs_table():
+def test_schedules_and_shares_match_the_table():
     table = np.array(TABLE)
     found = weights.schedules(jnp.asarray(table[:, 0], jnp.float32))
     np.testing.assert_allclose(found, table[:, 1:4], atol=5e-5)
@@ -88,7 +88,7 @@ def test_continuous_weights_have_no_steps_and_the_table_has_three():
     assert jumps["terminal"].max() == jumps["constant"].max() == 0.0
 
 
-def test_the_table_of_the_design_is_kept():
+def test_the_discrete_table_is_used_by_quarter():
     # Just inside each phase, where (phase - 1) / 4 <= p < phase / 4.
     for phase, row in enumerate([(1.0, 0.0), (0.6, 0.2), (0.2, 0.6), (0.0, 1.0)]):
         here = (phase / 4 + 0.01 <= PROGRESS) & (phase / 4 + 0.24 >= PROGRESS)
@@ -101,7 +101,7 @@ def test_the_other_schedules_do_not_depend_on_progress():
     np.testing.assert_allclose(every(weights.SCHEDULES.index("constant"))[0], [0.28, 0.32, 0.4], atol=1e-6)
 
 
-def test_the_gate_table_is_the_specs():
+def test_the_gate_table_has_its_values():
     gates = weights.gate_table()
     assert VERBS == ("assault", "hold", "overwatch", "flank", "suppress", "scout", "stage")
     assert gates.shape == (len(VERBS), len(COMPONENTS))
@@ -115,7 +115,7 @@ def test_the_gate_table_is_the_specs():
         np.testing.assert_array_equal(column(gates, name), 1.0)
 
 
-def test_the_designs_dictionary_for_scouts():
+def test_the_weights_of_scouts():
     base = jnp.array([0.3, 0.2, 0.1, 0.1])  # survival, damage, heat, cohesion
     np.testing.assert_allclose(
         weights.gated(base, jnp.array([1.0, 0.0, 1.0, 1.0])), [0.42, 0, 0.14, 0.14], atol=1e-6
@@ -145,7 +145,7 @@ def test_gates_move_weight_within_shaping_only(progress):
     np.testing.assert_array_equal(column(verbs, "damage_dealt")[-2:], 0.0)
 
 
-def test_base_weights_are_the_specs_and_proportions():
+def test_base_weights_are_split_in_proportion():
     given = {"survival": 0.3, "damage_dealt": 0.2, "pack_cohesion": 0.1, "zone_control": 0.5}
     given |= {"mission_progress": 0.3, "stealth": 0.1, "detection": 0.2, "suppression_effect": 0.2}
     given |= {"zone_progress": 0.2, "heat_management": 0.05, "resource_preservation": 0.05}
@@ -158,10 +158,10 @@ def test_base_weights_are_the_specs_and_proportions():
     assert sum(weights.BASE[name] for name in weights.OBJECTIVE) == pytest.approx(weights.TOTALS[1])
 
 
-def test_what_orders_make_of_the_reward():
+def test_orders_set_penalties_and_spacing():
     low = weights.orders(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0), 240)
     high = weights.orders(jnp.float32(1.0), jnp.float32(1.0), jnp.float32(1.0), 240)
-    # Who may lose nobody is charged most for a death; grouping draws a squad together.
+    # Squads that accept no losses are penalised most for a death; grouping draws a squad together.
     assert (low.death, high.death) == (-1.0, 0.0)
     assert (low.spacing, high.spacing) == (30.0, 6.0)
     assert (low.haste, high.haste) == (1.0, 2.0)

@@ -1,8 +1,9 @@
-"""Hardened facts: what a squad did, measured by changes of the world that are hard to fake.
+"""Facts about squads, measured by changes of the world so that policies cannot fake them.
 
-Covered is what was entered, not seen. Detected is what was tracked for two seconds without a break.
-Suppressed is who lost stability under fire. All are counted once per decision; sums of seconds are
-kept in whole decisions. Source: spec sections 7.5, 7.6 and 8.12 to 8.15; the design's section 4.4.
+A cell is covered if a mech entered it, not if it was seen. An enemy is detected if it was tracked for
+two seconds without interruption. Suppression counts the stability that a mech lacks while it is under
+autocannon fire or fallen. All facts are updated once per decision; times are stored in whole decisions.
+Reference: docs/reference/echelon.md 15.3.
 """
 
 from typing import NamedTuple
@@ -20,32 +21,32 @@ from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
-# Around an objective: its area of operations, voxels beyond its radius.
+# Area of operations around an objective, voxels beyond its radius.
 AREA = 12.0
 # Decisions alone in the objective that capture it, 10 s; decisions for which a hit counts as recent, 2 s.
 CAPTURE, RECENT = 40, 8
-# Reach of the sensors by class, in the order of `tables.CLASSES` (the original's suites).
+# Relative sensor range by class, in the order of `tables.CLASSES` (the original's sensor suites).
 CLASS_REACH = np.array([1.5, 1.2, 1.0, 0.8], np.float32)
 STEALTH = 0.5
 _WORD = 32
 
 
 class Moment(NamedTuple):
-    """The world after a decision.
+    """Data from which facts are updated, after a decision.
 
     Attributes:
       teams: mechs of blue and of red; static.
-      mechs: after it.
-      tally: of it, with a log.
+      mechs: the mechs after the decision.
+      tally: its combat statistics, with a log.
       chassis: rows per mech.
       classes: `[M]`.
-      order: `[K]` what the teams were told as it began.
+      order: `[K]` orders of the teams at the start of the decision.
       sight: `[M, M]` bool; neither terrain nor smoke in between.
-      quality: `[M]` of the sensors.
-      sensor_range: voxels, of an undisturbed medium mech.
+      quality: `[M]` sensor quality.
+      sensor_range: sensor range of an undisturbed medium mech, voxels.
       stealth: `[K]` tier of each team.
-      cell: `[M]` int32 coverage cell in which each mech stands.
-      open_cells: `[W]` uint32 cells that can be reached on this map.
+      cell: `[M]` int32 present coverage cell of each mech.
+      open_cells: `[W]` uint32 bits of the reachable coverage cells of this map.
       watching: `[M]` bool; sees the present sample of its team's objective.
     """
 
@@ -70,12 +71,12 @@ class Moment(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a decision added to the facts, for shaping.
+    """Changes of the facts by one decision, for shaping rewards.
 
     Attributes:
-      found: `[M]` enemies of which the mech had the first confirmed track of its team; shared among those
-        who had it in the same decision.
-      pinning: `[M]` weighted seconds of suppression credited.
+      found: `[M]` number of enemies of which the mech had the first confirmed track of its team; divided
+        among mechs that obtained it in the same decision.
+      pinning: `[M]` credited weighted seconds of suppression.
       tracked: `[M]` bool; an enemy has a confirmed track of the mech.
       inside: `[M]` bool; alive and in its team's objective.
       tick: `[K]` share of a full hold of the objective.
@@ -89,7 +90,7 @@ class News(NamedTuple):
 
 
 def no_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFacts:
-    """Facts of `mechs` mechs of whom nothing is known but where they stand."""
+    """Returns initial facts of `mechs` mechs, with their coverage cells and distances to the objective."""
     zeros, whole = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32)
     return MechFacts(
         timer=jnp.zeros((mechs, mechs), jnp.int8),
@@ -111,7 +112,7 @@ def no_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFac
 
 
 def no_team_facts() -> TeamFacts:
-    """Facts of two teams that have done nothing."""
+    """Returns initial facts of both teams."""
     whole, never, zeros = jnp.zeros(2, jnp.int32), jnp.zeros(2, bool), jnp.zeros(2)
     flags = dict.fromkeys(("captured", "engaged", "met", "entered", "attempted"), never)
     shares = dict.fromkeys(("arrived", "ready", "form", "reference", "best", "opening"), zeros)
@@ -122,7 +123,7 @@ def no_team_facts() -> TeamFacts:
 
 
 def tracks(now: Moment, timer: jax.Array) -> jax.Array:
-    """`[M, M]` int8 decisions for which each viewer has had each target in sight and in reach."""
+    """Returns int8 `[M, M]`: consecutive decisions with the target in sight and range of the viewer."""
     mechs, team = now.mechs, now.team
     works = mechs.alive & ~is_shut_down(mechs, now.chassis)
     reach = (now.sensor_range * now.quality * jnp.asarray(CLASS_REACH)[now.classes])[:, None]
@@ -133,7 +134,7 @@ def tracks(now: Moment, timer: jax.Array) -> jax.Array:
 
 
 def cells_entered(visited: jax.Array, cell: jax.Array, enters: jax.Array, open_cells: jax.Array) -> jax.Array:
-    """Bits `[M, W]` with the cells `[M]` that mechs enter `[M]` now, if they can be reached at all."""
+    """Adds the bits of the cells `[M]` that mechs enter `[M]` now to `visited`, if they are reachable."""
     words = np.arange(visited.shape[-1], dtype=np.int32)
     bit = jnp.uint32(1) << (cell % _WORD).astype(jnp.uint32)
     mark = jnp.where(enters[:, None] & (cell[:, None] // _WORD == words), bit[:, None], 0)
@@ -141,13 +142,13 @@ def cells_entered(visited: jax.Array, cell: jax.Array, enters: jax.Array, open_c
 
 
 def suppression(mechs: Mechs) -> jax.Array:
-    """`[M]` seconds of this decision for which a mech was kept down, weighted by the stability it lacks."""
+    """Returns seconds `[M]` of suppression or lying in this decision, weighted by the missing stability."""
     down = mechs.alive & ((mechs.suppressed > 0) | (mechs.fallen > 0))
     return jnp.where(down, (1.0 - mechs.stability / MAX_STABILITY) * PERIOD, 0.0)
 
 
 def advance(now: Moment, facts: MechFacts, teams: TeamFacts) -> tuple[MechFacts, TeamFacts, News]:
-    """The facts after one more decision, and what is new."""
+    """Updates the facts by one decision; returns them and their changes."""
     mechs, log, team = now.mechs, now.tally.log, now.team
     timer = tracks(now, facts.timer)
     tracked = timer >= CONFIRMATION
@@ -194,19 +195,19 @@ def advance(now: Moment, facts: MechFacts, teams: TeamFacts) -> tuple[MechFacts,
 
 
 def own_zone(now: Moment) -> jax.Array:
-    """`[M, 3]` x, y and radius of each mech's own objective."""
+    """Returns x, y and radius `[M, 3]` of each mech's own objective."""
     return now.order.zone[now.team]
 
 
 def within_area(now: Moment) -> jax.Array:
-    """`[M]` bool; alive and in the area of operations around its own objective."""
+    """Returns bool `[M]`: alive and in the area of operations around the mech's own objective."""
     zone = own_zone(now)
     near = zone_lib.distance(now.mechs.position, zone) < zone[:, 2] + AREA
     return now.mechs.alive & near
 
 
 def _presence(now: Moment) -> tuple[jax.Array, jax.Array]:
-    """Who is in whose objective, bool `[K, M]`, and the tons of each team in each objective, `[K, K]`."""
+    """Returns bool `[K, M]`, mechs in each team's objective, and `[K, K]`, tons of each team in each one."""
     zone = now.order.zone[:, None]
     inside = now.mechs.alive & zone_lib.within(now.mechs.position, zone)
     return inside, squads.add(jnp.where(inside, now.chassis.tonnage, 0.0), now.teams)

@@ -1,7 +1,7 @@
-"""Whether an episode is over, and what the missions have come to.
+"""Progress and success of missions, and the end of an episode.
 
-The mission is blue's: blue's order ends an episode when nothing of it is left to do, red's only where nobody
-of blue is left to go on.
+The mission is blue's: an episode ends when blue's order is complete; a complete order of red ends it only if
+no mech of blue is alive. Reference: docs/reference/echelon.md 15.5.
 """
 
 from typing import NamedTuple
@@ -23,12 +23,12 @@ _GROWTH = 1e-6
 
 
 class Verdict(NamedTuple):
-    """What the missions have come to.
+    """Assessment of both missions.
 
     Attributes:
-      by_team: facts, with those of success added.
-      outcome: records `[K]`.
-      potential: `[K]` progress in [0, 1], of running records.
+      by_team: facts, with those about success updated.
+      outcome: outcome records `[K]`.
+      potential: `[K]` progress in [0, 1], from running records.
       success: `[K]` after constraints.
       over: bool.
       ending: int32 index into `results.ENDINGS`, or RUNNING.
@@ -50,20 +50,20 @@ def judge(
     decision: jax.Array,
     limit: jax.Array,
 ) -> Verdict:
-    """Judges both missions as they stand.
+    """Assesses both missions after a decision.
 
-    An episode ends when blue's mission is such that nothing is left to do, or red's is and nobody of blue is
-    left; when a team has no mech left and the other one's order has nothing more to do without enemies, or
-    nobody is left at all; when time is up. Where an order is lost before that, as its squad is gone or blue
-    completes its own with the capture of the objective, its shares of time are shares of the whole time.
+    An episode ends when blue's mission is complete, or red's is and blue is eliminated; when a team is
+    eliminated and the other's order ends with its enemies, or both teams are; and at the time limit. If an
+    order is lost earlier (its squad is eliminated, or blue completes its own by capturing the objective), its
+    shares of time refer to the whole time limit.
 
     Args:
       registry: the verbs.
-      evidence: what records are made of, after the decision.
-      order: `[K]` what the teams are told now.
+      evidence: data of the records, after the decision.
+      order: `[K]` present orders of the teams.
       mechs: the mechs.
       decision: decisions taken.
-      limit: decisions of the time limit.
+      limit: time limit in decisions.
     """
     orders, ours = evidence.scenario.orders, evidence.by_team
     here = evidence.scenario.strength > 0
@@ -100,10 +100,10 @@ def judge(
 
 
 def _attempts(evidence: record.Evidence, order: Order, mechs: Mechs, potential: jax.Array) -> jax.Array:
-    """`[K]` bool; the potential has grown clearly, or the squad has gone into the area of operations.
+    """Returns bool `[K]`: the potential has grown by `ATTEMPT`, or the squad is in its area of operations.
 
-    It has gone there if its centre is inside and that of the places where its living mechs started outside:
-    who is there from the start has attempted nothing yet.
+    The squad has entered if its centre is inside and the centre of its living mechs' start positions is not:
+    squads that start inside do not count.
     """
     teams = evidence.teams
 

@@ -1,9 +1,9 @@
 """Outcome records of both teams, and of each team without one of its mechs.
 
-What a squad would have come to without a mech follows exactly where the facts allow it: detections and
-coverage by union over the others, casualties, autocannon shots, samples that only it covered, the mean
-angle of hits. Damage, suppression and time in the objective are reduced by the mech's share.
-Source: spec sections 7.4 and 7.8.
+Records without a mech are exact where the facts allow it: detections and coverage (union over the others),
+casualties, autocannon shots, samples that only this mech covered, and the mean angle of hits. Damage,
+suppression and time in the objective are reduced by the mech's share.
+Reference: docs/reference/echelon.md 15.3 and 16.4.
 """
 
 from typing import NamedTuple
@@ -20,16 +20,16 @@ from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 
 class Evidence(NamedTuple):
-    """What records are made of.
+    """Data from which outcome records are computed.
 
     Attributes:
       teams: mechs of blue and of red; static.
-      scenario: the problem.
+      scenario: the drawn scenario.
       alive: `[M]` bool.
-      by_mech: facts.
-      by_team: facts.
-      open_cells: `[W]` uint32 coverage cells that can be reached on this map.
-      cover_target: share of them that is all that is asked for.
+      by_mech: facts by mech.
+      by_team: facts by team.
+      open_cells: `[W]` uint32 bits of the reachable coverage cells of this map.
+      cover_target: share of them that counts as full coverage.
     """
 
     teams: squads.Teams
@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
 
 
 def of_teams(evidence: Evidence) -> Outcome:
-    """The outcome records `[K]` as they stand."""
+    """Computes the outcome records `[K]` of the teams at present."""
     scenario, mine, ours = evidence.scenario, evidence.by_mech, evidence.by_team
     teams, add = evidence.teams, squads.add
     strength = scenario.strength.astype(jnp.float32)
@@ -80,22 +80,22 @@ def of_teams(evidence: Evidence) -> Outcome:
 
 
 def running(outcome: Outcome, by_team: TeamFacts) -> Outcome:
-    """The records with the share of a capture that is under way, for potentials."""
+    """Returns the records with the share of a capture under way, for potentials."""
     under_way = jnp.clip(by_team.capture / CAPTURE, 0.0, 1.0)
     return outcome._replace(captured=jnp.maximum(outcome.captured, under_way))
 
 
 def over_whole_time(outcome: Outcome, by_team: TeamFacts, lost: jax.Array, left: jax.Array) -> Outcome:
-    """The records `[K]`, of which shares of time are shares of the whole time where an order is lost.
+    """Returns the records `[K]`; where an order is lost, shares of time refer to the whole time limit.
 
-    Nothing is kept or watched any more in the time that is left; by the time so far, who holds an objective
-    for a second and is destroyed would have held it throughout.
+    In the remaining time nothing is held or watched. Relative to the elapsed time, a squad that holds an
+    objective for a second and is then destroyed would count as having held it throughout.
 
     Args:
       outcome: the records of the time so far.
       by_team: facts.
       lost: `[K]` bool.
-      left: decisions until the time is up.
+      left: decisions until the time limit.
     """
     decisions = by_team.elapsed + jnp.where(lost, left, 0)
     watched = share(by_team.covered.astype(jnp.float32), decisions.astype(jnp.float32), 0.0)
@@ -103,10 +103,10 @@ def over_whole_time(outcome: Outcome, by_team: TeamFacts, lost: jax.Array, left:
 
 
 def without(evidence: Evidence, outcome: Outcome) -> Outcome:
-    """The records `[M]` of each mech's team without it.
+    """Computes the records `[M]` of each mech's team without the mech.
 
     Args:
-      evidence: what the records are made of.
+      evidence: data of the records.
       outcome: the teams' records `[K]`.
     """
     mine, teams = evidence.by_mech, evidence.teams
@@ -117,7 +117,7 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
     casualties = whole.casualties - (here - evidence.alive)
 
     def rest(part: jax.Array) -> jax.Array:
-        """Share of the team's sum that is not this mech's; 1 where there is nothing to share."""
+        """Returns the share of the team's sum contributed by the others; 1 where the sum is 0."""
         total = squads.add(part, teams)[team]
         return 1.0 - share(part, total, 0.0)
 
@@ -149,17 +149,17 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
 
 
 def _raw_capture(evidence: Evidence) -> jax.Array:
-    """`[K]` captures in units of a full one, beyond 1 for what was held longer; at least 1 once captured."""
+    """Returns captures `[K]` in units of a full one; above 1 if held longer, at least 1 once captured."""
     raw = evidence.by_team.capture / CAPTURE
     return jnp.where(evidence.by_team.captured, jnp.maximum(raw, 1.0), raw)
 
 
 def _covered(evidence: Evidence, cells: jax.Array) -> jax.Array:
-    """Share of the asked-for cells, of numbers of cells entered."""
+    """Returns the share of the requested cells, for numbers of entered cells."""
     asked = _count(evidence.open_cells) * evidence.cover_target
     return share(cells.astype(jnp.float32), jnp.broadcast_to(asked, cells.shape), 1.0)
 
 
 def _count(words: jax.Array) -> jax.Array:
-    """Number of bits set in `[..., W]` words."""
+    """Returns the number of bits set in `[..., W]` words."""
     return jnp.sum(lax.population_count(words), axis=-1).astype(jnp.int32)

@@ -1,6 +1,6 @@
-"""Orders over time: what a team is told now, readiness for what follows, and the change at GO.
+"""Staged orders: the present order, readiness for the follow-on, and the change at GO.
 
-GO comes at a decision that nobody is told beforehand. Source: spec section 7.5, Stage.
+The time of GO is not observable in advance. Reference: docs/reference/echelon.md 15.5.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
-# Voxels around the new objective within which the squad's centre has arrived; the time that a follow-on
-# takes at the slowest mech's speed is multiplied, and some seconds are added.
+# Distance (voxels) to the new objective at which the squad's centre has arrived. The expected time of a
+# follow-on is SLACK times the travel time at the slowest mech's speed, plus REACTION seconds.
 ARRIVAL, SLACK, REACTION = 6.0, 1.5, 2.0
-# Which cooldowns a class has, `[4, 5]`: those of its weapons.
+# Cooldowns in use by each class, `[4, 5]`: those of its weapons.
 _USED = np.zeros((len(CLASSES), len(COOLDOWNS)), bool)
 for _class, _weapon in np.argwhere(TRIGGERS >= 0):
     _USED[_class, WEAPON.slot[_weapon]] = True
 
-# Facts of a stage, which begin anew at GO; the others are those of a whole episode.
+# Facts of a stage, which are reset at GO; all others cover the whole episode.
 _OF_STAGE = ("dealt", "rear", "pinning", "held", "shots", "hits", "lone_cover")
 _OF_TEAM_STAGE = (
     "elapsed", "capture", "captured", "alone", "contested", "covered", "exposure", "supported", "engaged",
@@ -35,12 +35,12 @@ _OF_TEAM_STAGE = (
 
 
 class Readiness(NamedTuple):
-    """How ready a squad would be if GO came now, `[K]` each, in [0, 1].
+    """Readiness of each squad for GO at present, `[K]` each, in [0, 1].
 
     Attributes:
-      arrived: how near its centre is to the objective.
-      ready: mean over the living of heat headroom, hit points and share of weapons that could fire.
-      form: formation, at the spacing that the order asks for.
+      arrived: proximity of its centre to the objective.
+      ready: mean over living mechs of heat headroom, hit points and share of cooled-down weapons.
+      form: formation relative to the spacing of the order.
     """
 
     arrived: jax.Array
@@ -49,7 +49,7 @@ class Readiness(NamedTuple):
 
 
 def current(orders: Orders, decision: jax.Array) -> Order:
-    """What both teams are told after `decision` decisions."""
+    """Returns the present orders of both teams, after `decision` decisions."""
     went = decision >= orders.go
     stage = went.astype(jnp.int32)[:, None]
 
@@ -62,7 +62,7 @@ def current(orders: Orders, decision: jax.Array) -> Order:
 
 
 def spacing(parameters: jax.Array) -> jax.Array:
-    """Spacing `[K]` that orders with parameters `[K, 4]` ask for, voxels."""
+    """Returns the desired spacing `[K]` of orders with parameters `[K, 4]`, voxels."""
     values = dict(zip(PARAMETERS, parameters.T, strict=True))
     none = jnp.zeros_like(values["risk"])
     return weights.orders(none, none, values["grouping"], jnp.float32(1)).spacing
@@ -71,7 +71,7 @@ def spacing(parameters: jax.Array) -> jax.Array:
 def readiness(
     mechs: Mechs, chassis: ChassisTable, classes: jax.Array, order: Order, teams: squads.Teams
 ) -> Readiness:
-    """Readiness of both squads."""
+    """Computes the readiness of both squads."""
     middle = squads.centre(mechs.position, mechs.alive, teams)
     near = jnp.maximum(order.zone[:, 2], AREA)
     gap = vectors.length(middle - order.zone[:, :2])
@@ -93,12 +93,12 @@ def readiness(
 
 
 def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams: squads.Teams) -> jax.Array:
-    """`[K]` bool; the present order's first act is done.
+    """Returns bool `[K]`: the first act of the present order is done.
 
     Args:
       act: `[K]` int32 index into `verbs.verb.ACTS`.
       mechs: the mechs.
-      order: the present one.
+      order: present orders.
       by_team: facts of the stage.
       teams: mechs of both teams.
     """
@@ -120,11 +120,11 @@ def advance(
     by_team: TeamFacts,
     teams: squads.Teams,
 ) -> tuple[MechFacts, TeamFacts]:
-    """Records readiness until GO, begins the facts of the follow-on at GO, and times its first act.
+    """Records readiness until GO, resets the facts of the stage at GO, and times the follow-on's first act.
 
     Args:
-      orders: of the episode.
-      order: what the teams were told as the decision began.
+      orders: orders of the episode.
+      order: present orders at the start of the decision.
       decision: decisions taken.
       act: `[K]` index into `verbs.verb.ACTS` of the present verbs.
       mechs: after the decision.
@@ -149,7 +149,7 @@ def advance(
     gap = vectors.length(mechs.position[:, :2] - later.zone[squads.team_of(teams), :2])
     by_mech = _anew(by_mech, _OF_STAGE, mine)
     by_mech = by_mech.replace(
-        # What the enemies suffered belongs to the other side's record.
+        # Suppression of a mech belongs to the record of the other team.
         pinned=jnp.where(goes[::-1][squads.team_of(teams)], 0.0, by_mech.pinned),
         gap=jnp.where(mine, gap, by_mech.gap),
     )
@@ -157,7 +157,7 @@ def advance(
 
 
 def _reference(mechs: Mechs, chassis: ChassisTable, order: Order, teams: squads.Teams) -> jax.Array:
-    """Seconds `[K]` that a squad may take to begin the follow-on."""
+    """Returns the expected seconds `[K]` until a squad begins the follow-on."""
     middle = squads.centre(mechs.position, mechs.alive, teams)
     speed = jnp.where(mechs.alive, chassis.max_speed, jnp.inf)
     slowest = jnp.stack([speed[: teams[0]].min(), speed[teams[0] :].min()])
@@ -166,12 +166,12 @@ def _reference(mechs: Mechs, chassis: ChassisTable, order: Order, teams: squads.
 
 
 def speed(by_team: TeamFacts) -> jax.Array:
-    """How quickly the follow-ons began, `[K]` in [0, 1]; 0 before that."""
+    """Returns the promptness of the follow-ons, `[K]` in [0, 1]; 0 before their first acts."""
     taken = by_team.transit * PERIOD / jnp.maximum(by_team.reference, PERIOD)
     return jnp.where(by_team.transit == NEVER, 0.0, jnp.clip(1.0 - taken, 0.0, 1.0))
 
 
 def _anew(facts, names, where: jax.Array):
-    """Facts of which those called `names` are 0 where `where` holds."""
+    """Returns the facts with the fields `names` set to 0 where `where` holds."""
     old = {name: getattr(facts, name) for name in names}
     return facts.replace(**{name: jnp.where(where, jnp.zeros_like(v), v) for name, v in old.items()})

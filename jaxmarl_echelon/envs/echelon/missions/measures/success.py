@@ -1,7 +1,6 @@
-"""Mission success: evaluators, constraints of the order, the follow-on's half, the difference of one mech.
+"""Mission success: success functions, constraints, follow-ons, and the contribution of each mech.
 
-Both teams succeed or fail by their own orders. Source: spec sections 7.5 and 7.8; the design's sections
-4.1 to 4.3 and 8.5.
+Both teams are assessed by their own orders. Reference: docs/reference/echelon.md 15.4 and 16.4.
 """
 
 import jax
@@ -25,16 +24,16 @@ Parts = tuple[jax.Array, jax.Array]
 
 
 def parts(registry: Registry, verb: jax.Array, outcome: Outcome) -> Parts:
-    """Success `[N]` in [0, 1] of an outcome under an order and under its follow-on, `verb` `[N, 2]`."""
+    """Returns success `[N]` in [0, 1] of outcomes under order and follow-on, `verb` `[N, 2]`."""
     values = registry.evaluate(outcome)
     first, second = (jnp.take_along_axis(values, verb[:, i : i + 1], axis=1)[:, 0] for i in (0, 1))
     return first, second
 
 
 def base(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
-    """Success `[N]` in [0, 1] before constraints.
+    """Returns success `[N]` in [0, 1] before constraints.
 
-    An order with a follow-on is half of its success and half of the follow-on's, which is 0 before GO.
+    For an order with a follow-on it is the mean of both successes; the follow-on's is 0 before GO.
 
     Args:
       registry: the verbs.
@@ -56,13 +55,13 @@ def constrained(
     taken: jax.Array,
     outcome: Outcome,
 ) -> jax.Array:
-    """Success `[N]` after constraints: half for too many casualties, four fifths for taking too long.
+    """Applies constraints to success: times 0.5 for too many casualties, times 0.8 for exceeding the budget.
 
     Args:
       registry: the verbs.
-      value: `[N]` success before.
+      value: `[N]` success before constraints.
       verb: `[N]` int32 of the order.
-      loss_appetite: `[N]` share of casualties that is accepted.
+      loss_appetite: `[N]` accepted share of casualties.
       budget: `[N]` seconds.
       taken: `[N]` seconds until the mission first counted as done.
       outcome: `[N]`.
@@ -73,14 +72,14 @@ def constrained(
 
 
 def terminal(success: jax.Array) -> jax.Array:
-    """The terminal reward, symmetric around 0: from -1 to 1."""
+    """Returns the terminal reward `2 S - 1` in [-1, 1]."""
     return 2.0 * success - 1.0
 
 
 def time_taken(registry: Registry, verb: jax.Array, latched: jax.Array, decision: jax.Array) -> jax.Array:
-    """Seconds `[K]` that missions took: until they first counted as done, or until now.
+    """Returns the duration of missions in seconds `[K]`: until they first counted as done, or until now.
 
-    Orders that last to the end are not done before it, whatever they have come to on the way.
+    Orders that are not `timed` last to the end of the episode.
 
     Args:
       registry: the verbs.
@@ -101,13 +100,13 @@ def differences(
     success: jax.Array,
     decision: jax.Array,
 ) -> jax.Array:
-    """Difference rewards `[M]`: a team's success less its success without each mech; 0 for empty slots.
+    """Returns difference rewards `[M]`: team success minus that without the mech; 0 for empty slots.
 
     Args:
       registry: the verbs.
-      orders: of the episode.
-      went: `[K]` bool.
-      evidence: what records are made of.
+      orders: orders of the episode.
+      went: `[K]` bool; the follow-on has begun.
+      evidence: data of the records.
       outcome: the teams' records `[K]`.
       success: `[K]` after constraints.
       decision: decisions taken.
@@ -130,14 +129,14 @@ def of_teams(
     decision: jax.Array,
     outcome: Outcome,
 ) -> jax.Array:
-    """Success `[K]` after constraints of both teams, of success `value` before."""
+    """Applies the constraints of both teams' orders to their success `value` `[K]`."""
     taken = time_taken(registry, orders.verb[:, 0], latched, decision)
     losses = orders.parameters[:, _LOSSES]
     return constrained(registry, value, orders.verb[:, 0], losses, orders.budget, taken, outcome)
 
 
 def completes(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
-    """`[N]` bool; nothing is left to do: of an order with a follow-on, in the follow-on.
+    """Returns bool `[N]`: the order is complete; with a follow-on: the follow-on has begun and is complete.
 
     Args:
       registry: the verbs.

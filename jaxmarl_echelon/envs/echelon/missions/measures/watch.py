@@ -1,4 +1,7 @@
-"""Who sees the objective: one of five samples of it per decision. Source: spec section 7.5, Overwatch."""
+"""Overwatch coverage: visibility of one of five samples of the objective per decision.
+
+Reference: docs/reference/echelon.md 15.3.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +29,14 @@ def watching(
     decision: jax.Array,
     teams: squads.Teams,
 ) -> jax.Array:
-    """Which mechs `[M]` see the present sample of their team's objective; only where it is needed.
+    """Returns bool `[M]`: the mech sees the present sample of its team's objective; False if not needed.
 
     Args:
-      terrain: as it is now.
+      terrain: the present terrain.
       battle: the battle.
-      order: `[K]` what the teams are told.
-      needed: `[K]` bool.
-      decision: decisions taken; samples take turns.
+      order: `[K]` present orders of the teams.
+      needed: `[K]` bool; the team's order needs the samples.
+      decision: decisions taken; samples alternate.
       teams: mechs of blue and of red.
     """
     team = squads.team_of(teams)

@@ -1,10 +1,10 @@
-"""Shaping: what each component of the reward pays every mech per decision, before weights.
+"""Shaping components of the missions' reward, per mech and decision, before weights.
 
 Rates lie in [-1, 1] and are divided by the time limit, events are shares of an episode's total, so that the
 sum of each over an episode is of the order of 1. Two components are differences of potentials (Ng, Harada
-and Russell 1999, "Policy invariance under reward transformations", section 3): discounted, their sum over a
-mech's life follows from where it starts and ends. Undiscounted sums of what they pay say little, so what is
-reported of them is the growth of the potential (`growth`).
+and Russell 1999, "Policy invariance under reward transformations", section 3): their discounted sum over a
+mech's life depends only on its first and last state. Their undiscounted sum is hard to interpret, so the
+growth of the potential is logged instead (`growth`). Reference: docs/reference/echelon.md 16.3.
 """
 
 from typing import NamedTuple
@@ -25,26 +25,26 @@ from jaxmarl_echelon.envs.results import ratio
 COOL = 0.75
 NEAR, WIDE, LOST, LOST_CHARGE = 0.5, 1.5, 3.0, -0.5
 STEP = 0.1
-# Decisions without progress that count as dithering, 5 s.
+# Decisions without progress (5 s) after which dithering is penalised.
 PATIENCE = 20
-# Components that are differences of potentials.
+# Components computed as differences of potentials.
 POTENTIALS = ("zone_progress", "mission_progress")
 
 
 class Situation(NamedTuple):
-    """A decision, as shaping sees it.
+    """Inputs of the shaping components for one decision.
 
     Attributes:
-      now: the world after it.
+      now: data after the decision.
       before: mechs before it.
-      news: what it added to the facts.
-      scenario: the problem.
-      gap: `[M]` distance to the objective as the stage began.
+      news: changes of the facts.
+      scenario: the drawn scenario.
+      gap: `[M]` distance to the objective at the start of the stage.
       potential: `[2, K]` progress of the missions before and after.
-      over: bool; the episode ends with it.
+      over: bool; the episode ends with the decision.
       stalled: `[K]` decisions since progress last grew.
-      orders: `[K]` what the parameters of the orders make of the reward.
-      limit: decisions of the time limit.
+      orders: `[K]` reward terms set by the parameters of the orders.
+      limit: time limit in decisions.
       gamma: discount of a decision.
     """
 
@@ -62,16 +62,16 @@ class Situation(NamedTuple):
 
 
 def compute(it: Situation) -> jax.Array:
-    """All components `[M, len(COMPONENTS)]`; 0 for mechs that did not live before the decision."""
+    """Computes all components `[M, len(COMPONENTS)]`; 0 for mechs that were dead before the decision."""
     values = jnp.stack([_COMPONENTS[name](it) for name in COMPONENTS], axis=-1)
     return jnp.where(it.before.alive[:, None], values, 0.0)
 
 
 def growth(it: Situation) -> dict[str, jax.Array]:
-    """By how much the potentials of each mech that lived grew, `[M]`, by the component that they belong to.
+    """Returns the growth of each living mech's potentials, `[M]` per component of `POTENTIALS`.
 
-    Charges that a component makes besides are included. Left out are the discount, which pays for the
-    distance that is left with every decision, and what is given back at the end.
+    Other penalties of these components are included. Excluded are the discount, which rewards the remaining
+    distance at every decision, and the return of the potential at the end.
     """
     goes_on = it._replace(
         gamma=jnp.float32(1.0), over=jnp.bool_(False), now=it.now._replace(mechs=_lasting(it))
@@ -80,26 +80,26 @@ def growth(it: Situation) -> dict[str, jax.Array]:
 
 
 def survival(it: Situation) -> jax.Array:
-    """Living, and a charge for dying that the loss appetite lowers."""
+    """Rewards being alive; penalises dying, less for orders with a high loss appetite."""
     died = it.before.alive & ~it.now.mechs.alive
     return it.now.mechs.alive / it.limit + jnp.where(died, it.orders.death[it.now.team], 0.0)
 
 
 def damage_dealt(it: Situation) -> jax.Array:
-    """Damage to enemies, as a share of all their hit points, times the own number."""
+    """Rewards damage to enemies, as a share of all their hit points, times the own strength."""
     team = it.now.team
     whole = it.scenario.hp[::-1][team]
     return ratio(it.scenario.strength[team] * it.now.tally.dealt, whole, 0.0)
 
 
 def heat_management(it: Situation) -> jax.Array:
-    """Full up to three quarters of the heat capacity, so that idleness is not paid; then less, down to 0."""
+    """Rewards low heat: 1 up to three quarters of the capacity (idleness gains nothing), then down to 0."""
     heat = it.now.mechs.heat / it.now.chassis.heat_capacity
     return _living(it, jnp.clip((1.0 - heat) / (1.0 - COOL), 0.0, 1.0)) / it.limit
 
 
 def pack_cohesion(it: Situation) -> jax.Array:
-    """Keeping the spacing that the order asks for; a charge for being lost."""
+    """Rewards keeping the spacing of the order; penalises being more than three times as far away."""
     mechs, wanted = it.now.mechs, it.orders.spacing[it.now.team]
     gap, _ = squads.spread(mechs.position, mechs.alive, it.now.teams)
     good = (gap >= NEAR * wanted) & (gap <= WIDE * wanted)
@@ -107,22 +107,22 @@ def pack_cohesion(it: Situation) -> jax.Array:
 
 
 def zone_progress(it: Situation) -> jax.Array:
-    """Coming nearer to the objective, as a difference of potentials."""
+    """Rewards approaching the objective, as a difference of potentials."""
     before, after = _distances(it)
     scale = jnp.maximum(it.gap, it.now.order.zone[it.now.team, 2])
     return (before - it.gamma * after) / scale
 
 
 def zone_control(it: Situation) -> jax.Array:
-    """The own side's share of a full hold, for those in the objective."""
+    """Rewards mechs in the objective with their team's share of a full hold."""
     return jnp.where(it.news.inside, it.news.tick[it.now.team], 0.0) / it.limit
 
 
 def mission_progress(it: Situation) -> jax.Array:
-    """Progress of the mission, as a difference of potentials; a charge for dithering under time pressure.
+    """Rewards mission progress, as a difference of potentials; penalises dithering under time pressure.
 
-    A mech's potential is 0 once it has fallen, and after the end of the episode: who falls gives back what it
-    was paid, as the survivors do at the end.
+    A mech's potential is 0 after its death and after the end of the episode: rewards of the potential are
+    returned at death, as survivors return them at the end.
     """
     team = it.now.team
     left = jnp.where(it.now.mechs.alive & ~it.over, it.potential[1][team], 0.0)
@@ -131,25 +131,25 @@ def mission_progress(it: Situation) -> jax.Array:
 
 
 def stealth(it: Situation) -> jax.Array:
-    """Not being tracked, while on task: hiding elsewhere pays nothing."""
+    """Rewards not being tracked while approaching or near the objective; hiding elsewhere gains nothing."""
     before, after = _distances(it)
     on_task = (before - after >= STEP) | within_area(it.now)
     return _living(it, (on_task & ~it.news.tracked).astype(jnp.float32)) / it.limit
 
 
 def detection(it: Situation) -> jax.Array:
-    """Enemies of which the mech had its squad's first confirmed track, as a share of all."""
+    """Rewards the squad's first confirmed tracks of enemies, as a share of all enemies."""
     return ratio(it.news.found, it.scenario.strength[::-1][it.now.team].astype(jnp.float32), 0.0)
 
 
 def suppression_effect(it: Situation) -> jax.Array:
-    """Suppression of enemies credited to the mech, as a share of what is asked for."""
+    """Rewards credited suppression of enemies, as a share of the target time for all enemies."""
     asked = it.scenario.strength[::-1][it.now.team] * TARGET_TIME
     return ratio(it.news.pinning, asked, 0.0)
 
 
 def resource_preservation(it: Situation) -> jax.Array:
-    """Mean of heat headroom, hit points and stability."""
+    """Rewards the mean of heat headroom, hit points and stability."""
     mechs, chassis = it.now.mechs, it.now.chassis
     headroom = jnp.clip(1.0 - mechs.heat / chassis.heat_capacity, 0.0, 1.0)
     body = jnp.clip(mechs.hp / chassis.hp, 0.0, 1.0)
@@ -175,18 +175,18 @@ _COMPONENTS = {
 
 
 def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.Orders) -> jax.Array:
-    """Weights `[K, C]` of the components under the verbs of both teams.
+    """Returns weights `[K, C]` of the components under the verbs of both teams.
 
     Args:
-      given: `[C]` before gates.
-      gates: `[K, C]` rows of the teams' verbs.
-      orders: `[K]` what the parameters make of the reward.
+      given: `[C]` weights before gates.
+      gates: `[K, C]` gates of the teams' verbs.
+      orders: `[K]` reward terms set by the parameters of the orders.
     """
     return weights.hurried(weights.verb_weights(given, gates), orders)
 
 
 def _lasting(it: Situation) -> Mechs:
-    """The mechs after the decision, as if none had fallen in it."""
+    """Returns the mechs after the decision, as if none had died in it."""
     return it.now.mechs.replace(alive=it.before.alive)
 
 
@@ -195,7 +195,7 @@ def _living(it: Situation, values: jax.Array) -> jax.Array:
 
 
 def _distances(it: Situation) -> tuple[jax.Array, jax.Array]:
-    """Planar distances `[M]` to the objective before and after."""
+    """Returns planar distances `[M]` to the objective before and after the decision."""
     goal = it.now.order.zone[it.now.team, :2]
     return (
         vectors.length(it.before.position[:, :2] - goal),

@@ -1,4 +1,7 @@
-"""What a decision pays: shaping by verb, status reports; at the end success and each mech's difference."""
+"""Rewards of a decision: shaping by verb and status reports; at the end success and difference rewards.
+
+Reference: docs/reference/echelon.md 16.
+"""
 
 from typing import NamedTuple
 
@@ -22,15 +25,15 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
 
 class Decision(NamedTuple):
-    """A decision, as pay sees it.
+    """Inputs of the rewards of one decision.
 
     Attributes:
-      shaping: what shaping components see, but for the orders' parameters and time.
-      verdict: what the missions have come to.
-      evidence: what records are made of.
-      told: `[K]` what the teams were told as it began.
-      later: `[K]` what they are told now.
-      bonus: `[M]` of the status reports, weighted.
+      shaping: inputs of the shaping components.
+      verdict: assessment of the missions.
+      evidence: data of the outcome records.
+      told: `[K]` orders at the start of the decision.
+      later: `[K]` orders after it.
+      bonus: `[M]` weighted bonus of the status reports.
       decision: decisions taken.
     """
 
@@ -44,7 +47,7 @@ class Decision(NamedTuple):
 
 
 def of_orders(order: Order, limit: jax.Array) -> weights.Orders:
-    """What the parameters of both teams' orders make of the reward, `[K]`."""
+    """Returns the reward terms `[K]` set by the parameters of both teams' orders."""
     value = dict(zip(PARAMETERS, order.parameters.T, strict=True))
     return weights.orders(value["loss_appetite"], value["time_pressure"], value["grouping"], limit)
 
@@ -53,10 +56,10 @@ Paid = dict[str, jax.Array]
 
 
 def pay(registry: Registry, params: MissionParams, it: Decision) -> tuple[Paid, Paid]:
-    """What every mech is paid, `[M]` per component, before the run's own factors, and what is reported of it.
+    """Computes rewards `[M]` per component, before the run's own factors, and the values `[M]` to log.
 
-    At the end of an episode the dead are paid, too; empty slots never are. Reported is what is paid, but for
-    differences of potentials, of which it is the growth of the potential.
+    At the end of an episode dead mechs receive rewards, too; empty slots never do. Rewards are logged as they
+    are, except for differences of potentials, for which the growth of the potential is logged.
     """
     teams, verdict = it.evidence.teams, it.verdict
     team, present = squads.team_of(teams), it.evidence.scenario.present

@@ -1,6 +1,6 @@
-"""The reward of missions: factors on what the curriculum's weights pay, for ablations.
+"""Reward function of missions: factors on the components, for ablations.
 
-Shaping is weighted by the curriculum and by the verb before it comes here (`components`, `weights`).
+The components already include the weights of the curriculum and of the verb (`components`, `weights`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The mechs of a scenario at their places."""
+"""Initial state of a scenario's mechs."""
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Drawn
 
 
 def deploy(key: jax.Array, drawn: Drawn, simulation: Simulation, params: EchelonParams) -> Mechs:
-    """Mechs before the first decision; slots that nobody fills are not alive.
+    """Returns the mechs before the first decision; empty slots are not alive.
 
     Args:
       key: random key, for small shifts and turns.
       drawn: the scenario.
-      simulation: of the battle.
-      params: of the battle, with the scenario's classes.
+      simulation: the battle.
+      params: parameters of the battle, with the scenario's classes.
     """
     scenario, chassis = drawn.scenario, chassis_of(params)
     shift_key, turn_key = jax.random.split(key)

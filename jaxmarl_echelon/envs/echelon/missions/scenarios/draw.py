@@ -1,4 +1,4 @@
-"""Draws a scenario: orders of both teams, forces, places. Source: spec sections 7.1 and 7.9."""
+"""Random scenarios: orders of both teams, forces and places. Reference: docs/reference/echelon.md 15.6."""
 
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ _KEYS = 24
 
 
 class Drawn(NamedTuple):
-    """A scenario and the mechs' condition at the start.
+    """Drawn scenario, with headings and health of the mechs at the start.
 
     Attributes:
-      scenario: the problem.
+      scenario: the scenario.
       yaw: `[M]` rad.
       health: `[M]` share of the full hit points.
     """
@@ -39,13 +39,13 @@ class Drawn(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Static facts of the environment, and numbers of the episode.
+    """Properties of the environment that scenarios depend on.
 
     Attributes:
       teams: slots of blue and of red; static.
       size: voxels along x, y and z; static.
       decisions: int32 time limit.
-      fire: `[K]` chance per decision that a scripted mech fires, before the curriculum's.
+      fire: `[K]` probability per decision that a scripted mech may fire, before the curriculum's factor.
     """
 
     teams: Teams
@@ -65,7 +65,7 @@ def draw(
 ) -> Drawn:
     """Draws a scenario on terrain `index`.
 
-    What concerns only the enemies has keys of its own, so that it moves nothing that a team is told.
+    Random numbers that concern only the enemies have keys of their own and do not affect the team's orders.
     """
     keys = iter(jax.random.split(key, _KEYS))
     difficulty = _uniform(next(keys), jnp.stack([weights.difficulty_low, weights.difficulty_high]))
@@ -103,7 +103,7 @@ def draw(
 
 
 class _Places(NamedTuple):
-    """The objective `[2]`, what follows it `[2]`, complexities of both `[2]`, the teams' anchors `[K, 2]`."""
+    """Objective `[2]` and that of the follow-on `[2]`, their complexities `[2]`, teams' anchors `[K, 2]`."""
 
     objective: jax.Array
     radius: jax.Array
@@ -113,13 +113,13 @@ class _Places(NamedTuple):
 
 
 def _uniform(key: jax.Array, ends: jax.Array) -> jax.Array:
-    """Uniform in the ranges `[..., 2]`."""
+    """Draws uniformly from the ranges `[..., 2]`."""
     share = jax.random.uniform(key, ends.shape[:-1])
     return ends[..., 0] + share * (ends[..., 1] - ends[..., 0])
 
 
 def _pick(key: jax.Array, weights: jax.Array) -> jax.Array:
-    """An index by relative weights `[..., N]`, int32."""
+    """Draws an int32 index by relative weights `[..., N]`."""
     return jax.random.categorical(key, jnp.log(weights)).astype(jnp.int32)
 
 
@@ -128,7 +128,7 @@ def _both(value: jax.Array) -> jax.Array:
 
 
 def _verbs(key: jax.Array, levers: Levers) -> jax.Array:
-    """Orders and follow-ons of both teams, `[K, 2]`."""
+    """Draws orders and follow-ons of both teams, `[K, 2]`."""
     first, second, third = jax.random.split(key, 3)
     mission = _pick(first, levers.mission)
     verb = jnp.stack([mission, _pick(second, levers.opposing[mission])])
@@ -138,7 +138,7 @@ def _verbs(key: jax.Array, levers: Levers) -> jax.Array:
 def _forces(
     key, registry: Registry, levers: Levers, verbs, difficulty, teams: Teams
 ) -> tuple[forces.Force, forces.Force]:
-    """Both teams' mechs: with whom their orders cannot do without, and enemies where blue's need some."""
+    """Draws both teams' mechs, with classes that their orders need and enemies if blue's order needs them."""
     share, noise, kinds = jax.random.split(key, 3)
     staged = jnp.asarray(registry.staged)[verbs[:, 0]]
     needed = jnp.asarray(registry.needs_enemies)[verbs[0]]
@@ -211,7 +211,7 @@ def _orders(key, registry: Registry, levers: Levers, verbs, places: _Places, pac
 
 
 def _formations(key, levers: Levers, orders: Orders, places: _Places, both, teams: Teams):
-    """Where mechs want to stand `[M, 2]`, and where they look `[M]`."""
+    """Returns desired start positions `[M, 2]` and headings `[M]`."""
     shape, loose, turn, side, idle = jax.random.split(key, 5)
     wide = jnp.asarray(list(placement.COHESION.values()))[_pick(loose, levers.cohesion)]
     spacing = jnp.stack([staging.spacing(orders.parameters)[0], wide])
@@ -239,14 +239,14 @@ def _formations(key, levers: Levers, orders: Orders, places: _Places, both, team
 
 
 def _health(key, levers: Levers, teams: Teams) -> jax.Array:
-    """Share `[M]` of the full hit points at the start."""
+    """Draws the share `[M]` of the full hit points at the start."""
     kind, share = jax.random.split(key)
     ends = jnp.asarray(list(forces.HEALTH.values()))[_pick(kind, levers.health)][team_of(teams)]
     return ends[:, 0] + jax.random.uniform(share, ends.shape[:1]) * (ends[:, 1] - ends[:, 0])
 
 
 def _route(key, objective: jax.Array, size) -> jax.Array:
-    """Four points `[K, 4, 2]` around the objective, within the map."""
+    """Draws four points of a patrol `[K, 4, 2]` around the objective, within the map."""
     turn = jax.random.uniform(key, (2, 1), maxval=2 * jnp.pi) + np.arange(4) * (np.pi / 2)
     points = objective + ROUTE_REACH * jnp.stack([jnp.cos(turn), jnp.sin(turn)], -1)
     return jnp.clip(points, placement.MARGIN, np.array(size[:2], np.float32) - placement.MARGIN)

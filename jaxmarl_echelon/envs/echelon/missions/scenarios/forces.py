@@ -1,4 +1,4 @@
-"""Forces: how many mechs of which classes a strength in packs is. Source: spec sections 7.1 and 7.9."""
+"""Forces: numbers and classes of mechs for a strength in packs. Reference: docs/reference/echelon.md 15.6."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
-# Pack-equivalents of a mech by class, in the order of `tables.CLASSES`; ten units are a pack.
+# Strength of a mech in packs by class, in the order of `tables.CLASSES`.
 WEIGHTS = np.array([0.5, 0.7, 1.0, 2.0], np.float32) / 10.0
-# The order in which a force fills up, but for the mech that its order needs (`led_by`); it repeats.
+# Classes in the order in which slots are filled, repeated; `led_by` may move one class to the front.
 PATTERNS: dict[str, tuple[int, ...]] = {
     "balanced": (MEDIUM, HEAVY, MEDIUM, LIGHT, MEDIUM, SCOUT, MEDIUM, LIGHT, MEDIUM, LIGHT),
     "scout_heavy": (MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT, MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT),
@@ -18,16 +18,16 @@ PATTERNS: dict[str, tuple[int, ...]] = {
 }
 ROSTER = "roster"
 COMPOSITIONS = (ROSTER, *PATTERNS)
-# Shares of the full hit points: [low, high] by distribution.
+# Ranges of the share of the full hit points, by distribution.
 HEALTH = {"full": (1.0, 1.0), "mixed": (0.5, 1.0), "critical": (0.3, 0.5)}
 
 
 class Force(NamedTuple):
-    """One team's mechs.
+    """Mechs of one team.
 
     Attributes:
-      classes: `[A]` int32, of empty slots too.
-      count: int32 slots filled, the first ones.
+      classes: `[A]` int32, also of empty slots.
+      count: int32 number of filled slots, the first ones.
       packs: their strength in packs.
     """
 
@@ -37,13 +37,13 @@ class Force(NamedTuple):
 
 
 def patterns(roster: tuple[int, ...]) -> np.ndarray:
-    """Classes `[COMPOSITIONS, A]` in the order in which the slots of a roster fill up."""
+    """Returns classes `[COMPOSITIONS, A]` in the order in which the slots of a roster are filled."""
     rows = [np.resize(pattern, len(roster)) for pattern in PATTERNS.values()]
     return np.stack([np.array(roster), *rows]).astype(np.int32)
 
 
 def led_by(classes: jax.Array, first: jax.Array) -> jax.Array:
-    """Classes `[A]` in the order of filling, with the first of one class before all others, if there is one.
+    """Moves the first mech of a class to the front of `classes` `[A]`, if it occurs.
 
     Args:
       classes: `[A]` in the order of filling.
@@ -55,13 +55,13 @@ def led_by(classes: jax.Array, first: jax.Array) -> jax.Array:
 
 
 def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax.Array) -> Force:
-    """As many of the slots as come nearest to a strength.
+    """Fills the number of slots whose strength is nearest to the requested one.
 
     Args:
       classes: `[A]` in the order of filling.
-      strength: in packs.
-      count: int32 mechs that are wanted whatever their strength, or -1.
-      least: mechs that there are at least.
+      strength: requested strength in packs.
+      count: int32 fixed number of mechs, or -1.
+      least: minimum number of mechs.
     """
     reached = jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.asarray(WEIGHTS)[classes])])
     sizes = jnp.arange(reached.size)
@@ -71,5 +71,5 @@ def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax
 
 
 def packs(classes) -> float:
-    """Strength of mechs in packs; the standard roster of ten is 0.96."""
+    """Returns the strength of mechs in packs; the standard roster of ten has 0.96."""
     return float(WEIGHTS[np.asarray(classes, int)].sum())

@@ -1,7 +1,6 @@
-"""What scenarios need to know of the terrains: where mechs can stand, what is to be covered, how dense it is.
+"""Terrain data of scenarios: places for mechs, coverage cells and density of obstacles.
 
-Computed once on the host, so that drawing a scenario only looks things up. Source: spec sections 7.1, 7.9,
-8.13 and 9.
+Computed once on the host; drawing a scenario only looks it up. Reference: docs/reference/echelon.md 15.6.
 """
 
 from collections.abc import Sequence
@@ -25,12 +24,12 @@ TERRAINS = {
 }  # fmt: skip
 EMPTY = "barrens"
 QUADRANTS = 4
-# Places are a lattice of blocks, each large enough for the largest mech.
+# Places form a lattice of blocks, each large enough for the largest mech.
 BLOCK = 4
 _HEADROOM, _EYE = 5, 4
 _DENSE = 0.35
 _WORD = 32
-# Maps up to this side are divided into small coverage cells, of which most can be entered in an episode.
+# Maps up to this side length use small coverage cells, most of which can be entered in an episode.
 SMALL = 60
 SMALL_CELL, LARGE_CELL = 5, 10
 SMALL_TARGET, LARGE_TARGET = 0.8, 0.4
@@ -38,14 +37,14 @@ SMALL_TARGET, LARGE_TARGET = 0.8, 0.4
 
 @struct.dataclass
 class Ground:
-    """N terrains, as scenarios see them.
+    """Terrain data of scenarios, for N terrains.
 
     Attributes:
       places: `[P, 2]` x and y of the places of a lattice, the same for all terrains.
-      free: `[N, P]` bool; any mech can stand there, and get there.
-      complexity: `[N, P, R]` how much blocks sight around an objective at a place, from 0 for an open field
+      free: `[N, P]` bool; any mech can stand there and reach it.
+      complexity: `[N, P, R]` density of opaque columns around an objective at a place, from 0 (open field)
         to 1, by the objective's radius in whole voxels from 0.
-      open_cells: `[N, W]` uint32 bits of the coverage cells that can be reached.
+      open_cells: `[N, W]` uint32 bits of the reachable coverage cells.
       cell: edge of a coverage cell, voxels (static).
       columns: coverage cells along x (static).
     """
@@ -58,7 +57,7 @@ class Ground:
     columns: int = struct.field(pytree_node=False)
 
     def complexity_of(self, index: jax.Array, place: jax.Array, radius: jax.Array) -> jax.Array:
-        """How much blocks sight around objectives of any radius; between whole voxels in proportion.
+        """Returns the density around objectives of any radius, interpolated between whole voxels.
 
         Args:
           index: int32 terrain.
@@ -72,13 +71,13 @@ class Ground:
         return below + (radius - low) * (above - below)
 
     def cell_of(self, position: jax.Array) -> jax.Array:
-        """Number of the coverage cell under positions `[..., 2 or 3]`, int32 `[...]`."""
+        """Returns the index of the coverage cell at positions `[..., 2 or 3]`, int32 `[...]`."""
         x, y = (position[..., axis].astype(jnp.int32) // self.cell for axis in (0, 1))
         return y * self.columns + x
 
 
 def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
-    """Reads the terrains of a bank.
+    """Computes the terrain data of a bank.
 
     Args:
       bank: terrains.
@@ -105,18 +104,18 @@ def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
 
 
 def default_target(size: Sequence[int]) -> float:
-    """Share of the reachable cells that a scout is asked to enter on maps of a size."""
+    """Returns the share of reachable cells that counts as full coverage, by map size."""
     return SMALL_TARGET if max(size[:2]) <= SMALL else LARGE_TARGET
 
 
 def biomes_of(
     maps: int, seed: int, terrains: Sequence[str], complexity: tuple[float, float]
 ) -> list[tuple[str, ...]]:
-    """The biomes of each of some maps: types of terrain in turn, as many quadrants as complexity asks for.
+    """Draws the biomes of maps: terrain types alternate, complexity determines the painted quadrants.
 
     Args:
-      maps: how many.
-      seed: of the first map; the same seeds give the same biomes.
+      maps: number of maps.
+      seed: of the first map; the same seeds yield the same biomes.
       terrains: names of `TERRAINS`.
       complexity: range within [0, 1] from which each map draws: 0 paints one quadrant, 1 all four.
     """
@@ -131,7 +130,7 @@ def biomes_of(
 
 
 def _blocks(columns: np.ndarray) -> np.ndarray:
-    """Whether any column `[N, Y, X]` of each block is set; what is left over at the far edges is not used."""
+    """Returns bool: any column `[N, Y, X]` of the block is set; partial blocks at far edges are dropped."""
     maps, depth, width = columns.shape
     depth, width = depth // BLOCK, width // BLOCK
     whole = columns[:, : depth * BLOCK, : width * BLOCK]
@@ -139,10 +138,10 @@ def _blocks(columns: np.ndarray) -> np.ndarray:
 
 
 def _complexity(opaque: np.ndarray) -> np.ndarray:
-    """Density `[N, P, R]` of columns `[N, Y, X]` that block sight around places; see `Ground.complexity`.
+    """Returns the density `[N, P, R]` of opaque columns `[N, Y, X]` around places; see `Ground.complexity`.
 
-    It is that of the area of operations without the objective, which the generator may have cleared. Radii go
-    up to half of the map's longer side.
+    It covers the area of operations without the objective, which the generator may have cleared. Radii go up
+    to half of the map's longer side.
     """
     radii, area = np.arange(max(opaque.shape[1:]) // 2 + 1), int(AREA)
     blocked, whole = (_within(x, radii[-1] + area) for x in (opaque, np.ones_like(opaque[:1])))
@@ -151,9 +150,9 @@ def _complexity(opaque: np.ndarray) -> np.ndarray:
 
 
 def _within(columns: np.ndarray, reach: int) -> np.ndarray:
-    """`[N, P, reach + 1]` numbers of columns `[N, Y, X]` set within each whole distance of each place.
+    """Returns numbers `[N, P, reach + 1]` of set columns `[N, Y, X]` within whole distances of each place.
 
-    Row by row: the sum of a part of a row is a difference of two sums from its start.
+    Computed by rows: the sum over a part of a row is a difference of two cumulative sums.
     """
     maps, depth, width = columns.shape
     padded = np.pad(columns, ((0, 0), (reach, reach), (reach + 1, reach)))
@@ -162,20 +161,20 @@ def _within(columns: np.ndarray, reach: int) -> np.ndarray:
     found = np.zeros((reach + 1, maps, rows, places), np.int32)
 
     def at(row: int, column: int) -> np.ndarray:
-        """Sums before a column of a row, both relative to each place."""
+        """Returns cumulative sums before a column of a row, both relative to each place."""
         y, x = (reach + BLOCK // 2 + offset for offset in (row, column))
         return along[:, y::BLOCK, x::BLOCK][:, :rows, :places]
 
     for radius in range(1, reach + 1):
         for row in range(-radius, radius):
-            # Middles of columns lie half a voxel off.
+            # Centres of columns are offset by half a voxel.
             half = int(np.sqrt(radius**2 - (row + 0.5) ** 2) + 0.5)
             found[radius] += at(row, half) - at(row, -half)
     return np.moveaxis(found, 0, -1).reshape(maps, rows * places, -1)
 
 
 def _cells(reachable: np.ndarray, cell: int) -> np.ndarray:
-    """`[N, C]` bool: whether any column of a coverage cell can be reached."""
+    """Returns bool `[N, C]`: any column of the coverage cell is reachable."""
     maps, depth, width = reachable.shape
     rows, columns = -(-depth // cell), -(-width // cell)
     padded = np.zeros((maps, rows * cell, columns * cell), bool)
@@ -184,7 +183,7 @@ def _cells(reachable: np.ndarray, cell: int) -> np.ndarray:
 
 
 def _words(flags: np.ndarray) -> np.ndarray:
-    """Flags `[N, C]` as bits of `[N, ceil(C / 32)]` uint32 words, the lowest bit first."""
+    """Packs flags `[N, C]` into uint32 words `[N, ceil(C / 32)]`, lowest bit first."""
     maps, count = flags.shape
     words = -(-count // _WORD)
     padded = np.zeros((maps, words * _WORD), bool)

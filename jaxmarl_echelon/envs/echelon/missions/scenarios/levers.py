@@ -1,4 +1,4 @@
-"""The levers of scenarios as arrays: what may differ from episode to episode without recompiling."""
+"""Distribution of scenarios as arrays, which may change between episodes without recompiling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,31 +12,31 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSIT
 
 @struct.dataclass
 class Levers:
-    """How scenarios are drawn. K teams: blue, whose mission it is, and red. V verbs. Weights are relative.
+    """Distribution of scenarios for K teams (blue, red) and V verbs. Weights are relative.
 
     Attributes:
       mission: `[V]` weights of blue's order.
       opposing: `[V, V]` weights of red's order, by blue's.
-      follow_on: `[V, V]` weights of what follows at GO, by order.
+      follow_on: `[V, V]` weights of the follow-on at GO, by order.
       strength: `[V, K, 2]` range in packs, by blue's order.
       graded: `[K]` bool; difficulty moves the strength within its range, red's up and blue's down.
-      count: `[K]` int32 mechs, or -1 for as many as the strength asks for.
-      patterns: `[K, compositions, A]` int32 classes in the order in which slots fill up.
+      count: `[K]` int32 fixed number of mechs, or -1 to derive it from the strength.
+      patterns: `[K, compositions, A]` int32 classes in the order in which slots are filled.
       composition: `[K, compositions]` weights.
       health: `[K, 3]` weights of `forces.HEALTH`.
       distance: `[V, K, 2]` range of distances to the objective at the start, voxels, by blue's order.
       parameters: `[K, 4, 2]` ranges of the orders' parameters.
-      believed: `[K]` bool; the risk is a noisy belief of the balance of forces instead.
+      believed: `[K]` bool; the risk is a noisy estimate of the balance of forces instead.
       disposition: `[V, 3]` weights of red's, by blue's order.
       awareness: `[V, 3]` weights of red's, by blue's order.
       stealth: `[K, 2]` range of tiers.
       cohesion: `[3]` weights of red's.
       formation: `[4]` weights of blue's.
       approach: `[2]` range of angles between red's heading and blue's approach, rad.
-      radius: `[2]` range of objectives, voxels.
-      placement: `[3]` weights of objectives' places.
-      objective: `[2]` x and y.
-      fixed: bool; the objective is that one.
+      radius: `[2]` range of the objectives' radius, voxels.
+      placement: `[3]` weights of `placement.PLACEMENTS`.
+      objective: `[2]` x and y of a fixed objective.
+      fixed: bool; use the fixed objective.
       go: `[2]` range of GO, as shares of the time limit.
     """
 
@@ -66,14 +66,14 @@ class Levers:
 
 
 def weights_of(names: Sequence[str], given: str | Sequence[str] | Mapping[str, float]) -> np.ndarray:
-    """Relative weights of `names`: one of them, several alike, or each its own; float32."""
+    """Returns relative weights of `names`, float32: for one name, several names, or weights by name."""
     chosen = {given: 1.0} if isinstance(given, str) else given
     chosen = chosen if isinstance(chosen, Mapping) else dict.fromkeys(chosen, 1.0)
     return np.array([chosen.get(name, 0.0) for name in names], np.float32)
 
 
 def of_templates(registry: Registry) -> dict[str, np.ndarray]:
-    """The levers that the verbs' templates set, by name."""
+    """Returns the fields of `Levers` that the verbs' templates set, by name."""
     templates = [verb.template for verb in registry.verbs]
     names = registry.names
 

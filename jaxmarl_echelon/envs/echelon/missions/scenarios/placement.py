@@ -1,6 +1,6 @@
-"""Where scenarios take place: objectives, formations, and the places where mechs stand at the start.
+"""Places of a scenario: objectives, formations and start positions of mechs.
 
-Places are those of `ground.Ground`; each is taken by one mech. Source: spec section 7.9.
+Places are those of `ground.Ground`; each holds at most one mech. Reference: docs/reference/echelon.md 15.6.
 """
 
 import jax
@@ -14,7 +14,7 @@ FORMATIONS = ("line", "wedge", "column", "scattered")
 # Spacing of the enemies by cohesion, voxels.
 COHESION = {"tight": 3.5, "spread": 8.0, "scattered": 16.0}
 PLACEMENTS = ("centre", "edge", "distributed")
-# Objectives keep off the borders; how sharply distances are kept; room between the two sides.
+# Least distance of objectives from the borders; tolerance of distances; least distance between the teams.
 MARGIN = 6.0
 _SHARPNESS, _APART, _PLACE_SHARPNESS = 2.0, 12.0, 0.1
 _GOLDEN = np.pi * (3.0 - 5.0**0.5)
@@ -50,7 +50,7 @@ def at_distance(
     distance: jax.Array,
     shunned: jax.Array,
 ) -> jax.Array:
-    """Draws a free place at about a distance from a point, in any direction; int32.
+    """Draws a free place at approximately a distance from a point, in any direction; int32.
 
     Args:
       key: random key.
@@ -58,7 +58,7 @@ def at_distance(
       free: `[P]` bool.
       centre: `[2]`.
       distance: voxels.
-      shunned: `[2]` a point to keep away from.
+      shunned: `[2]` point to avoid.
     """
     off = vectors.length(places - centre) - distance
     close = jnp.maximum(_APART - vectors.length(places - shunned), 0.0)
@@ -67,7 +67,7 @@ def at_distance(
 
 
 def formation(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
-    """Offsets `[A, 2]` of a formation with unit spacing, ahead and to the left of its centre.
+    """Returns offsets `[A, 2]` of a formation with unit spacing, ahead and to the left of its centre.
 
     Args:
       kind: int32 index into `FORMATIONS`.
@@ -89,20 +89,20 @@ def formation(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
 
 
 def around(anchor: jax.Array, offsets: jax.Array, spacing: jax.Array, yaw: jax.Array) -> jax.Array:
-    """Points `[A, 2]` of a formation that looks along `yaw`."""
+    """Returns points `[A, 2]` of a formation that faces `yaw`."""
     cos, sin = jnp.cos(yaw), jnp.sin(yaw)
     x, y = offsets[:, 0] * cos - offsets[:, 1] * sin, offsets[:, 0] * sin + offsets[:, 1] * cos
     return anchor + spacing * jnp.stack([x, y], -1)
 
 
 def seats(places: jax.Array, free: jax.Array, wanted: jax.Array, present: jax.Array) -> jax.Array:
-    """Gives each mech in turn the nearest free place; `[M, 2]`.
+    """Assigns the nearest free place to each mech in turn; `[M, 2]`.
 
     Args:
       places: `[P, 2]`, at least as many free ones as mechs.
       free: `[P]` bool.
-      wanted: `[M, 2]` points.
-      present: `[M]` bool; the others take no place.
+      wanted: `[M, 2]` desired points.
+      present: `[M]` bool; others occupy no place.
     """
 
     def take(taken, mech):

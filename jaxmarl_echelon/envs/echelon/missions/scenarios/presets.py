@@ -1,11 +1,11 @@
-"""Named scenarios: settings that are given together. Source: the design's Appendix A."""
+"""Named scenarios: predefined combinations of settings."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _QUIET = {"mission": "scout", "risk": 0.3, "loss_appetite": 0.1, "time_pressure": 0.4, "grouping": 0.3}
 PRESETS: dict[str, dict[str, Any]] = {
-    # Nobody is there, which nobody knows.
+    # There are no enemies, but the squad does not know it.
     "nervous_empty_room": {
         **_QUIET,
         "friendly_count": 5,
@@ -13,9 +13,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "terrain": "urban",
         "los_complexity": 0.8,
     },
-    # Command thinks that little is there.
+    # The order's risk underestimates the enemy.
     "hornets_nest": {**_QUIET, "friendly_count": 5, "enemy_count": 18, "terrain": "urban"},
-    # At all costs, with what is left.
+    # Assault at all costs with a damaged force.
     "depleted_force": {
         "mission": "assault",
         "risk": 0.7,
@@ -30,7 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def with_preset(name: str | None, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings `given`, completed by those of a preset where they do not differ from the defaults.
+    """Returns settings with those of a preset; settings in `given` that differ from the defaults win.
 
     Raises:
       ValueError: one line, for an unknown preset.

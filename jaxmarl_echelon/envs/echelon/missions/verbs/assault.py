@@ -1,4 +1,4 @@
-"""Assault: take the objective. Source: spec section 7.5."""
+"""Assault: capture the objective. Reference: docs/reference/echelon.md 15.2."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, 
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
-    """The objective captured, and the force preserved."""
+    """Returns success: the objective captured (70 %) and the force preserved (30 %)."""
     return 0.7 * outcome.captured + 0.3 * outcome.survivors
 
 
@@ -26,6 +26,6 @@ ASSAULT = Verb(
     complete=0.7,
     begins=CONTACT,
 )
-# The design's: it ends with the last enemy. Who destroys the defenders before the objective is taken
-# then gets no more than 0.3, so that destroying them is a mistake.
+# Variant that ends with the last enemy. Destroying all defenders before the capture then yields a success of
+# at most 0.3, so that it is a mistake.
 ENDS_WITH_ENEMIES = replace(ASSAULT, ends_with_enemies=True)

@@ -1,4 +1,4 @@
-"""Hold: keep the objective. Source: spec section 7.5."""
+"""Hold: keep the objective. Reference: docs/reference/echelon.md 15.2."""
 
 import jax
 
@@ -7,7 +7,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
-    """The share of the time for which the position was kept, contested time at half; and attrition."""
+    """Returns success: share of time held, contested time counted half (60 %), and attrition (40 %)."""
     retained = share(outcome.alone + 0.5 * outcome.contested, outcome.elapsed, 0.0)
     return 0.6 * retained + 0.4 * outcome.attrition
 

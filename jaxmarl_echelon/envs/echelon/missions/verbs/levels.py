@@ -1,6 +1,6 @@
-"""Force structure: from a unit to a company, and what the orders of each level mean for its squads.
+"""Force structure from a unit to a company, and the squad orders of each level's orders.
 
-The parameters of an order are the same at all levels. Source: spec section 3.8; the design's section 2.
+The parameters of an order are the same at all levels. Reference: docs/reference/echelon.md 15.10.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,9 @@ class Level(NamedTuple):
 
     Attributes:
       size: mechs.
-      parts: how many forces of the level below it has; 0 for single mechs.
+      parts: number of forces of the level below; 0 for single mechs.
       leaders: mechs that belong to none of them.
-      verbs: its orders, and for each the orders of its squads, main effort first.
+      verbs: orders of the level, with the orders of its squads, main effort first.
     """
 
     size: int
@@ -55,7 +55,7 @@ LEVELS = {
 
 
 def missions() -> dict[str, tuple[str, ...]]:
-    """Squad orders by name of a mission: `assault`, `platoon_assault`, `company_seize`."""
+    """Returns squad orders by mission name: `assault`, `platoon_assault`, `company_seize`."""
     found = {}
     for level, facts in LEVELS.items():
         prefix = "" if level == "squad" else f"{level}_"

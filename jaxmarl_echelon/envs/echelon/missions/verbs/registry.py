@@ -1,4 +1,4 @@
-"""The verbs of an environment: read from settings, stacked into arrays."""
+"""Registry of an environment's verbs: read from settings, stacked into arrays."""
 
 import pkgutil
 from collections.abc import Sequence
@@ -43,41 +43,41 @@ class Registry:
         return tuple(verb.name for verb in self.verbs)
 
     def index(self, key: str, name: str) -> int:
-        """Index of a verb; raises a one-line ValueError that names the setting `key` otherwise."""
+        """Returns the index of a verb; raises a one-line ValueError with the setting `key` if unknown."""
         return self.names.index(choice(key, name, self.names))
 
     @cached_property
     def gates(self) -> np.ndarray:
-        """`[V, components]` float32 factors of the shaping components."""
+        """Factors of the shaping components, float32 `[V, C]`."""
         return np.stack([_gates(verb) for verb in self.verbs])
 
     def flags(self, field: str) -> np.ndarray:
-        """`[V]` bool: a field of the verbs that is true or false."""
+        """Returns a boolean field of the verbs, bool `[V]`."""
         return np.array([bool(getattr(verb, field)) for verb in self.verbs])
 
     @cached_property
     def complete(self) -> np.ndarray:
-        """`[V]` float32 success at which an episode ends; infinite for never."""
+        """Success at which an episode ends, float32 `[V]`; infinite for never."""
         return np.array([np.inf if v.complete is None else v.complete for v in self.verbs], np.float32)
 
     @cached_property
     def staged(self) -> np.ndarray:
-        """`[V]` bool; another order follows at GO."""
+        """Bool `[V]`: another order follows at GO."""
         return np.array([bool(verb.template.follow_on) for verb in self.verbs])
 
     @cached_property
     def needs_enemies(self) -> np.ndarray:
-        """`[V]` bool; practised against one enemy at least."""
+        """Bool `[V]`: needs at least one enemy."""
         return np.array([verb.template.enemy[0] > 0 for verb in self.verbs])
 
     @cached_property
     def first(self) -> np.ndarray:
-        """`[V]` int32 class of the mech in the first slot, index into `tables.CLASSES`; -1 for any."""
+        """Class of the mech in the first slot, int32 `[V]`, index into `tables.CLASSES`; -1 for any."""
         names = [verb.template.first for verb in self.verbs]
         return np.array([-1 if name is None else CLASSES.index(name) for name in names], np.int32)
 
     def evaluate(self, outcome: Outcome) -> jax.Array:
-        """Success before modifiers of an outcome `[...]` under each verb, `[..., V]`."""
+        """Returns success before constraints of outcomes `[...]` under each verb, `[..., V]`."""
         shape = jnp.broadcast_shapes(*(jnp.shape(field) for field in outcome))
         values = [jnp.broadcast_to(verb.evaluate(outcome), shape) for verb in self.verbs]
         return jnp.stack(values, axis=-1)
@@ -96,14 +96,14 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
     verbs = tuple(_read(one) for one in given)
     names = [verb.name for verb in verbs]
     if len(set(names)) < len(names):
-        raise ValueError(f"env.verbs={names}: each verb once")
+        raise ValueError(f"env.verbs={names}: must name each verb once")
     for verb in verbs:
         for name in verb.gates or {}:
             choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
         if verb.template.first is not None:
             choice(f"verbs.{verb.name}.template.first", verb.template.first, CLASSES)
         if verb.gates is None and verb.name not in VERBS:
-            raise ValueError(f"env.verbs: {verb.name} has no gates, and is no verb of the design's table")
+            raise ValueError(f"env.verbs: {verb.name} has no gates and is not a standard verb")
     return Registry(verbs)
 
 

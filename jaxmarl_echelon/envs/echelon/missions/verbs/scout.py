@@ -1,4 +1,4 @@
-"""Scout: find enemies, or confirm that there are none. Source: spec section 7.5."""
+"""Scout: find enemies, or confirm their absence. Reference: docs/reference/echelon.md 15.2."""
 
 import jax
 
@@ -7,7 +7,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import COVERAGE, ROAM, Tem
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
-    """Enemies found, all of them if there are none; and terrain entered."""
+    """Returns success: share of enemies detected, 1 without enemies (60 %), and coverage (40 %)."""
     return 0.6 * share(outcome.detected, outcome.enemies, 1.0) + 0.4 * outcome.covered
 
 

@@ -1,4 +1,4 @@
-"""Stage: go somewhere and be ready for the order that follows. Source: spec section 7.5."""
+"""Stage: move to a place and be ready for the follow-on order. Reference: docs/reference/echelon.md 15.2."""
 
 import jax
 
@@ -7,7 +7,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
-    """How quickly the follow-on began, readiness and formation at GO; nothing of it where nobody arrived."""
+    """Returns success: arrival times promptness (40 %), readiness (40 %) and formation (20 %) at GO."""
     return outcome.arrived * (0.4 * outcome.speed + 0.4 * outcome.ready + 0.2 * outcome.form)
 
 

@@ -1,18 +1,18 @@
-"""Suppress: keep enemies down. Source: spec section 7.5."""
+"""Suppress: keep enemies down by fire. Reference: docs/reference/echelon.md 15.2."""
 
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
-# Weighted seconds of suppression per enemy that are all that is asked for.
+# Weighted seconds of suppression per enemy that count as full success.
 TARGET_TIME = 5.0
-# Share of hits among shots that counts as full efficiency; there is no ammunition to save.
+# Share of hits among shots that counts as full efficiency; ammunition is not modelled.
 GOOD_AIM = 0.5
 
 
 def evaluate(outcome: Outcome) -> jax.Array:
-    """Enemies kept off balance, and few autocannon shots wasted. Without enemies nothing is missing."""
+    """Returns success: suppression, full without enemies (70 %), and autocannon accuracy (30 %)."""
     pinned = share(outcome.suppression, outcome.enemies * TARGET_TIME, 1.0)
     efficiency = share(outcome.hits, GOOD_AIM * outcome.shots, 0.0)
     return 0.7 * pinned + 0.3 * efficiency

@@ -1,7 +1,7 @@
-"""What a verb of a mission order consists of.
+"""Definition of a mission verb.
 
-A new verb is one file that defines a `Verb`: how its outcome is judged, which shaping it gates, which
-scenarios it is practised in. `registry` collects verbs.
+A new verb is one file that defines a `Verb`: its success function, its gates of shaping components and its
+training scenarios. `registry` collects verbs. Reference: docs/reference/echelon.md 15.2.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,11 @@ import jax
 
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 
-# Where a script goes: to the objective; to a place from which it is in sight; around it, to the enemies'
-# rear; from place to place.
+# Destination of a script: the objective; a place from which it is in sight; around it, to the enemies' rear;
+# from place to place.
 ADVANCE, WATCH, CIRCLE, ROAM = "advance", "watch", "circle", "roam"
 DRIVES = (ADVANCE, WATCH, CIRCLE, ROAM)
-# What counts as the beginning of an order that follows at GO: an enemy found or hit, terrain of the area
-# entered, the squad at the objective.
+# First act of a follow-on: an enemy found or damaged, a cell of the area entered, the squad at the objective.
 CONTACT, COVERAGE, PLACE = "contact", "coverage", "place"
 ACTS = (CONTACT, COVERAGE, PLACE)
 DISPOSITIONS = ("defensive", "ambush", "patrol")
@@ -26,19 +25,19 @@ AWARENESS = ("cold", "warm", "hot")
 
 @dataclass(frozen=True)
 class Template:
-    """The scenarios in which a verb is practised. Distances are voxels at 5 m each.
+    """Distribution of the training scenarios of a verb. Distances are voxels at 5 m each.
 
     Attributes:
       friendly: range of the own strength, in packs of ten standard mechs.
       enemy: range of the enemies' strength.
-      opposed: verbs of which the enemies get one.
+      opposed: possible verbs of the enemies' order.
       friendly_distance: range of the own distance to the objective at the start.
       enemy_distance: range of the enemies' distance to it.
       disposition: relative frequency of each of the enemies' dispositions.
       awareness: relative frequency of each level of the enemies' awareness.
-      follow_on: verbs of which one follows at GO; empty for orders without a GO.
-      first: class of the mech that fills a force's first slot, where its composition has one: what the order
-        cannot do without. None for any.
+      follow_on: possible verbs of the follow-on at GO; empty for orders without one.
+      first: class that the order needs: it fills a force's first slot, if the composition has one. None for
+        any.
     """
 
     friendly: tuple[float, float]
@@ -56,20 +55,20 @@ class Template:
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb.
+    """Definition of one verb.
 
     Attributes:
-      name: as in settings, results and words.
-      evaluate: `(Outcome) -> success in [0, 1]`, before modifiers; elementwise.
-      template: scenarios to practise it in.
-      gates: factor of each shaping component; of those that are not named 0, but for components that
-        are never gated. None takes the row of the design's table that has the verb's name.
-      timed: it is done when it succeeds first; otherwise it lasts to the end and is never late.
+      name: name in settings, results and texts.
+      evaluate: `(Outcome) -> success in [0, 1]`, before constraints; elementwise.
+      template: distribution of training scenarios.
+      gates: factor of each shaping component; 0 for components not named, except for those that are never
+        gated. None for the row of `weights.GATES` with the verb's name.
+      timed: the order is done as soon as it succeeds; otherwise it lasts to the end and is never late.
       complete: success at which the episode ends; None for never.
-      ends_with_enemies: the episode ends when no enemy is left.
-      drive: where a script goes, one of `DRIVES`.
-      begins: its first act, one of `ACTS`.
-      watches: whether samples of the objective are looked at; costs a ray per mech and decision.
+      ends_with_enemies: the episode ends with the last enemy.
+      drive: destination of a script, one of `DRIVES`.
+      begins: first act, one of `ACTS`.
+      watches: whether visibility of the objective is sampled; costs a ray per mech and decision.
     """
 
     name: str

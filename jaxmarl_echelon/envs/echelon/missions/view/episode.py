@@ -1,4 +1,4 @@
-"""One recorded mission, and the facts that follow from the recording."""
+"""Recording of one mission, and quantities derived from it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,22 +10,22 @@ from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, PERCENT
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
 
-# Of `FAMILIES`.
+# Colours of `FAMILIES`.
 FAMILY_COLOURS = ("#6c8ebf", "#d79b00", "#4a8f5c", "#9673a6", "#7f7f7f")
-# Green, yellow, red: what a mech reports of itself.
+# Colours of status reports: green, yellow, red.
 STATUS_COLOURS = ("#37b24d", "#f0b429", "#e03131")
 _GREEN, _YELLOW = 2 / 3, 1 / 3
 
 
 @dataclass(frozen=True)
 class MissionEpisode(Episode):
-    """A mission of M mechs.
+    """Recorded mission of M mechs.
 
     Attributes:
       verbs: names of the verbs.
       cell: edge of a coverage cell, voxels.
       columns: coverage cells along x.
-      area: voxels around an objective that belong to its area of operations.
+      area: width of the area of operations around an objective, voxels.
     """
 
     verbs: tuple[str, ...]
@@ -40,7 +40,7 @@ class MissionEpisode(Episode):
 
     @cached_property
     def words(self) -> list[list[str]]:
-        """Per team the order in words at every moment, `[K][T]`."""
+        """Orders in words of each team at every moment, `[K][T]`."""
         found = []
         for team in range(len(TEAMS)):
             said: dict[tuple, str] = {}
@@ -60,46 +60,46 @@ class MissionEpisode(Episode):
         return found
 
     def covered(self, moment: int, team: int) -> np.ndarray:
-        """Middles `[N, 2]` of the coverage cells that a team has entered by a moment."""
+        """Returns the centres `[N, 2]` of the coverage cells that a team has entered by a moment."""
         bits = np.unpackbits(self.frames.covered[moment, team], bitorder="little")
         number = np.flatnonzero(bits)
         return (np.stack([number % self.columns, number // self.columns], -1) + 0.5) * self.cell
 
     @cached_property
     def tracks(self) -> np.ndarray:
-        """bool `[T, M, M]`: a viewer has a confirmed track of a target."""
+        """Bool `[T, M, M]`: the viewer has a confirmed track of the target."""
         bits = np.unpackbits(self.frames.tracks, axis=-1, bitorder="little")
         return bits[..., : self.frames.tracks.shape[1]].astype(bool)
 
     @cached_property
     def paid(self) -> np.ndarray:
-        """`[T, F]`: what each of `FAMILIES` has paid blue's mechs so far, on average."""
+        """Cumulative reward `[T, F]` from each of `FAMILIES`, mean over blue's mechs."""
         return np.cumsum(self.frames.paid, axis=0)
 
     def shares(self, moment: int) -> np.ndarray:
-        """Shares `[F]` of `FAMILIES` in what has been paid so far, charges counting like gains."""
+        """Returns shares `[F]` of `FAMILIES` in the cumulative reward, by absolute value."""
         size = np.abs(self.paid[moment])
         return size / max(size.sum(), 1e-9)
 
     def paid_in_words(self, moment: int) -> str:
-        """What blue has been paid, and for what: "paid +0.57: shaping 21 %, objective 9 %, success 70 %"."""
+        """Returns blue's reward in words: "paid +0.57: shaping 21 %, objective 9 %, success 70 %"."""
         shares = zip(FAMILIES, self.shares(moment), strict=True)
         parts = ", ".join(f"{name} {PERCENT * share:.0f} %" for name, share in shares if share >= 0.005)
         return f"paid {self.paid[moment].sum():+.2f}" + (f": {parts}" if parts else "")
 
     def status_colour(self, moment: int, mech: int) -> str:
-        """The colour of what a mech reported last."""
+        """Returns the colour of a mech's last status report."""
         share = self.frames.report[moment, mech] / PERCENT
         return STATUS_COLOURS[0 if share >= _GREEN else 1 if share >= _YELLOW else 2]
 
     @cached_property
     def events(self) -> list[tuple[int, int, str]]:
-        """What a commentator would say, in order: (frame, team or -1, sentence)."""
+        """Events in order of time: (frame, team or -1, sentence)."""
         said = sorted(self._kills() + self._orders() + self._finds(), key=lambda event: event[0])
         return [*said, (self.last, NOBODY, self.result)]
 
     def _orders(self) -> list[tuple[int, int, str]]:
-        """Orders at the start and where they change."""
+        """Returns events of orders: at the start and at changes."""
         said = []
         for team, words in enumerate(self.words):
             changes = [t for t in range(len(words)) if t == 0 or words[t] != words[t - 1]]
@@ -107,7 +107,7 @@ class MissionEpisode(Episode):
         return said
 
     def _finds(self) -> list[tuple[int, int, str]]:
-        """Who was found first by whom."""
+        """Returns events of first confirmed tracks."""
         said = []
         for target in range(self.tracks.shape[2]):
             seen = np.argwhere(self.tracks[:, :, target])

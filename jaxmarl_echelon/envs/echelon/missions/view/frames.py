@@ -1,4 +1,4 @@
-"""Frames of missions: the recording of a battle, with orders, facts and reports, at every decision."""
+"""Frames of missions: snapshots of a battle with orders, facts and reports, at every decision."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ from jaxmarl_echelon.envs.echelon.view.snapshot import Frame
 from jaxmarl_echelon.envs.results import COMPONENT
 
 PERCENT = 100.0
-# What the reward is made of, as people are shown it.
+# Groups of reward components, for display.
 FAMILIES = {
     "shaping": SHAPING,
     "objective": OBJECTIVE,
@@ -35,18 +35,18 @@ _BYTE = 8
 
 @struct.dataclass
 class MissionFrame(Frame):
-    """One moment of a mission; scores are the missions' success so far.
+    """Snapshot of a mission; scores are the missions' success so far.
 
     Attributes:
       verb: `[K]` uint8 of the present order.
       parameters: `[K, 4]` uint8 percent.
       zone: `[K, 3]` float32 x, y and radius of the present objective.
       covered: `[K, C / 8]` uint8 bits of the coverage cells that the team has entered, lowest first.
-      tracks: `[M, M / 8]` uint8 bits of the enemies of whom a mech has a confirmed track.
-      report: `[M]` uint8 percent, what it reported of its status.
-      present: `[M]` uint8, 1 for slots that are filled.
-      paid: `[F]` float32, what each of `FAMILIES` paid for the last decision, mean over blue's mechs; of
-        differences of potentials how much the potential grew.
+      tracks: `[M, M / 8]` uint8 bits of the enemies with a confirmed track by the mech.
+      report: `[M]` uint8 percent, status report.
+      present: `[M]` uint8, 1 for filled slots.
+      paid: `[F]` float32 reward from each of `FAMILIES` for the last decision, mean over blue's mechs; for
+        differences of potentials the growth of the potential.
     """
 
     verb: jax.Array
@@ -60,7 +60,7 @@ class MissionFrame(Frame):
 
 
 def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
-    """Returns `(state, params, time) -> MissionFrame`; pure, for use inside jit.
+    """Returns the function `(state, params, time) -> MissionFrame`; pure, for use inside jit.
 
     Args:
       teams: mechs of blue and of red.
@@ -88,7 +88,7 @@ def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
 
 
 def _paid(info: Mapping[str, jax.Array]) -> jax.Array:
-    """Sums of the reward components of each of `FAMILIES`; 0 for those that the reward lacks."""
+    """Returns sums of the reward components of each of `FAMILIES`; missing components count as 0."""
     sums = [sum(info.get(COMPONENT + name, 0.0) for name in names) for names in FAMILIES.values()]
     return jnp.stack([jnp.asarray(value, jnp.float32) for value in sums])
 
@@ -98,13 +98,13 @@ def _percent(share: jax.Array) -> jax.Array:
 
 
 def _bytes(words: jax.Array) -> jax.Array:
-    """Words `[..., W]` as bytes `[..., 4 W]`, the lowest first."""
+    """Splits words `[..., W]` into bytes `[..., 4 W]`, the lowest first."""
     parts = (words[..., None] >> np.arange(0, 32, _BYTE, dtype=np.uint32)) & np.uint32(0xFF)
     return parts.astype(jnp.uint8).reshape(*words.shape[:-1], -1)
 
 
 def _packed(flags: jax.Array) -> jax.Array:
-    """Flags `[..., N]` as bits of bytes `[..., ceil(N / 8)]`, the lowest first."""
+    """Packs flags `[..., N]` into bytes `[..., ceil(N / 8)]`, lowest bit first."""
     count = flags.shape[-1]
     padded = jnp.pad(flags, ((0, 0), (0, -count % _BYTE))).reshape(flags.shape[0], -1, _BYTE)
     return jnp.sum(padded << np.arange(_BYTE, dtype=np.uint8), axis=-1).astype(jnp.uint8)

@@ -1,4 +1,4 @@
-// What a replay of missions shows besides the battle: orders, objectives, coverage, tracks, status reports, success.
+// Additional content of mission replays: orders, objectives, coverage, tracks, status reports, success.
 
 const flag = (bytes, index) => ((bytes[index >> 3] >> (index & 7)) & 1) === 1;
 
@@ -15,7 +15,7 @@ Object.assign(Recording.prototype, {
     return Array.from(this.frames.zone.slice(start, start + 3));
   },
 
-  /** Middles of the cells that a team has entered. */
+  /** Centres of the cells that a team has entered. */
   coveredCells(team, moment) {
     const width = this.frames.covered.length / (2 * this.count);
     const start = (2 * Math.floor(moment) + team) * width;
@@ -29,7 +29,7 @@ Object.assign(Recording.prototype, {
     return found;
   },
 
-  /** Pairs of mechs of which the first has a confirmed track of the second. */
+  /** Pairs of mechs in which the first has a confirmed track of the second. */
   tracksAt(moment) {
     const width = this.frames.tracks.length / (this.mechs * this.count);
     const found = [];
@@ -41,7 +41,7 @@ Object.assign(Recording.prototype, {
     return found;
   },
 
-  /** What each family of components has paid blue's mechs by a moment, on average. */
+  /** Cumulative reward of blue's mechs from each family of components, on average. */
   paidUntil(moment) {
     return this.families.map((_, index) => {
       let sum = 0;
@@ -50,7 +50,7 @@ Object.assign(Recording.prototype, {
     });
   },
 
-  /** Shares of the families in what has been paid, charges counting like gains. */
+  /** Shares of the families in the cumulative reward, by absolute value. */
   paidShares(moment) {
     const sizes = this.paidUntil(moment).map(Math.abs);
     const whole = Math.max(sizes.reduce((sum, size) => sum + size, 0), 1e-9);
@@ -118,7 +118,7 @@ Panel.prototype.updateScore = function (moment) {
   byId("headline").textContent = `${alive[0]} alive  |  ${recording.clock(moment)}  |  ${alive[1]} alive`;
 };
 
-/** What blue has been paid so far, by family, and a bar of their shares. */
+/** Blue's cumulative reward by family, and a bar of their shares. */
 Panel.prototype.updatePaid = function (moment, header) {
   const { families, familyColours } = this.recording;
   if (!this.paid) {

@@ -1,4 +1,4 @@
-"""Pictures of missions: trajectories, an animation and a replay, with orders and what became of them."""
+"""Viewer of missions: trajectories, an animation and a replay, with orders and results."""
 
 import textwrap
 from importlib import resources
@@ -24,9 +24,9 @@ from jaxmarl_echelon.envs.echelon.view.viewer import Viewer, save_picture
 
 HEADER = 58
 _PANELS = 6
-# Of captions: points, and letters to a line.
+# Captions: font size in points, and characters per line.
 _TEXT_SIZE, _LINE = 8.0, 84
-# Decisions between the reports that a picture shows.
+# Decisions between two reports shown in a picture.
 _OFTEN = 8
 _INK, _TRACK = "#1c1c1c", "#8a8a8a"
 _SUCCEED = {
@@ -41,7 +41,7 @@ class MissionViewer(Viewer):
     """Draws evaluations of missions."""
 
     def __init__(self, env, outcomes: tuple[str, ...], period: float):
-        """Remembers what recordings leave out.
+        """Stores the static data that recordings do not contain.
 
         Args:
           env: the environment.
@@ -97,7 +97,7 @@ class MissionViewer(Viewer):
         )
 
     def _result(self, evaluation, index: int) -> str:
-        """How an episode ended, for people: "both succeed (blue 0.71, red 0.60), time"."""
+        """Returns the outcome of an episode in words: "both succeed (blue 0.71, red 0.60), time"."""
         outcome, ending = int(evaluation.results["outcome"][index]), int(evaluation.frames.ending[-1, index])
         if outcome < 0:
             return "not over"
@@ -108,7 +108,7 @@ class MissionViewer(Viewer):
 
 
 def _changes(words: list[str]) -> list[tuple[int, str]]:
-    """Where a sentence changes, and into what."""
+    """Returns the moments at which a sentence changes, with the new sentence."""
     return [(t, text) for t, text in enumerate(words) if t == 0 or text != words[t - 1]]
 
 
@@ -123,7 +123,7 @@ def _caption(episode: MissionEpisode) -> str:
 
 
 def _handles() -> list:
-    """What the marks of a mission mean."""
+    """Returns legend entries of the marks of a mission."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -136,7 +136,7 @@ def _handles() -> list:
 
 
 def _mark_orders(axes, episode: MissionEpisode) -> None:
-    """Objectives, areas of operations, what both teams covered and found, and what mechs reported."""
+    """Draws objectives, areas of operations, coverage and tracks of both teams, and status reports."""
     from matplotlib.patches import Circle, Rectangle
 
     for team, colour in enumerate(TEAM_COLOURS):
@@ -159,7 +159,7 @@ def _mark_orders(axes, episode: MissionEpisode) -> None:
 
 
 def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
-    """One moment of an animation."""
+    """Draws one moment of an animation."""
     frames = episode.frames
     for team, colour in enumerate(TEAM_COLOURS):
         for middle in episode.covered(moment, team):
@@ -179,7 +179,7 @@ def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
 
 
 def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
-    """Bars of success that grow from the edges, orders in words, and the time."""
+    """Draws bars of success from the edges, orders in words, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=10)
     success = episode.frames.score[moment]
     for team, colour in enumerate(TEAM_COLOURS):
@@ -196,7 +196,7 @@ def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
 
 
 def _draw_paid(canvas: Canvas, episode: MissionEpisode, moment: int, font) -> None:
-    """What blue has been paid so far, by family, and a bar of their shares."""
+    """Draws blue's cumulative reward by family, and a bar of their shares."""
     left, start, paid = 6.0, 0.0, episode.paid[moment]
     texts = [f"{name} {value:+.2f}" for name, value in zip(FAMILIES, paid, strict=True)]
     said = zip([f"paid {paid.sum():+.2f}", *texts], [_INK, *FAMILY_COLOURS], strict=True)

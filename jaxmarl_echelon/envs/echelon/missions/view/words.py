@@ -1,10 +1,10 @@
-"""Orders in words."""
+"""Orders as English sentences."""
 
 from collections.abc import Sequence
 
 from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS
 
-# Words for low, middle and high values of each parameter; nothing to say in the middle.
+# Words for low, middle and high values of each parameter; empty for middle values.
 _WORDS = {
     "risk": ("little resistance expected", "", "strong enemies expected"),
     "loss_appetite": ("preserve the force", "", "at all costs"),
@@ -15,7 +15,7 @@ _LOW, _HIGH = 1 / 3, 2 / 3
 
 
 def order_in_words(verb: str, parameters: Sequence[float], zone: Sequence[float]) -> str:
-    """An order as a commander would say it: "Assault (20, 34), radius 7: at all costs, at once".
+    """Returns an order in words: "Assault (20, 34), radius 7: at all costs, at once".
 
     Args:
       verb: name.
