@@ -68,7 +68,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
     shift = mean - moments.mean
-    # The first batch replaces the initial variance 1: added to it, a small variance would be lost to rounding.
+    # The first batch replaces the initial variance 1, in which a small variance would be lost to rounding.
     before = jnp.where(moments.count > 0, moments.var, var)
     change = weight * (var - before + jnp.square(shift) * (1.0 - weight))
     centre, centre_rest = add_exactly(moments.mean, moments.mean_rest, weight * shift)
