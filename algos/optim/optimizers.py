@@ -1,7 +1,4 @@
-"""Optimisers with traced hyper-parameters behind one interface, gradient clipping and schedules.
-
-See docs/reference/trainer.md 8.
-"""
+"""Optimisers with traced hyper-parameters, gradient clipping, schedules: docs/reference/trainer.md 8."""
 
 from collections.abc import Callable
 from typing import NamedTuple

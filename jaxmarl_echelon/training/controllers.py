@@ -48,7 +48,7 @@ class Controller(NamedTuple):
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """Returns the `ActionSpec` of an action space; raises ValueError for a Box that is not one-dimensional."""
+    """Converts an action space to an `ActionSpec`; raises ValueError for a Box of more than one dimension."""
     if isinstance(space, Box):
         if len(space.shape) != 1:
             raise ValueError(f"action space {space}: learners act in one-dimensional boxes")

@@ -57,7 +57,7 @@ class Evaluation:
 
     @property
     def finished(self) -> Finished:
-        """The episodes as a `Finished` record of training, without tags; quarantined ones are not finished."""
+        """The episodes as a `Finished` record as in training, without tags or quarantined episodes."""
         return Finished(
             ~self.quarantined, self.present, self.episode_return, self.length, self.results, tags={}
         )
@@ -71,7 +71,7 @@ class Evaluation:
         return self.sums(spec, spec.score)
 
     def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
-        """Terms `[N]` of the episodes in numerator and denominator of a result's average; 0 if quarantined."""
+        """Terms `[N]` in numerator and denominator of a result's average; 0 for quarantined episodes."""
         value, weight = results_lib.sums(spec.results, self.results, self.present, name)
         return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
 

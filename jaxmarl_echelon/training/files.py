@@ -61,12 +61,14 @@ def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:
 
 
 def _run_digests(name: str) -> Digests:
+    """Digest of the metadata of a run's best checkpoint."""
     folder = checkpoints.find(name, "best_eval")
     place = os.path.relpath(folder, os.path.realpath(name))
     return {os.path.join(place, checkpoints.METADATA): _digest(folder / checkpoints.METADATA)}
 
 
 def _digests(name: str, paths: Iterable[Path]) -> Digests:
+    """Digests of the files behind a name, by path relative to its folder."""
     base = _base(name)
     found = {os.path.relpath(os.path.abspath(path), base): _digest(path) for path in paths}
     if len(found) <= _MOST:
@@ -101,7 +103,7 @@ def named_absolutely(resolved: Mapping[str, Any], files: Files) -> dict[str, Any
 
 
 def located(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a saved configuration without `KEY`, with current paths of files that moved with the project."""
+    """Returns a saved configuration without `KEY`, with current paths of files that moved with a project."""
     files = config.get(KEY) or {}
     moved = {name: _moved(name, digests) for name, digests in files.items()}
     plain = {key: value for key, value in config.items() if key != KEY}
@@ -109,6 +111,7 @@ def located(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(name: str, digests: Digests) -> str:
+    """Returns the current path of a file with the same contents; the name itself if none is found."""
     if os.path.exists(name):
         return name
     parts = Path(name).parts[1:]

@@ -50,8 +50,8 @@ class Choice(NamedTuple):
 def init_tree(leaves: int) -> jax.Array:
     """Returns a complete tree of zeros with room for this many leaves.
 
-    The tree is an array `[G, ARITY]` of groups of siblings: group 0 is the top level, child c of group g holds
-    the sum of group `ARITY * g + c + 1`, and the groups of the lowest level hold the leaves.
+    The tree is an array `[G, ARITY]` of groups of siblings: group 0 is the top level, child c of group g
+    holds the sum of group `ARITY * g + c + 1`, and the groups of the lowest level hold the leaves.
     """
     depth = 1
     while ARITY**depth < leaves:
