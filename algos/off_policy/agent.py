@@ -107,9 +107,7 @@ class ReplayLearner(LearnerSettings):
             raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
         for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
             if late and (value := getattr(self.replay, key)) != plain:
-                raise ValueError(
-                    f"algo.replay.{key}={value}: must be {plain:g} where agents are paid while they wait"
-                )
+                raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
         if self.batch_size % shards:
             raise ValueError(f"batch_size={self.batch_size}: must be a multiple of shards={shards}")
         try:

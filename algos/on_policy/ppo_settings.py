@@ -186,7 +186,7 @@ class PPOSettings(OnPolicySettings):
             if getattr(self, key) != defaults[key]:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: must be {defaults[key]} with sampling={SAMPLES}; "
-                    f"segments have it, as with sampling={MODES[0]}"
+                    f"it needs segments, such as sampling={MODES[0]}"
                 )
         if self.core.kind != "none" and self.value_widths is not None:
             raise ValueError(

@@ -132,9 +132,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         """
         for key in ("normalize_reward", "reward_centering"):
             if getattr(self, key) and samples is None:
-                raise ValueError(
-                    f"{key}={getattr(self, key)}: needs samples, the number of agents side by side"
-                )
+                raise ValueError(f"{key}={getattr(self, key)}: needs samples, the number of parallel agents")
         schedules = {getattr(self, f"{key}_schedule") for key in self.annealed()}
         if total_updates is None and schedules != {"constant"}:
             raise ValueError("total_updates=None: must be given with a schedule that is not constant")

@@ -53,9 +53,7 @@ def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
         return {}
     policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
     if policy.agent.teach is None:
-        raise ValueError(
-            f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c whose critics see no more"
-        )
+        raise ValueError(f"algo.teacher={path}: must be a ppo, ppo_rnn or a2c run without privileged critics")
     return {"teacher": Teacher(*policy)}
 
 
@@ -216,7 +214,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
         learnt = actor.removeprefix(SHARED).removeprefix(POOL)
     if learnt not in theirs.algos:
-        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
+        raise ValueError(f"{where}: that run trained {', '.join(theirs.algos)}, not {learnt}")
     ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
     if not ours.fits(other):
         raise ValueError(
@@ -225,7 +223,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
         )
     if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
         raise ValueError(
-            f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
+            f"{where}: that run trained one policy for each of {other.size} agents, here are {agents}"
         )
     agent = make_learner(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))

@@ -177,7 +177,7 @@ def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
     """Raises ValueError if a built object lacks the attribute `needed`."""
     if not hasattr(built, needed):
         named = node.get("_target_")
-        raise ValueError(f"{where}._target_={named}: makes no {where}, as what it makes has no {needed}")
+        raise ValueError(f"{where}._target_={named}: no valid {where}; the result has no {needed}")
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def _refuse_infinities(values: Any, path: str = "") -> None:
         for key, value in pairs:
             _refuse_infinities(value, f"{path}.{key}" if path else str(key))
     elif isinstance(values, float) and not isfinite(values):
-        raise ValueError(f"{path}={values}: must be a finite number, or null where there may be none")
+        raise ValueError(f"{path}={values}: must be a finite number, or null where that is allowed")
 
 
 def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:

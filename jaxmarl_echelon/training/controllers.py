@@ -190,6 +190,6 @@ def find_script(env: Environment, role: str, name: str, where: str | None = None
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
     learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
     if where is not None:
-        learning, unknown = ["frozen:PATH"], f"no script of {role}"
+        learning, unknown = ["frozen:PATH"], f"unknown script of {role}"
     known = ", ".join([*learning, *fitting])
     raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")

@@ -187,7 +187,7 @@ def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: 
         raise ValueError(f"devices={asked}: must be a whole number of at least 1, or {AUTO}")
     if asked > len(there):
         kind = there[0].platform.upper()
-        raise ValueError(f"devices={asked}: more than there are; this machine has {len(there)} ({kind})")
+        raise ValueError(f"devices={asked}: more than available; this machine has {len(there)} ({kind})")
     if processes.several() and asked != len(there):
         raise ValueError(
             f"devices={asked}: must be all {len(there)} devices of the {jax.process_count()} processes"

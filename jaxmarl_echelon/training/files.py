@@ -210,9 +210,9 @@ def require_same(
       CheckpointError: one line that names the first file that differs.
     """
     for name, place, how in changes(before, now):
-        line = f"{os.path.normpath(os.path.join(_base(name), place))} {how} since {whose} has read it"
+        line = f"{os.path.normpath(os.path.join(_base(name), place))} {how} since {whose} read it"
         if name not in held:
-            raise checkpoints.CheckpointError(f"{line}; it is needed as it was")
+            raise checkpoints.CheckpointError(f"{line}; the run needs the original")
         print(f"{line}; the policy is taken from the checkpoint", file=sys.stderr)
 
 

@@ -132,7 +132,7 @@ def check_arrays(state: PyTree, world: PyTree, layout: Layout) -> int:
     """
     found = sizes(state, world)
     needed = sum(size for name, size in found.items() if name.startswith("run"))
-    _require(needed, found, layout, "the run's state takes")
+    _require(needed, found, layout, "the run's state needs")
     return sum(found.values())
 
 
@@ -152,7 +152,7 @@ def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> i
     if stats is None:
         return None
     more = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    _require(more, sizes(state, world), layout, "an update takes, besides the run's state,")
+    _require(more, sizes(state, world), layout, "an update needs, in addition to the run's state,")
     return more + stats.argument_size_in_bytes
 
 

@@ -189,7 +189,7 @@ class Record:
         for name in ("latest", "best_eval"):
             if (self.checkpoints / name).exists():
                 return f"last good checkpoint: {self.checkpoints / name}"
-        return "there is no checkpoint yet"
+        return "no checkpoint was saved yet"
 
     def _episodes(self, table: dict[str, np.ndarray]) -> None:
         """Logs the finished episodes of one update."""
@@ -214,8 +214,8 @@ class Record:
         now = table["iteration"]
         before, self.snapshots = self.snapshots, now
         for entry in () if before is None else np.flatnonzero(now != before):
-            gone = f", in the place of #{before[entry]}" if before[entry] >= 0 else ""
-            self.tracker.event(self.step, f"pool: snapshot #{now[entry]}{gone}")
+            gone = f", evicted #{before[entry]}" if before[entry] >= 0 else ""
+            self.tracker.event(self.step, f"pool: added snapshot #{now[entry]}{gone}")
 
     def _entry_name(self, entry: int, iteration: int) -> str:
         """Name of a pool's entry in tables."""

@@ -131,7 +131,7 @@ def applies(continuation: Continuation, key: str, old: Any, new: Any) -> None:
 def lasts(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     """Refuses a number of total steps below the steps done."""
     if new < continuation.step:
-        raise ValueError(f"{key}={new}: must be at least {continuation.step}, which the run has done already")
+        raise ValueError(f"{key}={new}: must be at least {continuation.step}, the steps already done")
 
 
 def divides(continuation: Continuation, key: str, old: Any, new: Any) -> None:
@@ -151,7 +151,7 @@ def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     names = algo.adjustable()
     if name not in (*names, PRECISION):
         allowed = ", ".join((*names, PRECISION))
-        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; what may change: {allowed}")
+        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; settings that can change: {allowed}")
 
 
 def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
@@ -162,7 +162,7 @@ def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     if key.startswith("curriculum."):
         return
     if config_lib.same_arrays(ours.env.default_params(), theirs.env.default_params()):
-        reason = "is no number that may change between episodes"
+        reason = "is not a number that can change between episodes"
         raise ValueError(f"{key}={shown(new)}: {reason}; {kept(key, old)}")
 
 
@@ -248,7 +248,7 @@ def require_environment(program: Program, checkpoint: Path) -> None:
     found = checkpoints.metadata(checkpoint).get("environment", present)
     if found != present:
         raise checkpoints.CheckpointError(
-            f"{checkpoint}: a run in {found}, here it is {present} and behaves otherwise; it can be evaluated"
+            f"{checkpoint}: trained in {found}, not {present}, which behaves differently; it can be evaluated"
         )
 
 

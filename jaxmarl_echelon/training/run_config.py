@@ -127,12 +127,12 @@ class RunConfig:
         learners = [role for role, name in self.controllers.items() if seating.learns(role, name)]
         for role in self.algos:
             if role not in learners:
-                raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
+                raise ValueError(f"algos.{role}: not a learner of this run; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
         for role, algo in chosen.items():
             if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
                 name = getattr(algo, "NAME", type(algo).__name__)
-                raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
+                raise ValueError(f"algo={name}: cannot train {role}, which has privileged critics")
         lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
@@ -156,15 +156,13 @@ class RunConfig:
             raise ValueError(f"{where}: needs a curriculum without stages, as only one learner is evaluated")
         for role, algo in self.algos.items():
             if algo.replays:
-                raise ValueError(f"{where}: {role} learns from a replay, which a league has no place for")
+                raise ValueError(f"{where}: {role} learns from a replay; leagues need on-policy learners")
 
     def _require_credit(self) -> None:
         """Checks that the learners and the environment support the reward transforms."""
         plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
         if self.transforms.whole_games and not self.env.spec.turns:
-            raise ValueError(
-                f"transforms.whole_games=true: {self.env.spec.name} is no game in which seats take turns"
-            )
+            raise ValueError(f"transforms.whole_games=true: {self.env.spec.name} is not turn-based")
         if self.transforms.whole_games and limit > plies:
             least = -(-limit // (self.env.spec.turns * self.segments))
             raise ValueError(
@@ -175,7 +173,7 @@ class RunConfig:
             if algo.replays:
                 name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(
-                    f"algo={name}: {role} learns from a replay, which has no place for advantages"
+                    f"algo={name}: {role} learns from a replay; reward transforms need on-policy learners"
                 )
 
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:

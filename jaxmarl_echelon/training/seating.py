@@ -32,7 +32,7 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
     roles = [role.name for role in env.spec.roles]
     for role in given:
         if role not in roles:
-            raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
+            raise ValueError(f"controllers.{role}: unknown role; allowed: {', '.join(roles)}")
     chosen = of_roles(env, given)
     if not any(learns(role, name) for role, name in chosen.items()):
         raise ValueError(f"controllers={chosen}: at least one role must be a learner")
@@ -40,7 +40,7 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
         if name.startswith((SHARED, POOL)) and not learns(role, name):
             _require_owner(env, role, name, chosen)
         if name == PER_AGENT and env.spec.turns:
-            raise ValueError(f"controllers.{role}={name}: seats that take turns share one learner")
+            raise ValueError(f"controllers.{role}={name}: turn-based games need one shared learner")
     return chosen
 
 
@@ -50,10 +50,10 @@ def _require_owner(env: Environment, role: str, name: str, chosen: Controllers) 
     kind, _, owner = name.partition(":")
     where = f"controllers.{role}={name}"
     if chosen.get(owner) == PER_AGENT:
-        raise ValueError(f"{where}: {owner} has a learner per agent, which nobody can share")
+        raise ValueError(f"{where}: {owner} has one learner per agent, which cannot be shared")
     if owner not in learners:
         allowed = ", ".join(f"{kind}:{learner}" for learner in learners)
-        raise ValueError(f"{where}: no such learner; allowed: {allowed}")
+        raise ValueError(f"{where}: unknown learner; allowed: {allowed}")
     ours, theirs = env.spec.role(role), env.spec.role(owner)
     if not ours.fits(theirs):
         raise ValueError(
@@ -119,15 +119,15 @@ def require_pool(
         if not pool.mirrored:
             raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
     if pool.explores and turns == 1:
-        raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is no game in which seats take turns")
+        raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is not turn-based")
     if pool.episodic and turns > 1:
         raise ValueError(
-            f"pool.hold={EPISODE}: {spec.name} is a game in which seats take turns; "
+            f"pool.hold={EPISODE}: not allowed in {spec.name}, which is turn-based; "
             f"must be a whole number or {AUTO}"
         )
     own = spec.score if against == spec.roles[0].name else None
     if spec.role(against).score is None and own is None:
-        raise ValueError(f"{where}: {against}, which plays against it, has no score to be rated by")
+        raise ValueError(f"{where}: its opponent {against} has no score for ratings")
     for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
         if number % shards:
             raise ValueError(f"pool.{key}={number}: must be a multiple of shards={shards}")

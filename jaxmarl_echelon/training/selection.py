@@ -37,4 +37,4 @@ def describe(config: RunConfig) -> tuple[str, ...]:
     follow = "best_eval follows the pool's rating"
     if rating_column(config) is None:
         follow = "best_eval and best_training follow the latest policy"
-    return (f"{follow}: in evaluations one policy plays all seats, whose mean score is always the same",)
+    return (f"{follow}: in evaluations one policy plays all seats, so its mean score is constant",)

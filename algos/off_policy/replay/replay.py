@@ -238,7 +238,7 @@ def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
     if config.capacity < least:
         raise ValueError(
             f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
-            f"{rows} agents side by side with n_step={config.n_step}"
+            f"{rows} parallel agents with n_step={config.n_step}"
         )
 
 
@@ -252,7 +252,7 @@ def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int)
     for key, copies in (("capacity", rows), ("success_capacity", 1)):
         least = copies * episode_limit
         if getattr(config, key) < least:
-            beside = f" and {rows} agents side by side" if copies > 1 else ""
+            beside = f" and {rows} parallel agents" if copies > 1 else ""
             raise ValueError(
                 f"replay.{key}={getattr(config, key)}: must be at least {least} {reason}{beside}"
             )

@@ -156,7 +156,7 @@ def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
       ValueError: for observations that the ring's type cannot represent.
     """
     if jnp.promote_types(step.obs.dtype, ring.obs.dtype) != ring.obs.dtype:
-        raise ValueError(f"observations are {step.obs.dtype}, though their space is {ring.obs.dtype}")
+        raise ValueError(f"observations are {step.obs.dtype}, but their space is {ring.obs.dtype}")
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
     ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)

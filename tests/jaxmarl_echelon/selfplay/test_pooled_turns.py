@@ -303,7 +303,7 @@ def test_learners_on_segments_meet_a_pool():
 def test_wrong_pools_of_turn_games():
     with pytest.raises(ValueError, match="num_envs=20: must be a multiple of pool.groups=4 times 2 seats"):
         configured(num_envs=20)
-    with pytest.raises(ValueError, match="pool.hold=episode: .* is a game in which seats take turns"):
+    with pytest.raises(ValueError, match="pool.hold=episode: not allowed in .*, which is turn-based"):
         configured(pool=replace(POOL, hold="episode", acting="sorted"))
     assert configured(pool=replace(POOL, shares={"pfsp": 1})).columns("player") == NUM_ENVS
 

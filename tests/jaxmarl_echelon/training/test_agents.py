@@ -221,7 +221,7 @@ class Steered(probes.Hidden):
 
 
 def test_critics_apart_are_refused_where_nobody_can_use_them():
-    with pytest.raises(ValueError, match="^algo=sac: cannot learn player, whose critics see more"):
+    with pytest.raises(ValueError, match="^algo=sac: cannot train player, which has privileged critics"):
         run_of(Steered(), LEARNERS["sac"]())
     config = run_of(probes.Hidden(), LEARNERS["ppo"](shared=True))
     with pytest.raises(ValueError, match="^shared=True: must be false where critics have observations of"):
@@ -377,5 +377,5 @@ def test_an_environment_that_shows_other_numbers_than_it_says_is_refused():
 
     config = run_of(Wrong(), LEARNERS["sac"]())
     program = make_program(config)
-    with pytest.raises(ValueError, match="^observations are float32, though their space is uint8"):
+    with pytest.raises(ValueError, match="^observations are float32, but their space is uint8"):
         jax.eval_shape(lambda key: program.update(program.init(key)), jax.random.key(0))

@@ -218,7 +218,7 @@ def test_a_role_without_a_learner_is_refused():
         configure(env).__class__(
             env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={ROLE: "none"}
         )
-    with pytest.raises(ValueError, match="controllers.ghost: no such role; allowed: player"):
+    with pytest.raises(ValueError, match="controllers.ghost: unknown role; allowed: player"):
         configure(env).__class__(
             env=env,
             algo=None,

@@ -121,7 +121,9 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
     action = np.asarray(action)
     assert action.shape == (4, 2, 2) and (action[:, 0] != action[:, 1]).any()
     _, _, three = read(*cars, "env.cars=3")
-    with pytest.raises(ValueError, match="^here: that run learnt a policy for each of 2 agents, here act 3$"):
+    with pytest.raises(
+        ValueError, match="^here: that run trained one policy for each of 2 agents, here are 3$"
+    ):
         frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
@@ -238,9 +240,9 @@ def draw(program):
     [
         (
             "shared:defender",
-            "controllers.defender=shared:defender: no such learner; allowed: shared:attacker",
+            "controllers.defender=shared:defender: unknown learner; allowed: shared:attacker",
         ),
-        ("shared:nobody", "controllers.defender=shared:nobody: no such learner; allowed: shared:attacker"),
+        ("shared:nobody", "controllers.defender=shared:nobody: unknown learner; allowed: shared:attacker"),
     ],
 )
 def test_a_policy_is_shared_with_a_learner(choice, message):
@@ -289,7 +291,7 @@ def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
 
 
 def test_settings_of_a_role_that_does_not_learn_are_refused():
-    with pytest.raises(ValueError, match="algos.defender: learns nothing here; learners: attacker"):
+    with pytest.raises(ValueError, match="algos.defender: not a learner of this run; learners: attacker"):
         read("algos.defender.gamma=0.5")
     with pytest.raises(ValueError, match="need rollouts of one length"):
         read("controllers.defender=learner", "algos.defender.horizon=16", "algos.defender.num_minibatches=2")

@@ -195,7 +195,7 @@ def test_the_loser_is_paid_for_its_last_move():
         (
             PPOConfig(),
             {"controllers": {ROLE: "learner:per_agent"}},
-            "seats that take turns share one learner",
+            "turn-based games need one shared learner",
         ),
         (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
     ],
