@@ -128,7 +128,7 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
-    """What the second seat lives through reaches its learner, and both seats act alike."""
+    """Experience of the second role reaches the shared learner, and both roles act alike."""
     run = on_a_duel(controllers={"red": "shared:blue"})
     (agent,) = make_agents(run).values()
 
@@ -277,7 +277,7 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     np.testing.assert_allclose(action, wanted)
 
 
-def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
+def test_invalid_frozen_policies_are_refused_in_one_line(saved_run, tmp_path):
     folder, _ = saved_run
     cases = {
         f"controllers.defender=frozen:{tmp_path}/nowhere": "no such folder",
@@ -331,7 +331,7 @@ def test_one_of_several_controllers_acts_and_remembers():
 
 
 def test_the_best_policy_is_that_of_who_learns(tmp_path):
-    """Where only the second role learns its own score decides, which falls where the first one's rises."""
+    """If only the second role learns, its own score decides, which falls where the first one's rises."""
     config = RunConfig(
         env=Duel(),
         algo=PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=2, learning_rate=0.01),
