@@ -150,7 +150,8 @@ def collect(
     By default the learner plays all phase agents.
 
     The learner's rollout has axes `[T, N * M, 1]`. The last row of each column has a return only where its
-    game ended; elsewhere its outcome is incomplete: it has advantage 0, and its value serves the previous row.
+    game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the
+    previous row's return.
     """
     spec, table = collector.env.spec, mirror(collector) if table is None else table
     (role,), turns = spec.roles, spec.turns

@@ -1,4 +1,4 @@
-"""Network inputs from observations: statistics shared within sets and maps, and empty rows that stay empty."""
+"""Network inputs from observations: statistics shared in sets and maps, and empty rows that stay empty."""
 
 import jax
 import jax.numpy as jnp

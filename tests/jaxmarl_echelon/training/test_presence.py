@@ -131,8 +131,8 @@ def played_by(program, config, run):
 
 @pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
 def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learner):
-    """The second agent's only decision is rewarded three steps later, always after the rollout: the critic values
-    its observation at that time.
+    """The second agent's only decision is rewarded three steps later, always after the rollout: the critic
+    values its observation at that time.
     """
     config = run_of(probes.Fallen(), learner(horizon=3, learning_rate=1e-2), updates=300, num_envs=16)
     program = make_program(config)
