@@ -250,7 +250,7 @@ class Agent(NamedTuple):
       asymmetric: whether `act`, `value` and `update` take observations as `Asymmetric`. `greedy`, and `act`
         where its decisions are not learnt from, take the actor's observations.
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
-        environments of one shard (see `algos.axis`), False if it is the same on every shard.
+        environments of one shard (see `algos.collectives`), False if it is the same on every shard.
     """
 
     init: Callable

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.f110.simulation import SPEED, YAW, X, Y
+from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, YAW, X, Y
 
 KNOTS = 15
 

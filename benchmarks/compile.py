@@ -137,15 +137,15 @@ def measure(overrides: list[str], compiles: bool) -> dict:
 
     import jaxmarl_echelon
     from jaxmarl_echelon import command_line
-    from jaxmarl_echelon.training import config as config_lib
-    from jaxmarl_echelon.training.program import make_program
+    from jaxmarl_echelon.training.config import build
+    from jaxmarl_echelon.training.program.program import make_program
 
     command_line.use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     root = str(Path(jaxmarl_echelon.__file__).parent.parent)
     roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
     config, _ = command_line.compose_config(command_line.plain(overrides))
-    run = config_lib.read(config)
+    run = build.read(config)
     # Other checkouts may lack this argument and `algos.compiler`.
     tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
     program = make_program(run, **tuned)

@@ -28,17 +28,17 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.checks import random_actions
-from jaxmarl_echelon.envs.drive import others, roads, routes
+from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK, EDGE
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS, View
 from jaxmarl_echelon.envs.drive.observing.observe import observe
-from jaxmarl_echelon.envs.drive.routes import Group
-from jaxmarl_echelon.envs.drive.types import VEHICLE_ROLE
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.envs.drive.state import VEHICLE_ROLE
+from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
+from jaxmarl_echelon.envs.drive.traffic.routes import Group
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program
 from physics.segments import between, meets_box
 
 SIZES = {
@@ -56,10 +56,10 @@ TRAINED = (
 NEAR, AROUND = 2, 10  # squares to each side that PufferDrive searches for contacts, and that it shows
 
 
-def configured(overrides=()) -> config_lib.RunConfig:
+def configured(overrides=()) -> build.RunConfig:
     """A run's configuration, without tuning."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return config_lib.read(compose("config", ["env=drive", "tuning=none", *overrides]))
+        return build.read(compose("config", ["env=drive", "tuning=none", *overrides]))
 
 
 def environment(overrides=()):
@@ -239,12 +239,12 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
 
     def edges(bank, state):
         size, kind = bank.size[state.scene][:agents], bank.type[state.scene][:agents]
-        return roads.offroad(bank, state.scene, own(state), size, kind, signed=False)
+        return road_contacts.offroad(bank, state.scene, own(state), size, kind, signed=False)
 
     def moved_others(bank, state):
         group = Group(agents, bodies - agents)
-        return others.advance(
-            others.IDM, bank, state.scene, state.step, group, state.motion, state.present, solid(state),
+        return scripted_bodies.advance(
+            scripted_bodies.IDM, bank, state.scene, state.step, group, state.motion, state.present, solid(state),
             state.traffic,
         )  # fmt: skip
 
@@ -253,9 +253,12 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
 
     parts = {
         "whole step": (whole, (keys, action)),
-        "boxes": (lambda b, s: roads.touching(s.motion, b.size[s.scene], solid(s), jnp.arange(agents)), ()),
+        "boxes": (
+            lambda b, s: road_contacts.touching(s.motion, b.size[s.scene], solid(s), jnp.arange(agents)),
+            (),
+        ),
         "road edges": (edges, ()),
-        "lanes": (lambda b, s: roads.lane_of(b, s.scene, own(s), None), ()),
+        "lanes": (lambda b, s: road_contacts.lane_of(b, s.scene, own(s), None), ()),
         "observation": (lambda b, s: observe(env.view, b, s, env.steps), ()),
         "scripted bodies": (moved_others, ()),
         "start of a scene": (lambda b, s: routes.nearest_arc(b, s.scene, s.motion), ()),

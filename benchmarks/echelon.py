@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment, spread
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes, trees
-from jaxmarl_echelon.envs.echelon import condition, movement, projectiles, weapons
-from jaxmarl_echelon.envs.echelon.observation import observe, place_of
-from jaxmarl_echelon.envs.echelon.tables import MISSILE, WEAPONS
-from jaxmarl_echelon.envs.echelon.types import TEAMS
-from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.envs.echelon.battle import heat_and_stability, movement, projectiles, weapons
+from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import MISSILE, WEAPONS
+from jaxmarl_echelon.envs.echelon.observing.observe import observe, place_of
+from jaxmarl_echelon.training.config import build
 
 SIZES = {"echelon": ("5 v 5, 40x40", 230.0), "echelon_10v10": ("10 v 10, 100x100", 60.0)}
 
@@ -36,7 +36,7 @@ SIZES = {"echelon": ("5 v 5, 40x40", 230.0), "echelon_10v10": ("10 v 10, 100x100
 def environment(name: str, overrides=()):
     """The environment of a configuration."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return config_lib.read(compose("config", [f"env={name}", *overrides])).env
+        return build.read(compose("config", [f"env={name}", *overrides])).env
 
 
 def heuristic_teams(env):
@@ -140,7 +140,7 @@ def every_substep(env, advance, start):
 
 def weapons_alone(env, params, battle, commands):
     """The weapons of all substeps."""
-    scene, orders = env.simulation.scene(battle, params), condition.read_commands(commands, params)
+    scene, orders = env.simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
     draws = jnp.full(len(env.simulation.team), 0.5)
 
     def advance(carry):
@@ -164,7 +164,7 @@ def projectiles_alone(env, params, battle):
 def movement_alone(env, params, battle, commands):
     """Acceleration and collisions of all substeps."""
     simulation = env.simulation
-    scene, orders = simulation.scene(battle, params), condition.read_commands(commands, params)
+    scene, orders = simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
     ground = movement.ground_around(scene.terrain, battle.mechs.position, simulation.substeps)
     size = len(simulation.team)
     wet, draws = jnp.zeros(size, bool), jnp.arange(size, dtype=jnp.int32)

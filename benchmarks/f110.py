@@ -29,10 +29,10 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
-from jaxmarl_echelon.training import rollout as rollout_lib
-from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.run_config import RunConfig
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program.agents import make_controllers
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect
 from physics.lidar import Lidar, scan
 from physics.mapbank import distance_at
 
@@ -289,9 +289,9 @@ def measure_peers(console, where: str, name: str, python: str) -> None:
 def rollout(config: RunConfig, program):
     """A compiled rollout without learning: acting, simulation and recording of one update."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon)
+    collector = collect.Collector(config.env, program.agents, acting, config.horizon)
     drawn = episodes.Drawn(config.env.default_params())
-    return jax.jit(lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn))
+    return jax.jit(lambda run: collect.collect(collector, run, run.key, lambda key: drawn))
 
 
 def main() -> None:

@@ -23,12 +23,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_sources import config_directory
+from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, poses_of
 from jaxmarl_echelon.envs.f110.env import F110
-from jaxmarl_echelon.envs.f110.outcomes import COLLISION, RUNNING, SELF_CRASH, TARGET_CRASH
+from jaxmarl_echelon.envs.f110.results import COLLISION, RUNNING, SELF_CRASH, TARGET_CRASH
 from jaxmarl_echelon.envs.f110.rewards import make_reward
-from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, poses_of
-from jaxmarl_echelon.envs.f110.types import DEFENDER
+from jaxmarl_echelon.envs.f110.state import DEFENDER
 from physics.boxes import corners
 
 # Curriculum phase: the defender's steering gain, bubble radius and aim; all spawn points, from rest.

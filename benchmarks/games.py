@@ -145,7 +145,7 @@ def updates(program, number: int):
 def trainings(overrides: list[str], seeds: int):
     """Yields seed, number of updates, the program of a training, and its first state."""
     from jaxmarl_echelon import read_config
-    from jaxmarl_echelon.training.program import make_program
+    from jaxmarl_echelon.training.program.program import make_program
 
     config = read_config(*overrides)
     program = make_program(config)
@@ -233,7 +233,8 @@ def seen(rules, level) -> np.ndarray:
 
 def scorers(program, games: int):
     """`(run state) -> text`: wins, losses and draws, in alternating seats, against every script."""
-    from jaxmarl_echelon.training import controllers, evaluation
+    from jaxmarl_echelon.training.acting import controllers
+    from jaxmarl_echelon.training.program import evaluation
 
     def against(name, run):
         def seats(env):

@@ -29,8 +29,8 @@ from scipy import stats
 
 from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.envs.textgames import exploitability
-from jaxmarl_echelon.training.keys import Stream, stream_key
-from jaxmarl_echelon.training.program import Program
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.training.program.program import Program
 
 BEGIN, END = "<!-- learn: begin -->", "<!-- learn: end -->"
 CHECKPOINTS = ("latest", "best_eval")

@@ -27,8 +27,8 @@ from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.tracking.statistics import student
-from jaxmarl_echelon.training import controllers
-from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402

@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment
 
-from jaxmarl_echelon.config_path import config_directory
+from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED
 from jaxmarl_echelon.envs.episodes import Flow
 from jaxmarl_echelon.tracking.statistics import student
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import controllers, evaluation
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program import evaluation
 
 TEAMS = ("env.blue=pack5", "env.red=pack5", "env.telemetry=false")
 SIZES = ("env.size=[40,40,20]", "env.maps=16", "env.pages=64", "env.damaged=96", "env.time_limit=60.0")
@@ -99,7 +100,7 @@ def built(name: str, num_envs: int, steps: int) -> Job:
 def read(*overrides: str):
     """The run configuration with these overrides."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return config_lib.read(compose("config", list(overrides)))
+        return build.read(compose("config", list(overrides)))
 
 
 def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:

@@ -18,9 +18,9 @@ import jax
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.command_line import PACKAGED
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.program import Program, make_program
-from jaxmarl_echelon.training.run_config import RunConfig
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program.program import Program, make_program
 
 USUAL = (
     "env=textgames/tictactoe",
@@ -41,7 +41,7 @@ def configured(overrides: list[str]) -> RunConfig:
     typed = command_line.plain([*USUAL, *overrides], PACKAGED)
     config, _ = command_line.compose_config(typed, PACKAGED)
     config.shards = 1
-    return config_lib.read(config)
+    return build.read(config)
 
 
 def arms(overrides: list[str], capacities: list[int]) -> dict[str, RunConfig]:

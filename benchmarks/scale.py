@@ -32,11 +32,11 @@ from rich.table import Table
 from trainer import best_seconds, make_collect
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.compiling import compile_program
-from jaxmarl_echelon.training.devices import Layout
-from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import make_program, scored_assessment
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.host.devices import Layout
+from jaxmarl_echelon.training.program.program import make_program, scored_assessment
 
 HERE = Path(__file__).resolve()
 DEFAULT = ("env=f110", "algo=ppo")
@@ -72,11 +72,11 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def read(overrides: Sequence[str], **changes) -> config_lib.RunConfig:
+def read(overrides: Sequence[str], **changes) -> build.RunConfig:
     """The run of the overrides and changes."""
     typed = [*overrides, *(f"{key}={value}" for key, value in changes.items())]
     composed, _ = command_line.compose_config(command_line.plain(typed))
-    return config_lib.read(composed)
+    return build.read(composed)
 
 
 def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:

@@ -20,15 +20,15 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos.on_policy.segments import prepare
+from algos.on_policy.segment_epochs import prepare
 from algos.on_policy.settings import annealed
 from algos.types import ActionSpec, Rollout
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import rollout as rollout_lib
-from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.agents import make_controllers
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect as rollout_lib
 
 WIDTH, HORIZON, AGENTS, MINIBATCH, EPOCHS = 128, 64, 256, 4096, 4
 FEATURES, ACTIONS = 4, 2
@@ -39,10 +39,10 @@ PLANS = (
 )
 
 
-def read(*overrides: str) -> config_lib.RunConfig:
+def read(*overrides: str) -> build.RunConfig:
     """The run with these overrides."""
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", *overrides])
-    return config_lib.read(config)
+    return build.read(config)
 
 
 def best_seconds(calls: dict, repeats: int) -> dict[str, float]:
@@ -63,7 +63,7 @@ def compile_call(call, *arguments):
     return jax.jit(call).lower(*arguments).compile(), time.perf_counter() - begin
 
 
-def make_collect(config: config_lib.RunConfig, program):
+def make_collect(config: build.RunConfig, program):
     """A rollout without learning: acting, simulation and recording of one update."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon, config.segments)

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.keys import APART
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.acting.random_streams import APART
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 TASKS = (
     ("Pendulum-v1", "sac", -200.0),
@@ -36,7 +36,7 @@ TASKS = (
 def read(task: str, algo: str):
     """The run with the task's configuration."""
     config, _ = command_line.compose_config([f"env=gymnax/{task}", f"algo={algo}"])
-    return config_lib.read(config)
+    return build.read(config)
 
 
 def ours(run, seeds: int) -> tuple[list[float], float, float]:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from jaxmarl_echelon import command_line, extras
-from jaxmarl_echelon.config_path import Sources
+from jaxmarl_echelon import command_line, optional_packages
+from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import program, variants
-from jaxmarl_echelon.training.run_config import RunConfig
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import variants
+from jaxmarl_echelon.training.program import program
 
 
 def make(
@@ -106,8 +107,8 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
 
 
 def _read(config: DictConfig, choices: Mapping[str, str], env: Environment | None = None) -> RunConfig:
-    extras.require(config, choices)
-    return config_lib.read(config, env)
+    optional_packages.require(config, choices)
+    return build.read(config, env)
 
 
 def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:

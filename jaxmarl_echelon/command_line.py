@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxmarl_echelon.collection import collect_rarely
-from jaxmarl_echelon.config_path import Sources, config_directory
+from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 
 # Keys whose values are comma-separated lists, not sweeps.

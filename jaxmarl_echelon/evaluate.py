@@ -13,16 +13,18 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from algos import compiler
-from jaxmarl_echelon import checkpoints, command_line, extras
+from jaxmarl_echelon import checkpoints, command_line, optional_packages
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import formats, plots, tables
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import controllers, evaluation, files, references
-from jaxmarl_echelon.training.agents import make_actors
-from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
-from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
-from jaxmarl_echelon.training.record import environment, evaluation_values
-from jaxmarl_echelon.training.seating import FROZEN
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.config import build, input_files
+from jaxmarl_echelon.training.config.role_assignment import FROZEN
+from jaxmarl_echelon.training.host import reference_scores
+from jaxmarl_echelon.training.host.run_record import environment, evaluation_values
+from jaxmarl_echelon.training.program import evaluation
+from jaxmarl_echelon.training.program.agents import make_actors
+from jaxmarl_echelon.training.program.program import Program, make_program, scored_assessment
 
 
 def parse() -> argparse.Namespace:
@@ -84,16 +86,18 @@ def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
     """
     folder = checkpoints.find(path, name)
     facts = checkpoints.metadata(folder)
-    config, said = config_lib.saved(facts), set()
+    config, said = build.saved(facts), set()
     for override in map(command_line.in_full, overrides):
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
-        said |= files.named(OmegaConf.to_container(config, resolve=True), key)
-    extras.require(config, facts["config"]["choices"], ("env",))
-    run_config = config_lib.read(config)
-    read = {name: found for name, found in files.of(facts).items() if name not in said}
-    held = read if policy_only else files.held(run_config)
-    files.require_same(read, files.read_by(run_config, learning=False), folder.parent.parent, held)
+        said |= input_files.named(OmegaConf.to_container(config, resolve=True), key)
+    optional_packages.require(config, facts["config"]["choices"], ("env",))
+    run_config = build.read(config)
+    read = {name: found for name, found in input_files.of(facts).items() if name not in said}
+    held = read if policy_only else input_files.held(run_config)
+    input_files.require_same(
+        read, input_files.read_by(run_config, learning=False), folder.parent.parent, held
+    )
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
     before = facts["config"].get("controllers") or {}
@@ -203,7 +207,7 @@ def play_actors(
     environment's baseline scripts.
     """
     key = stream_key(config.seed, Stream.FINAL)
-    names = program.env.baselines if baselines else references.names(program)
+    names = program.env.baselines if baselines else reference_scores.names(program)
 
     @jax.jit
     def play(number, policies, state, world):
@@ -278,7 +282,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
                 f"--ladder: the run has no stages, and {program.env.spec.name} names no curriculum for it"
             )
         composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
-        curriculum = config_lib.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
+        curriculum = build.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
     key = stream_key(config.seed, Stream.FINAL)
 

@@ -12,11 +12,11 @@ from flax import struct
 from algos.types import Agent
 from jaxmarl_echelon import command_line, evaluate
 from jaxmarl_echelon.envs.base import Role
-from jaxmarl_echelon.training.agents import make_actors
-from jaxmarl_echelon.training.controllers import to_space
-from jaxmarl_echelon.training.run_config import RunConfig
-from jaxmarl_echelon.training.seating import POOL, SHARED
-from jaxmarl_echelon.training.types import RunState
+from jaxmarl_echelon.training.acting.controllers import to_space
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program.agents import make_actors
 
 PyTree = Any
 

@@ -15,11 +15,11 @@ from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
-from jaxmarl_echelon.training.keys import Stream, stream_key
-from jaxmarl_echelon.training.pools import tournament
-from jaxmarl_echelon.training.pools.tournament import Sides
-from jaxmarl_echelon.training.run_config import RunConfig
-from jaxmarl_echelon.training.seating import POOL, SHARED
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program import round_robin
+from jaxmarl_echelon.training.program.round_robin import Sides
 
 # Apart from what else comes of the seed's key.
 RATED = 17
@@ -97,7 +97,7 @@ def main() -> None:
     policies = {}
     for path in arguments.paths:
         found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
-        tournament.require_even_seats(program.env.spec, arguments.games)
+        round_robin.require_even_seats(program.env.spec, arguments.games)
         if repeated := policies.keys() & found.keys():
             raise ValueError(f"{path}: there is a {min(repeated)} already; runs need different names")
         policies |= found
@@ -106,7 +106,7 @@ def main() -> None:
         raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = jax.jit(
-        lambda policies, key, world: tournament.play_all(
+        lambda policies, key, world: round_robin.play_all(
             program, sides, policies, key, arguments.games, world, arguments.scripts
         )
     )
@@ -114,10 +114,10 @@ def main() -> None:
     scores = np.asarray(play(together, key, program.world))
     system = rating_system(arguments.rating, games_per_pair=2 * arguments.games)
     spec = program.env.spec
-    rating = tournament.refitted(jax.random.fold_in(key, RATED), system, scores, graded=spec.graded)
+    rating = round_robin.refitted(jax.random.fold_in(key, RATED), system, scores, graded=spec.graded)
     pairs = rating[:, None], rating[None]
     expected, quality = (np.asarray(told(*pairs)) for told in (system.expected, system.quality))
-    payoff = tournament.payoffs(scores)
+    payoff = round_robin.payoffs(scores)
     arguments.output.mkdir(parents=True, exist_ok=True)
     names = [*policies, *arguments.scripts]
     report(names, payoff, rating, expected, quality)
@@ -127,7 +127,7 @@ def main() -> None:
         "rating": rating.tolist(),
         "expected": expected.tolist(),
         "quality": quality.tolist(),
-        "games": tournament.outcomes(scores).tolist(),
+        "games": round_robin.outcomes(scores).tolist(),
     }
     (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
     matrix_plot(arguments.output / "payoffs.png", names, payoff)

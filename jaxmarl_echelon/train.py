@@ -18,17 +18,18 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from algos.on_policy.plan import Plan
-from jaxmarl_echelon import checkpoints, command_line, extras, processes, run_folders
+from algos.on_policy.update_sizes import Plan
+from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
-from jaxmarl_echelon.config_path import MAIN, Sources
+from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import devices, files, group, loop, memory, resuming, variants
-from jaxmarl_echelon.training.devices import Layout
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config import build, input_files
+from jaxmarl_echelon.training.host import devices, loop, memory, variants, vectorized_runs
+from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.devices import Layout
+from jaxmarl_echelon.training.program.program import make_program
 
 USAGE = """usage: {program} [KEY=VALUE ...]      train one run
        {program} -m [KEY=A,B ...]     Hydra sweep over values
@@ -93,10 +94,10 @@ def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = 
     facts = checkpoints.metadata(checkpoint)
     if facts.get("policy_only"):
         raise checkpoints.CheckpointError(f"{path}: holds a policy only; a run continues from `latest`")
-    before = config_lib.saved(facts)
+    before = build.saved(facts)
     after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
     processes.start(after.distributed)
-    resuming.check(before, after, facts["step"], files.of(facts))
+    resuming.check(before, after, facts["step"], input_files.of(facts))
     return Continuation(checkpoint, after, choices)
 
 
@@ -120,8 +121,8 @@ def resume(
         folder = command_line.new_run_folder(config, choices, name)
     tracker = make_tracker(config)
     job = read_job(config, choices, placed(config))
-    read = files.of(checkpoints.metadata(checkpoint))
-    files.require_same(read, job.resolved[files.KEY], checkpoint.parent.parent, job.held)
+    read = input_files.of(checkpoints.metadata(checkpoint))
+    input_files.require_same(read, job.resolved[input_files.KEY], checkpoint.parent.parent, job.held)
     # A trial restore, so that an unreadable checkpoint raises before anything is written.
     job.restore(checkpoint)
     return execute(job, folder, tracker, checkpoint)
@@ -147,7 +148,7 @@ def continue_or_start(
 
 def make_tracker(config: DictConfig) -> Tracker:
     """Builds the sinks of a configuration; of several processes only the first has any."""
-    tracker = config_lib.build(config.tracking, "tracking")
+    tracker = build.build(config.tracking, "tracking")
     return tracker if processes.is_first() else Tracker({})
 
 
@@ -179,34 +180,34 @@ class Job(NamedTuple):
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
     """Reads and validates the configuration; raises a one-line ValueError before anything is written."""
-    extras.require(config, choices)
+    optional_packages.require(config, choices)
     # Processes are started anew whenever the run continues, and each has settings of its own.
     own = {"choices": choices, "distributed": processes.OFF}
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
         members = variants.members(config, choices)
-        read = {name: found for one in members for name, found in files.read_by(one.config).items()}
-        resolved = files.named_absolutely(resolved, read)
+        read = {name: found for one in members for name, found in input_files.read_by(one.config).items()}
+        resolved = input_files.named_absolutely(resolved, read)
         contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
-        together = partial(group.train_group, members, resolved, layout=layout)
-        restore = partial(group.read_checkpoint, members, program)
+        together = partial(vectorized_runs.train_group, members, resolved, layout=layout)
+        restore = partial(vectorized_runs.read_checkpoint, members, program)
         score = program.env.spec.score
-        plans = config_lib.plans(members[0].config)
+        plans = build.plans(members[0].config)
         names = tuple(member.name for member in members)
-        held = files.held(members[0].config)
+        held = input_files.held(members[0].config)
         return Job(resolved, together, restore, needed, names, score, plans, layout, held)
-    run = config_lib.read(config)
-    resolved = files.named_absolutely(resolved, files.read_by(run))
+    run = build.read(config)
+    resolved = input_files.named_absolutely(resolved, input_files.read_by(run))
     contract.require_traces(run.env)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
     alone = partial(loop.train, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
-    plans = config_lib.plans(run)
-    return Job(resolved, alone, restore, needed, (), score, plans, layout, files.held(run))
+    plans = build.plans(run)
+    return Job(resolved, alone, restore, needed, (), score, plans, layout, input_files.held(run))
 
 
 def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -385,9 +386,9 @@ def launch(
 
 def sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Runs a Hydra sweep, after checking that all combinations can be composed."""
-    extras.require_plugins(overrides)
+    optional_packages.require_plugins(overrides)
     for chosen in command_line.combinations(overrides, sources):
-        extras.require(*command_line.compose_config(chosen, sources))
+        optional_packages.require(*command_line.compose_config(chosen, sources))
     # By its importable name, so that a launcher can hand it to other machines.
     task = import_module("jaxmarl_echelon.train").swept
     start_all = hydra.main(

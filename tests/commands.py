@@ -4,9 +4,9 @@ import jax
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program
 
 # F110 as small as it trains. Where several tests type the same, XLA compiles once per cache.
 TINY = [
@@ -27,7 +27,7 @@ TINY = [
 def begin(folder, config, choices):
     """Saves a state with which a composed run may begin as its `best_eval`; returns the state."""
     other = run_key(5)  # than the seed with which tests train
-    state = jax.jit(make_program(config_lib.read(config)).init)(other)
+    state = jax.jit(make_program(build.read(config)).init)(other)
     facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
     checkpoints.save(folder / "checkpoints", ("best_eval",), state, facts)
     return state

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 import pytest
 
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.training import compiling, group, loop
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.host import compile as compiling
+from jaxmarl_echelon.training.host import loop, vectorized_runs
+from jaxmarl_echelon.training.program.program import make_program
 
 
 class Once:
@@ -37,7 +38,7 @@ class Once:
         """Runs of `loop` and `group` are compiled by it meanwhile; afterwards it has forgotten them."""
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(loop, "compile_program", self.compile)
-            monkeypatch.setattr(group, "make_program", self.program)
+            monkeypatch.setattr(vectorized_runs, "make_program", self.program)
             yield
         self._programs.clear()
         self._compiled.clear()

@@ -3,7 +3,7 @@
 from functools import cache
 
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS, generate
-from jaxmarl_echelon.envs.drive.scenes.host import HostScene
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import HostScene
 
 EACH = 3
 

@@ -8,8 +8,8 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
 from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, STEP, HostScene, Road
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP, HostScene, Road
 
 AGENTS, BODIES = 4, 8
 LENGTH = 200.0

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from echelon_battles import SIZE, make_battle, make_mechs, make_params
 
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.tables import ACTIONS
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import Battle
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import ACTIONS
 from jaxmarl_echelon.envs.echelon.terrain.bank import bank_of
 from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from jaxmarl_echelon.envs.echelon.types import Battle
 from physics.voxels import DIRT, GLASS, LAVA, SOLID, WATER, no_overlay
 
 SUBSTEPS = 100

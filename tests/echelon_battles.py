@@ -3,10 +3,7 @@
 import jax
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.tables import CHASSIS, ChassisTable
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, bank_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from jaxmarl_echelon.envs.echelon.types import (
+from jaxmarl_echelon.envs.echelon.battle.state import (
     CLOUDS_PER_MECH,
     MESSAGE,
     NOBODY,
@@ -19,6 +16,9 @@ from jaxmarl_echelon.envs.echelon.types import (
     Smoke,
     Tally,
 )
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, ChassisTable
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, bank_of
+from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
 from physics.voxels import DIRT, SOLID, no_overlay
 
 SIZE = (40, 40, 20)

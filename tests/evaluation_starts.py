@@ -5,8 +5,8 @@ import functools
 import jax
 import numpy as np
 
-from jaxmarl_echelon.training.evaluation import evaluation_params, start
-from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.training.program.evaluation import evaluation_params, start
 
 EPISODES = 24
 

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from echelon_battles import chassis_of, make_mechs, quiet_tally
 
+from jaxmarl_echelon.envs.echelon.battle.state import HitLog
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.measures import facts
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, Orders, Scenario
-from jaxmarl_echelon.envs.echelon.tables import CHASSIS, MEDIUM, SCOUT
-from jaxmarl_echelon.envs.echelon.types import HitLog
 
 TEAMS = (2, 2)
 CLASSES = (MEDIUM, SCOUT, MEDIUM, SCOUT)

@@ -9,7 +9,7 @@ import numpy as np
 from mission_runs import PHASES
 from scipy import stats
 
-from jaxmarl_echelon.curricula.missions import missions
+from jaxmarl_echelon.curricula.missions.curriculum import missions
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 
 WINDOW, DWELL = 60, 80

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import Program, make_program
-from jaxmarl_echelon.training.types import RunState
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import Program, make_program
 
 
 class History(NamedTuple):

@@ -34,19 +34,19 @@ from algos.types import Goal
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.collection import collect_rarely
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.curricula.missions import missions
+from jaxmarl_echelon.curricula.missions.curriculum import missions
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import group, loop, memory
-from jaxmarl_echelon.training.compiling import Compiled, compile_program
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.devices import ALONE, Layout
-from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import Program, make_program, scored_assessment
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
+from jaxmarl_echelon.training.host.compile import Compiled, compile_program
+from jaxmarl_echelon.training.host.devices import ALONE, Layout
+from jaxmarl_echelon.training.program.program import Program, make_program, scored_assessment
 
 DEVICES = SHARDS = 8
 UPDATES, LENGTH = 3, 4
@@ -295,8 +295,8 @@ def write_seeds(folder: Path) -> None:
         members = []
         for seed in range(4):
             config = replace(configure("ppo", 2), algo=ALGOS["a2c"], seed=seed, curriculum=fixed)
-            members.append(group.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
-        group.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
+            members.append(vectorized_runs.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
+        vectorized_runs.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
 
 
 def told(arguments: Sequence[str], folder: Path) -> dict:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.evaluate import load
-from jaxmarl_echelon.training.keys import Stream, stream_key
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 
 pytestmark = pytest.mark.needs("gymnax")
 

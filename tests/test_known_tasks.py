@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 SEEDS = 2
 
@@ -14,7 +14,7 @@ SEEDS = 2
 @pytest.mark.needs("gymnax")
 def test_ppo_balances_the_pole():
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo"])
-    run = config_lib.read(config)
+    run = build.read(config)
     program, train = make_program(run), make_train(run)
 
     def one(key):

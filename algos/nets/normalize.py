@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos import axis
+from algos import collectives
 
 
 @struct.dataclass
@@ -79,9 +79,9 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
 
 def over_shards(count: jax.Array, mean: jax.Array, var: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Combines counts, means and population variances of the samples of all shards; one collective."""
-    if axis.size() == 1:
+    if collectives.size() == 1:
         return count, mean, var
-    counts, means, variances = axis.stack((count, mean, var))
+    counts, means, variances = collectives.stack((count, mean, var))
     total = counts.sum(0)
     share = (counts / jnp.maximum(total, 1.0)).reshape((-1,) + (1,) * mean.ndim)
     centre = (share * means).sum(0)

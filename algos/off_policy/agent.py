@@ -56,7 +56,7 @@ class ReplayLearner(LearnerSettings):
           action: the action space.
           blocks: blocks of the flattened observation, for encoders.
           samples: parallel agents, E * A.
-          shards: number of shards, each with its own replay and part of every batch; see `algos.axis`.
+          shards: number of shards, each with its own replay and part of every batch; see `algos.collectives`.
           updates: updates of the run; unused.
           episode_limit: largest number of decisions of an episode.
           goal: access to goals in observations, for hindsight.

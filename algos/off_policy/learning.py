@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos import axis
+from algos import collectives
 from algos.nets.networks import flatten
 from algos.nets.observations import Statistics, merge_statistics, observe
 from algos.off_policy.replay.replay import Replay
@@ -89,7 +89,7 @@ def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Trans
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
     """Stores one decision of all agents `[N]` in the replay and merges it into the statistics."""
     observations = merge_statistics(state.observations, rows.obs, rows.alive)
-    seen = jnp.minimum(state.seen, SEEN_LIMIT) + axis.sum(rows.alive.sum(dtype=jnp.int32))
+    seen = jnp.minimum(state.seen, SEEN_LIMIT) + collectives.sum(rows.alive.sum(dtype=jnp.int32))
     return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
 
 
@@ -106,7 +106,7 @@ def learn_if_ready(
         def step(state, key):
             return gradient_step(method, replay, state, key)
 
-        keys = jax.random.split(axis.fold(key), config.updates_per_step)
+        keys = jax.random.split(collectives.fold(key), config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
         metrics = {name: x.mean() for name, x in metrics.items()}
         # Losses are computed before the last step: only this norm shows a last step that diverges.
@@ -117,7 +117,7 @@ def learn_if_ready(
         metrics = jax.eval_shape(learn, state, key)[1]
         return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-    held = axis.min(replay.size(state.replay)) * axis.size()
+    held = collectives.min(replay.size(state.replay)) * collectives.size()
     ready = (state.seen >= state.hyper["learning_starts"]) & (held >= config.batch_size)
     return jax.lax.cond(ready, learn, wait, state, key)
 
@@ -155,7 +155,7 @@ def critic_step(
 
     (value, (td, mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
     metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}
-    grads, metrics = axis.mean((grads, metrics))
+    grads, metrics = collectives.mean((grads, metrics))
     return adam_step(state, "critic", grads, "learning_rate"), td, metrics
 
 

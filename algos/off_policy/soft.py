@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from algos.checks import require_range
 from algos.nets.distributions import SquashedGaussian
 from algos.nets.networks import LOG_STD_RANGE, Network
@@ -174,7 +174,7 @@ def improve(
         return (alpha * log_prob - value).mean(), -log_prob.mean()
 
     mine = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
-    (actor_loss, entropy), grads = axis.mean(mine)
+    (actor_loss, entropy), grads = collectives.mean(mine)
     state = adam_step(state, "actor", grads, "actor_learning_rate")
     slope = entropy - state.hyper["target_entropy"]
     state = adam_step(state, "log_alpha", slope, "alpha_learning_rate")

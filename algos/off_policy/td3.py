@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from algos.nets.networks import Network
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import (
@@ -134,7 +134,7 @@ def actor_step(networks: Networks, state: OffPolicyState, batch: Sample) -> tupl
     def loss(params):
         return -networks.critics.apply(first, batch.obs, networks.act(params, batch.obs)).mean()
 
-    value, grads = axis.mean(jax.value_and_grad(loss)(state.params["actor"]))
+    value, grads = collectives.mean(jax.value_and_grad(loss)(state.params["actor"]))
     state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
     # Steps without one count as 0 in the mean over all steps; the factor compensates for them.
     return state, value * state.hyper["policy_delay"]

@@ -7,13 +7,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from algos.checks import require_choice
 from algos.nets.actor_critic import Policy, behind
 from algos.on_policy.agent import Method, RolloutLearner
 from algos.on_policy.losses import total_loss
 from algos.on_policy.minibatches import summed
-from algos.on_policy.samples import Batch
+from algos.on_policy.sample_epochs import Batch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
 from algos.optim.small_batches import Implementation
@@ -61,7 +61,7 @@ def learn(
     del key
     policy = behind(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
-    grads, sums, count = axis.mean_gradient(grads, *summed(samples, batch.alive))
+    grads, sums, count = collectives.mean_gradient(grads, *summed(samples, batch.alive))
     norm = optimizer.norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])
     params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, count > 0)

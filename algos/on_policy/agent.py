@@ -17,7 +17,7 @@ from algos.nets.normalize import (
     update_reward_scale,
 )
 from algos.nets.observations import init_statistics, merge_statistics, observe
-from algos.on_policy.samples import prepare
+from algos.on_policy.sample_epochs import prepare
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState, annealed
 from algos.optim.optimizers import global_norm, latest_params
 from algos.optim.small_batches import Implementation, choose_implementation
@@ -85,7 +85,7 @@ class RolloutLearner:
           blocks: blocks of the flattened observation, for encoders.
           critic_shape: shape of the critic's own observation, which is flattened too; None for the same.
           samples: parallel agents, E * A; needed only to normalise or centre rewards.
-          shards: number of shards of the parallel agents; see `algos.axis`.
+          shards: number of shards of the parallel agents; see `algos.collectives`.
           updates: updates of the run, the default length of schedules.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.

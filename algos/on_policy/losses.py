@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from algos.nets.normalize import masked_mean
 from algos.types import Hyper, Metrics
 
@@ -52,7 +52,7 @@ def acting_weights(alive: jax.Array, valued: jax.Array) -> jax.Array:
       alive: bool; the sample is a decision.
       valued: bool; the sample is a decision, or the critic learns from it.
     """
-    counts = axis.sum(jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)]))
+    counts = collectives.sum(jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)]))
     return jnp.where(alive, counts[0] / jnp.maximum(counts[1], 1.0), 0.0)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from algos.nets.normalize import masked_mean
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.optim.optimizers import Optimizer, clip_scale
@@ -85,7 +85,7 @@ def descend(
     def step(progress, minibatch):
         params, state, stopped, memory = progress
         *mine, memory = gradient(params, memory, minibatch)
-        grads, sums, count = axis.mean_gradient(*mine)
+        grads, sums, count = collectives.mean_gradient(*mine)
         kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
         norm = optimizer.norm(grads)
         evaluated = ~stopped & (count > 0)

@@ -5,10 +5,10 @@ from functools import partial
 
 from algos.nets.actor_critic import Policy, make_actor_critic
 from algos.on_policy.agent import Method, RolloutLearner
+from algos.on_policy.distillation import Teacher, with_teacher
 from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
-from algos.on_policy.samples import learn_samples
-from algos.on_policy.segments import learn_segments, prepare
-from algos.on_policy.teacher import Teacher, with_teacher
+from algos.on_policy.sample_epochs import learn_samples
+from algos.on_policy.segment_epochs import learn_segments, prepare
 from algos.optim.small_batches import Implementation
 from algos.types import ActionSpec, Agent, ObservationSpec
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
 from algos.nets.cores import CoreConfig
-from algos.on_policy.plan import Plan, make_plan, plan_horizon
-from algos.on_policy.sampling import MODES
+from algos.on_policy.distillation import LOSSES
+from algos.on_policy.segment_sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
-from algos.on_policy.teacher import LOSSES
+from algos.on_policy.update_sizes import Plan, make_plan, plan_horizon
 from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
 from algos.settings import AUTO
 
@@ -42,7 +42,7 @@ class PPOSettings(OnPolicySettings):
       muon_rest: optimiser of the parameters that are not matrices with "muon", "adam" or "sgd".
       warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
       core: recurrent core between trunk and heads; a mapping is accepted.
-      sampling: "samples", or a mode of drawing segments from `algos.on_policy.sampling.MODES`.
+      sampling: "samples", or a mode of drawing segments from `algos.on_policy.segment_sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
       minibatch_size: decisions per gradient step; None to use `num_minibatches`.
       batch_size: expected decisions of all agents per rollout, checked before the run; None for no check.
@@ -56,7 +56,7 @@ class PPOSettings(OnPolicySettings):
       value_clip_center: "rollout", or "refreshed" for the value at the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
       teacher: run (or checkpoint) whose policy is imitated, or None; the caller of `make` loads it.
-      teacher_loss: a key of `algos.on_policy.teacher.LOSSES`.
+      teacher_loss: a key of `algos.on_policy.distillation.LOSSES`.
       teacher_coefficient: weight of the imitation loss, with its schedule.
       teacher_value_weight: weight of the values within the imitation loss; 0 if the rewards differ.
     """

@@ -15,9 +15,9 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxmarl_echelon.curricula import tickets as tickets_lib
+from jaxmarl_echelon.curricula import episode_queue
 from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
-from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Drawn, Finished
 from jaxmarl_echelon.envs.trees import masked_mean
@@ -169,13 +169,13 @@ def staged(
         course, finished = state.course, flow.finished
         # An episode without anybody to score is neither a success nor a failure.
         flow = flow.replace(finished=finished.replace(mask=finished.mask & scored_episodes(finished, spec)))
-        tickets = tickets_lib.follow(
+        tickets = episode_queue.follow(
             tickets, flow, flow.tags["stage"] == course.stage, read_episodes(finished, spec, role)
         )
-        episodes, number, places = tickets_lib.settled(tickets)
+        episodes, number, places = episode_queue.settled(tickets)
         state = state.replace(course=rules.advance(course, episodes, number))
         moved = state.course.stage != course.stage
-        return state, tickets_lib.leave(tickets, jnp.where(moved, size, places))
+        return state, episode_queue.leave(tickets, jnp.where(moved, size, places))
 
     return Curriculum(
         init=init,
@@ -183,7 +183,7 @@ def staged(
         update=update,
         metrics=lambda state: rules.metrics(state.course),
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
-        tickets=lambda num_envs: tickets_lib.empty(num_envs, size, NO_EPISODE),
+        tickets=lambda num_envs: episode_queue.empty(num_envs, size, NO_EPISODE),
         stages=names,
         tags={"stage": names},
         stage=lambda state: state.course.stage,
@@ -200,14 +200,14 @@ def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
 
 def scored_episodes(finished: Finished, spec: EnvSpec) -> jax.Array:
     """Bool `[T, E]`: the episode has a score; an average over nobody has none."""
-    return results_lib.sums(spec.results, finished.results, finished.present, spec.score)[1] != 0
+    return results.sums(spec.results, finished.results, finished.present, spec.score)[1] != 0
 
 
 def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
     """Score, return and outcome of finished episodes `[T, E]`."""
-    value, weight = results_lib.sums(spec.results, finished.results, finished.present, spec.score)
+    value, weight = results.sums(spec.results, finished.results, finished.present, spec.score)
     return Episode(
-        success=results_lib.ratio(value, weight, empty=0.0),
+        success=results.ratio(value, weight, empty=0.0),
         reward=masked_mean(finished.episode_return[role], finished.present[role]),
         outcome=finished.results.get("outcome", jnp.full(finished.mask.shape, -1, jnp.int32)),
     )

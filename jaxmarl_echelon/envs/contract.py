@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-from jaxmarl_echelon.envs import checks
+from jaxmarl_echelon.envs import check_env
 from jaxmarl_echelon.envs.base import Environment
 
 OWN = __name__.partition(".")[0]
@@ -16,7 +16,7 @@ def require_spec(env: Environment) -> None:
       ValueError: one line with the environment's class and what was expected.
     """
     try:
-        checks.check_spec(env.spec)
+        check_env.check_spec(env.spec)
     except AssertionError as error:
         raise ValueError(f"{_named(env)}: {error}") from error
 
@@ -33,7 +33,7 @@ def require_traces(env: Environment) -> None:
     if type(env).__module__.partition(".")[0] == OWN:
         return
     try:
-        checks.check_traces(env)
+        check_env.check_traces(env)
     except AssertionError as error:
         raise ValueError(f"{_named(env)}: {error}") from error
     except Exception as error:
@@ -48,7 +48,7 @@ def _named(env: Environment) -> str:
 
 def _place(env: Environment, error: Exception) -> str:
     """File and line where an error left the code outside this package and the libraries; empty if nowhere."""
-    own = Path(checks.__file__).parents[1]
+    own = Path(check_env.__file__).parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if own not in path.parents and "site-packages" not in path.parts and path.is_file():

@@ -2,7 +2,7 @@
 
 The only place where episodes end and begin. An environment whose episode is over is reset within the
 same step, with newly drawn parameters; the step still returns the finished episode's final observation
-and results. E environments are those of one shard (`algos.axis`); the random numbers of each follow from
+and results. E environments are those of one shard (`algos.collectives`); the random numbers of each follow from
 its number among all environments, so that they do not depend on the shards.
 """
 
@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos import axis
+from algos import collectives
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
-from jaxmarl_echelon.envs.rows import Rows, row, rows
+from jaxmarl_echelon.envs.packed_rows import Rows, row, rows
 from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, layout_difference, select, strong
 from physics.sparse_batch import compute_rows
 
@@ -178,7 +178,7 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    return in_slices(lambda numbers: _begin(env, key, draw, numbers), axis.numbers(num_envs))
+    return in_slices(lambda numbers: _begin(env, key, draw, numbers), collectives.numbers(num_envs))
 
 
 def step(
@@ -240,10 +240,10 @@ def step(
     following = Episodes(episodes.drawn, rows(Running(state, time, sums)))
     if env.spec.turns and reset_chunk is None:
         # Games are short and begin cheaply: most steps end some, and a loop would cost more than it spares.
-        following = select(time.over, begin(axis.numbers(num_envs)), following)
+        following = select(time.over, begin(collectives.numbers(num_envs)), following)
     else:
         room = reset_chunk or max(8, -(-num_envs // 64))
-        following = compute_rows(time.over, begin, axis.numbers(num_envs), following, room)
+        following = compute_rows(time.over, begin, collectives.numbers(num_envs), following, room)
     transition = Stepped(
         time=time,
         acted=acted,
@@ -275,7 +275,7 @@ def advance(
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
     """
     before = running.time
-    keys = axis.split(key, before.over.shape[0])
+    keys = collectives.split(key, before.over.shape[0])
     state, time = strong(jax.vmap(env.step)(keys, running.env, actions, params))
     _require_same_layout((running.env, before), (state, time))
     sound = finite(rows((state, time)))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos import axis
+from algos import collectives
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 
 GAMES = 512
@@ -116,6 +116,6 @@ def distinct(plays: Plays, number: int, n: int) -> jax.Array:
     entry = jnp.arange(found.shape[0])[:, None, None]
     there = found >= 0
     table = jnp.zeros((found.shape[0], BUCKETS), jnp.int32)
-    table = axis.sum(table.at[entry, jnp.where(there, found, BUCKETS)].add(1, mode="drop"))
+    table = collectives.sum(table.at[entry, jnp.where(there, found, BUCKETS)].add(1, mode="drop"))
     total = jnp.sum(table, axis=1)
     return jnp.where(total > 0, jnp.sum(table > 0, axis=1) / jnp.maximum(total, 1), 1.0)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 from jaxmarl_echelon.envs.results import ratio
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 from jaxmarl_echelon.envs.trees import masked_mean
@@ -75,7 +75,7 @@ def _league(pool: Pool, state: PoolState) -> dict[str, jax.Array]:
 
 def exploration(plays: Plays, space: Discrete | MultiDiscrete) -> dict[str, jax.Array]:
     """Shares of distinct n-grams of moves, n = 1 to 4, as means over entries that were met; NaN of none."""
-    met, moves = axis.sum(plays.written) > 0, diversity.number_of(space)
+    met, moves = collectives.sum(plays.written) > 0, diversity.number_of(space)
 
     def mean(n):
         return masked_mean(diversity.distinct(plays, moves, n), met)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos import axis
+from algos import collectives
 
 PyTree = Any
 TINY = 1e-8
@@ -96,8 +96,8 @@ def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
         place = (game * seats + context.seat).ravel()
         here = context.mask.ravel()
         table = (place[:, None] == jnp.arange(seats * games)) & here[:, None]
-        total = axis.sum(jnp.sum(jnp.where(table, rewards.ravel()[:, None], 0.0), axis=0))
-        number = axis.sum(jnp.sum(table, axis=0).astype(jnp.float32))
+        total = collectives.sum(jnp.sum(jnp.where(table, rewards.ravel()[:, None], 0.0), axis=0))
+        number = collectives.sum(jnp.sum(table, axis=0).astype(jnp.float32))
         kept = (1.0 - tau) ** number
         mean = total / jnp.maximum(number, 1.0)
         old = baseline.ravel()
@@ -150,7 +150,7 @@ def normalize(*, z: bool = False, games: int = 1) -> Transform:
 
         def mean(values):
             total = jnp.sum(jnp.where(table, values.reshape(-1, 1), 0.0), axis=0)
-            total, number = axis.sum((total, jnp.sum(table, axis=0).astype(jnp.float32)))
+            total, number = collectives.sum((total, jnp.sum(table, axis=0).astype(jnp.float32)))
             return (total / jnp.maximum(number, 1.0))[game]
 
         centred = rewards - mean(rewards)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from jaxmarl_echelon.tracking.doc_names import doc_name
+from jaxmarl_echelon.tracking.unstable_baselines_names import doc_name
 
 # Tables with a row per call; other namespaces hold scalars.
 TABLES = ("episodes", "eval", "games", "entries")

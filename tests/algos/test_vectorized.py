@@ -10,8 +10,8 @@ from arrays import numbers
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.stacked_agents import in_groups, per_agent
 from algos.types import ActionSpec, Rollout, Transition
-from algos.vectorized import in_groups, per_agent
 
 T, E, A, F = 4, 6, 3, 5
 DISCRETE, CONTINUOUS = ActionSpec("discrete", (3, 2)), ActionSpec("continuous", (2,))

@@ -11,11 +11,11 @@ from commands import TINY, begin
 from omegaconf import OmegaConf
 
 from algos.optim.small_batches import choose_implementation
-from jaxmarl_echelon import command_line, evaluate, extras, train
-from jaxmarl_echelon.config_path import Sources, config_directory
+from jaxmarl_echelon import command_line, evaluate, optional_packages, train
+from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.tracking import plots
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.host import loop
 
 
 class Stop(Exception):
@@ -230,7 +230,7 @@ def test_only_sweepers_that_search_take_intervals():
 
 
 def test_a_missing_sweeper_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    monkeypatch.setattr(optional_packages, "find_spec", lambda module: None)
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch, train.main, "-m", "hydra/sweeper=optuna", "algo.gamma=interval(0.9,0.99)")
     assert caught.value.code == 2

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.config_path import Sources, config_directory
+from jaxmarl_echelon.config_sources import Sources, config_directory
 
 FILES = {
     "env/mine.yaml": "defaults: [f110, _self_]\nlidar_beams: 12\n",

@@ -12,8 +12,7 @@ from PIL import Image
 from jaxmarl_echelon import checkpoints, command_line, evaluate, policies, train
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import files
+from jaxmarl_echelon.training.config import build, input_files
 
 SMALL = ("algo=ppo", "env=f110_race", "env.lidar_beams=4", "num_envs=2", "algo.horizon=8", "tracking=quiet")
 HALL, MINE = "maps/hall.yaml", "maps/mine.csv"
@@ -55,8 +54,8 @@ def test_checkpoints_hold_absolute_paths_and_digests(project):
     folder, place = project
     held = metadata(place)["config"]
     assert (held["env"]["map"], held["env"]["centerline"]) == (str(folder / HALL), str(folder / MINE))
-    assert set(files.of(metadata(place))) == {str(folder / HALL), str(folder / MINE)}
-    digests = files.of(metadata(place))[str(folder / HALL)]
+    assert set(input_files.of(metadata(place))) == {str(folder / HALL), str(folder / MINE)}
+    digests = input_files.of(metadata(place))[str(folder / HALL)]
     assert set(digests) == {"hall.yaml", "hall.png"} and all(len(one) == 64 for one in digests.values())
 
 
@@ -67,12 +66,12 @@ def test_a_run_is_read_from_every_folder_and_takes_no_other_file_of_that_name(pr
     draw_map(other)
     (other / MINE).write_text("3,3\n4,3\n4,4\n3,3\n")
     monkeypatch.chdir(other)
-    env = config_lib.read(config_lib.saved(metadata(place))).env
+    env = build.read(build.saved(metadata(place))).env
     assert env.maps[0].files[0] == folder / HALL and env.maps[0].centerline.source == str(folder / MINE)
     # Where the file is gone, a namesake with other contents is not taken either.
     shutil.rmtree(folder / "maps")
     with pytest.raises(ValueError, match=f"{folder / MINE}.*no readable"):
-        config_lib.read(config_lib.saved(metadata(place)))
+        build.read(build.saved(metadata(place)))
 
 
 def test_a_project_may_move_as_a_whole(project, monkeypatch, tmp_path):
@@ -81,7 +80,7 @@ def test_a_project_may_move_as_a_whole(project, monkeypatch, tmp_path):
     shutil.copytree(folder, moved)
     shutil.rmtree(folder / "maps")
     monkeypatch.chdir(moved)
-    saved = config_lib.saved(metadata(place))
+    saved = build.saved(metadata(place))
     assert saved.env.map == str(moved / HALL) and saved.env.centerline == str(moved / MINE)
 
 
@@ -142,29 +141,29 @@ def test_teachers_and_frozen_policies_are_files_too(tmp_path, monkeypatch, capsy
         pool=SimpleNamespace(fixed=("random", "frozen:fixed")),
         algos={"red": SimpleNamespace(teacher="teacher")},
     )
-    read = files.read_by(config)
+    read = input_files.read_by(config)
     assert set(read) == {str(tmp_path / name) for name in ("teacher", "rival", "fixed")}
-    assert str(tmp_path / "teacher") not in files.read_by(config, learning=False)
+    assert str(tmp_path / "teacher") not in input_files.read_by(config, learning=False)
     plain = {
         "controllers": {"blue": "frozen:rival@red"},
         "pool": {"fixed": ["random", "frozen:fixed"]},
         "algo": {"teacher": "teacher"},
         "run_name": "teacher",
     }
-    held = files.named_absolutely(plain, read)
+    held = input_files.named_absolutely(plain, read)
     assert held["controllers"] == {"blue": f"frozen:{tmp_path}/rival@red"}
     assert held["pool"] == {"fixed": ["random", f"frozen:{tmp_path}/fixed"]}
     assert held["algo"] == {"teacher": f"{tmp_path}/teacher"} and held["run_name"] == "teacher"
-    assert files.same(held["controllers"]["blue"], "frozen:rival@red", read)
-    assert not files.same(held["controllers"]["blue"], "frozen:rival@blue", read)
-    assert not files.same(held["controllers"]["blue"], "frozen:teacher@red", read)
+    assert input_files.same(held["controllers"]["blue"], "frozen:rival@red", read)
+    assert not input_files.same(held["controllers"]["blue"], "frozen:rival@blue", read)
+    assert not input_files.same(held["controllers"]["blue"], "frozen:teacher@red", read)
     # The run's own checkpoints hold the policies of controllers and teachers, but not those of a pool.
     write_run(tmp_path / "rival", 16)
-    files.require_same(read, files.read_by(config), "RUN", files.held(config))
+    input_files.require_same(read, input_files.read_by(config), "RUN", input_files.held(config))
     assert f"{tmp_path}/rival/checkpoints/step_" in capsys.readouterr().err
     write_run(tmp_path / "fixed", 16)
     with pytest.raises(checkpoints.CheckpointError, match=f"{tmp_path}/fixed/checkpoints/step_.* since RUN"):
-        files.require_same(read, files.read_by(config), "RUN", files.held(config))
+        input_files.require_same(read, input_files.read_by(config), "RUN", input_files.held(config))
 
 
 def test_folders_of_scenes_are_files_too(tmp_path):
@@ -185,8 +184,8 @@ def test_very_many_files_have_one_digest(tmp_path):
         pool=SimpleNamespace(fixed=()),
         algos={},
     )
-    before = files.read_by(config)
+    before = input_files.read_by(config)
     assert set(before[str(tmp_path)]) == {"300 files"}
     paths[7].write_text("[]")
     with pytest.raises(checkpoints.CheckpointError, match="300 files has changed"):
-        files.require_same(before, files.read_by(config), "RUN")
+        input_files.require_same(before, input_files.read_by(config), "RUN")

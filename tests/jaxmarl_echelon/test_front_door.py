@@ -14,9 +14,9 @@ import pytest
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.types import View
+from jaxmarl_echelon.training.acting.state import View
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program
 
 ENVIRONMENTS = {
     "target": "_target_: probes.ContinuousTarget\n",
@@ -251,7 +251,7 @@ def test_a_policy_needs_no_package_that_only_showed_its_run(monkeypatch, tmp_pat
     config, choices = command_line.compose_config(
         ["env=target", "tracking=wandb", "num_envs=4", "algo.widths=[8]"], command_line.Sources(mine)
     )
-    run = make_program(config_lib.read(config))
+    run = make_program(build.read(config))
     state = jax.jit(lambda key: run.policy(run.init(key)))(jax.random.key(0))
     facts = {"step": 0, "config": {**command_line.OmegaConf.to_container(config), "choices": choices}}
     checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, facts, "policy")

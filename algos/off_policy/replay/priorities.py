@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from algos import axis
+from algos import collectives
 from algos.off_policy.replay.rings import Ring, Written, draw_uniform
 
 # Fastest of 2 to 64 on CPUs for batches of 256: wider nodes have longer sums, narrower ones more levels.
@@ -195,7 +195,7 @@ def make_prioritized(
         expected = ring.count.sum() * leaf / jnp.maximum(total, 1e-30)
         beta = importance[0] + (importance[1] - importance[0]) * state.draws / annealing
         weight = jnp.maximum(expected, 1e-30) ** -beta
-        highest, largest = axis.max((weight.max(), state.largest))
+        highest, largest = collectives.max((weight.max(), state.largest))
         state = state.replace(draws=jnp.minimum(state.draws + 1, annealing), largest=largest)
         return state, index // slots, index % slots, weight / highest
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.drive import conditioning, others, rules, scripts, signals
+from jaxmarl_echelon.envs.drive import conditioning, rules
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
@@ -17,15 +17,10 @@ from jaxmarl_echelon.envs.drive.measures.rollouts import Comparison
 from jaxmarl_echelon.envs.drive.observing.layout import View
 from jaxmarl_echelon.envs.drive.observing.observe import observe
 from jaxmarl_echelon.envs.drive.rewards import Situation
-from jaxmarl_echelon.envs.drive.simulation import Simulation
-from jaxmarl_echelon.envs.drive.types import (
-    DT,
-    NEW_GOAL,
-    VEHICLE_ROLE,
-    Condition,
-    DriveParams,
-    DriveState,
-)
+from jaxmarl_echelon.envs.drive.scripts import baselines
+from jaxmarl_echelon.envs.drive.state import DT, NEW_GOAL, VEHICLE_ROLE, Condition, DriveParams, DriveState
+from jaxmarl_echelon.envs.drive.traffic import scripted_bodies, signals
+from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
 from jaxmarl_echelon.envs.drive.view.viewer import Viewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
@@ -95,7 +90,7 @@ class Drive(Environment):
             score=record_lib.SCORE,
         )
         self.blocks = {VEHICLE_ROLE: view.blocks}
-        self.baselines = scripts.BASELINES
+        self.baselines = baselines.BASELINES
         self.controllers = {VEHICLE_ROLE: "learner"}
         self.viewer = Viewer(simulation.bank, view, steps, kinds)
         self.comparison = Comparison(simulation.bank, held_out)
@@ -116,7 +111,7 @@ class Drive(Environment):
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies by name."""
-        return scripts.scripts(self.simulation.actions, self.spec.roles[0])
+        return baselines.scripts(self.simulation.actions, self.spec.roles[0])
 
     def default_params(self) -> DriveParams:
         """Returns the parameters that the configuration asks for."""
@@ -209,7 +204,7 @@ class Drive(Environment):
         """What the record sees of a step."""
         own = self.simulation.learners(moved.motion)
         sample = self.simulation.init_step + moved.step
-        there, recorded = others.recorded(self.bank, state.scene, sample)
+        there, recorded = scripted_bodies.recorded(self.bank, state.scene, sample)
         there = self.simulation.learners(there)
         return Happening(
             acted=state.alive,

@@ -15,18 +15,18 @@ from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE
 from jaxmarl_echelon.envs.drive.commands import Actions
 from jaxmarl_echelon.envs.drive.env import Drive
-from jaxmarl_echelon.envs.drive.motion import dynamics
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_rows, spiral_tables
-from jaxmarl_echelon.envs.drive.others import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.scenes import library
-from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 from jaxmarl_echelon.envs.drive.settings import DriveSettings, Limits
-from jaxmarl_echelon.envs.drive.signals import ENFORCE
-from jaxmarl_echelon.envs.drive.simulation import Simulation
-from jaxmarl_echelon.envs.drive.types import DT, DriveParams
+from jaxmarl_echelon.envs.drive.state import DT, DriveParams
+from jaxmarl_echelon.envs.drive.traffic.motion import dynamics
+from jaxmarl_echelon.envs.drive.traffic.scripted_bodies import IDM, REPLAY
+from jaxmarl_echelon.envs.drive.traffic.signals import ENFORCE
+from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
 from jaxmarl_echelon.envs.rewards import Reward
 
 FULL = 0.75  # share of filled slots above which empty ones may cost as much as full ones

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_echelon.envs.drive.measures.ride import Jolt
-from jaxmarl_echelon.envs.drive.types import DT, Condition
+from jaxmarl_echelon.envs.drive.state import DT, Condition
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 from physics.bicycle import Motion
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive import conditioning, goals
 from jaxmarl_echelon.envs.drive.measures import ride
-from jaxmarl_echelon.envs.drive.simulation import Simulation
-from jaxmarl_echelon.envs.drive.types import REMOVE, RESPAWN, STOP, DriveParams, DriveState
+from jaxmarl_echelon.envs.drive.state import REMOVE, RESPAWN, STOP, DriveParams, DriveState
+from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
 from physics.bicycle import Motion
 
 

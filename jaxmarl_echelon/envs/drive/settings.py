@@ -7,16 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive import commands, conditioning, motion, others, signals
+from jaxmarl_echelon.envs.drive import commands, conditioning
 from jaxmarl_echelon.envs.drive.codes import VIEW_EDGES, VIEW_LANES
 from jaxmarl_echelon.envs.drive.observing import layout
 from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.types import (
-    GOAL_BEHAVIORS,
-    INFRACTION_BEHAVIORS,
-    NEW_GOAL,
-    DriveParams,
-)
+from jaxmarl_echelon.envs.drive.state import GOAL_BEHAVIORS, INFRACTION_BEHAVIORS, NEW_GOAL, DriveParams
+from jaxmarl_echelon.envs.drive.traffic import motion, scripted_bodies, signals
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
     Settings,
@@ -39,7 +35,7 @@ MOST_PARTNERS = 63
 
 def _others(name: str, value) -> str | None:
     """Reads what drives other bodies; None for the default of the scenes."""
-    return None if value is None else choice(name, value, others.KINDS)
+    return None if value is None else choice(name, value, scripted_bodies.KINDS)
 
 
 def _lights(name: str, value) -> str | None:

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
-from jaxmarl_echelon.envs.echelon.condition import is_shut_down
-from jaxmarl_echelon.envs.echelon.tables import FORWARD, STRAFE, ChassisTable
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.state import Mechs
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import FORWARD, STRAFE, ChassisTable
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.echelon.terrain.navigation import LEVEL_REACH, NO_WAY, OTHER_LEVEL, SPAN, WAY
-from jaxmarl_echelon.envs.echelon.types import Mechs
 
 REFRESH = 10
 NOWHERE = -1.0

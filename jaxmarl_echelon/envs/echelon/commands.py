@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon.layout import CONTACTS, SORTS
-from jaxmarl_echelon.envs.echelon.tables import ACTIONS
-from jaxmarl_echelon.envs.echelon.types import MESSAGE, NOBODY
+from jaxmarl_echelon.envs.echelon.battle.state import MESSAGE, NOBODY
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import ACTIONS
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, SORTS
 
 TARGET = slice(len(ACTIONS), len(ACTIONS) + CONTACTS)
 SORT = slice(TARGET.stop, TARGET.stop + len(SORTS))

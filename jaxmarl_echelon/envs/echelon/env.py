@@ -11,22 +11,30 @@ import numpy as np
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.echelon import assistance, sensors, settings
+from jaxmarl_echelon.envs.echelon import assistance, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
-from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
-from jaxmarl_echelon.envs.echelon.contacts import Sides
-from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout, make_layout
-from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.outcomes import ENDINGS, OUTCOMES, RUNNING, WINS, judge
-from jaxmarl_echelon.envs.echelon.render import Viewer
+from jaxmarl_echelon.envs.echelon.battle import sensors
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import (
+    BLUE,
+    MESSAGE,
+    NOBODY,
+    TEAMS,
+    EchelonParams,
+    EchelonState,
+)
+from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene, pack_gap
+from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, Layout, make_layout
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe, place_of
+from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WINS, judge
 from jaxmarl_echelon.envs.echelon.rewards import Situation
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.scene import Scene, pack_gap
+from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank, with_ways
-from jaxmarl_echelon.envs.echelon.types import BLUE, MESSAGE, NOBODY, TEAMS, EchelonParams, EchelonState
+from jaxmarl_echelon.envs.echelon.view.viewer import Viewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 
@@ -66,7 +74,7 @@ class Echelon(Environment):
         self._team, self._assists = simulation.team, simulation.bank.ways is not None
         self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
         self.blocks = dict.fromkeys(TEAMS, layout.blocks)
-        self.baselines = scripts_lib.BASELINES
+        self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)
 
@@ -78,7 +86,7 @@ class Echelon(Environment):
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return scripts_lib.scripts(self)
+        return baselines.scripts(self)
 
     @property
     def world(self) -> TerrainBank:

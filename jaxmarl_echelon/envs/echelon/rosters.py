@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from jaxmarl_echelon.envs.echelon.tables import CLASSES
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
 from jaxmarl_echelon.envs.settings import whole
 
 LARGEST_TEAM = 64

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon.battle.state import TEAMS, EchelonParams
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import SUBSTEP
 from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
-from jaxmarl_echelon.envs.echelon.tables import SUBSTEP
-from jaxmarl_echelon.envs.echelon.types import TEAMS, EchelonParams
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
     Settings,

@@ -10,22 +10,17 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
+from jaxmarl_echelon.envs.f110 import episode_settings, settings
+from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, Simulation, SpeedLock, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
-from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
-from jaxmarl_echelon.envs.f110.goals import F110Goals
-from jaxmarl_echelon.envs.f110.observation import ObservationScales, gaplock_observation
-from jaxmarl_echelon.envs.f110.outcomes import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
-from jaxmarl_echelon.envs.f110.render import Viewer
+from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
+from jaxmarl_echelon.envs.f110.observing import track_position
+from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_observation
+from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
-from jaxmarl_echelon.envs.f110.simulation import (
-    SPEED,
-    Simulation,
-    SpeedLock,
-    poses_of,
-    velocities_of,
-)
-from jaxmarl_echelon.envs.f110.spawns import (
+from jaxmarl_echelon.envs.f110.scripts import controllers
+from jaxmarl_echelon.envs.f110.starts.goals import F110Goals
+from jaxmarl_echelon.envs.f110.starts.spawns import (
     MARGIN,
     Spawn,
     SpawnTable,
@@ -34,7 +29,8 @@ from jaxmarl_echelon.envs.f110.spawns import (
     read_points,
     spawn_table,
 )
-from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER, F110Params, F110State
+from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER, F110Params, F110State
+from jaxmarl_echelon.envs.f110.view.viewer import Viewer
 from jaxmarl_echelon.envs.settings import from_flat, interval, read_all
 from jaxmarl_echelon.envs.spaces import Box
 from physics.mapbank import MapBank, distance_at

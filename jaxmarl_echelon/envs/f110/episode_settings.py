@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, change_ftg
+from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions, change_ftg
 from jaxmarl_echelon.envs.f110.rewards import Reward
 from jaxmarl_echelon.envs.f110.settings import read_spawns
-from jaxmarl_echelon.envs.f110.spawns import SpawnPoint, spawn_weights
+from jaxmarl_echelon.envs.f110.starts.spawns import SpawnPoint, spawn_weights
 from jaxmarl_echelon.envs.settings import (
     Readers,
     choice,

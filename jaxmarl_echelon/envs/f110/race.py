@@ -10,15 +10,17 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.f110 import controllers, episode_settings, settings, track_position
-from jaxmarl_echelon.envs.f110.ftg_params import read_ftg
-from jaxmarl_echelon.envs.f110.observation import RacingScales, racing_layout, racing_observation
-from jaxmarl_echelon.envs.f110.outcomes import RUNNING, SELF_CRASH
-from jaxmarl_echelon.envs.f110.render import Viewer
+from jaxmarl_echelon.envs.f110 import episode_settings, settings
+from jaxmarl_echelon.envs.f110.cars.simulation import Simulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
+from jaxmarl_echelon.envs.f110.observing import track_position
+from jaxmarl_echelon.envs.f110.observing.observe import RacingScales, racing_layout, racing_observation
+from jaxmarl_echelon.envs.f110.results import RUNNING, SELF_CRASH
 from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
-from jaxmarl_echelon.envs.f110.simulation import Simulation, poses_of, velocities_of
-from jaxmarl_echelon.envs.f110.spawns import nth_positive
-from jaxmarl_echelon.envs.f110.types import RaceParams, RaceState
+from jaxmarl_echelon.envs.f110.scripts import controllers
+from jaxmarl_echelon.envs.f110.starts.spawns import nth_positive
+from jaxmarl_echelon.envs.f110.state import RaceParams, RaceState
+from jaxmarl_echelon.envs.f110.view.viewer import Viewer
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.settings import from_flat, interval, number, read_all
 from jaxmarl_echelon.envs.spaces import Box

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.f110.observation import rotate
-from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES
+from jaxmarl_echelon.envs.f110.observing.observe import rotate
+from jaxmarl_echelon.envs.f110.results import OUTCOMES
 from jaxmarl_echelon.envs.rewards import Component, Weights
 
 # Shape of the distance shaping: metres to the target, and reward in units of its amplitude.

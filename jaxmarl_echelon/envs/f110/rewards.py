@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES
+from jaxmarl_echelon.envs.f110.results import OUTCOMES
 from jaxmarl_echelon.envs.f110.reward_components import COMPONENTS, Memory, Situation
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.f110.simulation import WALL_CONTACTS, Simulation
+from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, Simulation
 from jaxmarl_echelon.envs.settings import (
     Settings,
     choice,

@@ -11,11 +11,11 @@ from arrays import assert_same, numbers
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.samples import prepare
+from algos.on_policy.sample_epochs import prepare
 from algos.types import ActionSpec, ObservationSpec, Rollout
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 DISCRETE = ActionSpec("discrete", (3, 2))

@@ -11,8 +11,8 @@ from algos.nets.normalize import init_reward_scale, masked_mean
 from algos.on_policy.agent import Method, learn_from
 from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.samples import prepare
-from algos.on_policy.segments import prepare as prepare_segments
+from algos.on_policy.sample_epochs import prepare
+from algos.on_policy.segment_epochs import prepare as prepare_segments
 from algos.on_policy.settings import OnPolicyState
 from algos.types import ActionSpec, Rollout
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from algos.on_policy.plan import Plan, make_plan
+from algos.on_policy.update_sizes import Plan, make_plan
 
 
 def test_the_worked_example():

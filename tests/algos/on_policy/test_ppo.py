@@ -11,7 +11,7 @@ from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
 from algos.on_policy.minibatches import Progress, descend, summed
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.samples import Batch, ppo_loss
+from algos.on_policy.sample_epochs import Batch, ppo_loss
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
 CONTINUOUS = ActionSpec("continuous", (2,))

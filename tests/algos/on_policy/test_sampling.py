@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from algos.on_policy.sampling import MODES, choose, find_rows, importance_exponent, log_shares, partition
+from algos.on_policy.segment_sampling import (
+    MODES,
+    choose,
+    find_rows,
+    importance_exponent,
+    log_shares,
+    partition,
+)
 
 S, M, T = 12, 4, 5
 DRAWN = ("prioritized", "prioritized_replacement")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
+from algos.on_policy.distillation import Lesson, Teacher, imitation_loss
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.teacher import Lesson, Teacher, imitation_loss
 from algos.types import ActionSpec, Rollout
 
 SHAPE, ACTION = (3,), ActionSpec("discrete", (4,))

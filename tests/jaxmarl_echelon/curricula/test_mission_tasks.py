@@ -9,11 +9,11 @@ from mission_reference import SMALL
 from mission_runs import PHASES
 
 from jaxmarl_echelon.command_line import compose_config
-from jaxmarl_echelon.curricula.missions import missions
+from jaxmarl_echelon.curricula.missions.curriculum import missions
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 from jaxmarl_echelon.envs.trees import layout_difference, strong
-from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.config import build
 
 KEYS = jax.random.split(jax.random.key(0), 2000)
 
@@ -131,7 +131,7 @@ def test_environments_that_do_not_report_enough_are_refused(name):
 def test_parameters_are_those_of_the_environment():
     """What is drawn and evaluated has the layout of the environment's own parameters, in one composed run."""
     given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
-    run = config_lib.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
+    run = build.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
     curriculum, own = run.curriculum(run.env), strong(run.env.default_params())
     state = curriculum.init()
     posed = curriculum.evaluation(state), curriculum.stage_params(state, jnp.int32(2))

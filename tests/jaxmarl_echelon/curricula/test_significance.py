@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxmarl_echelon.curricula import significance
+from jaxmarl_echelon.curricula.missions import significance
 
 WINDOW = 500
 QUANTILES = significance.t_quantiles(WINDOW)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import staged_runs as runs
 
-from jaxmarl_echelon.curricula import tickets as tickets_lib
+from jaxmarl_echelon.curricula import episode_queue
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.curricula.spawn import spawn
 from jaxmarl_echelon.envs.episodes import Flow
@@ -42,7 +42,7 @@ class Line:
     def held(self):
         """Each environment's place in the line."""
         places = {id(entry): place for place, entry in enumerate(self.line)}
-        return [places.get(id(entry), tickets_lib.NONE) for entry in self.running]
+        return [places.get(id(entry), episode_queue.NONE) for entry in self.running]
 
     def clear(self):
         """Forgets everybody."""
@@ -64,15 +64,15 @@ def random_flow(rng, begins, steps):
 def turn(tickets, starts, over, own, mask, results):
     done = runs.finished(np.zeros(mask.shape, bool), 0, 0, 0.0).replace(mask=mask)
     flow = Flow(starts, {"stage": jnp.zeros_like(results)}, over, done)
-    tickets = tickets_lib.follow(tickets, flow, own, results)
-    values, number, places = tickets_lib.settled(tickets)
-    return tickets_lib.leave(tickets, places), values, number
+    tickets = episode_queue.follow(tickets, flow, own, results)
+    values, number, places = episode_queue.settled(tickets)
+    return episode_queue.leave(tickets, places), values, number
 
 
 @pytest.mark.parametrize(("seed", "size"), [(0, 5), (1, 16), (2, 64)])
 def test_episodes_have_their_turn_once_all_in_line_before_them_have_ended(seed, size):
     rng, num_envs, steps = np.random.default_rng(seed), 7, 4
-    line, tickets = Line(num_envs, size), tickets_lib.empty(num_envs, size, np.int32(0))
+    line, tickets = Line(num_envs, size), episode_queue.empty(num_envs, size, np.int32(0))
     begins, seen, full = np.ones(num_envs, bool), 0, 0
     for _ in range(120):
         starts, over, own, mask, results = random_flow(rng, begins, steps)
@@ -90,8 +90,8 @@ def test_episodes_have_their_turn_once_all_in_line_before_them_have_ended(seed, 
         seen += len(expected)
         if rng.random() < 0.1:
             line.clear()
-            tickets = tickets_lib.leave(tickets, jnp.int32(size))
-            assert int(tickets.length) == 0 and (np.asarray(tickets.held) == tickets_lib.NONE).all()
+            tickets = episode_queue.leave(tickets, jnp.int32(size))
+            assert int(tickets.length) == 0 and (np.asarray(tickets.held) == episode_queue.NONE).all()
     assert seen > 200 and (full > 0) == (size < 64)
 
 

@@ -11,7 +11,7 @@ from probes import ROLE
 
 from jaxmarl_echelon.envs import contract, results
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 

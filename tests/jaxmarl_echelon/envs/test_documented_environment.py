@@ -11,12 +11,12 @@ import pytest
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.training import loop
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from echelon_battles import chassis_of, flat_bank, make_mechs
 
 from jaxmarl_echelon.envs.echelon import assistance
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import FORWARD, SCOUT, STRAFE
 from jaxmarl_echelon.envs.echelon.env import make
 from jaxmarl_echelon.envs.echelon.rewards import make_reward
-from jaxmarl_echelon.envs.echelon.tables import FORWARD, SCOUT, STRAFE
 from jaxmarl_echelon.envs.echelon.terrain.bank import with_ways
 from jaxmarl_echelon.envs.echelon.terrain.navigation import nav_graph
 

@@ -13,15 +13,15 @@ from echelon_battles import flat_bank
 from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 
-from jaxmarl_echelon.config_path import config_directory
-from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.config_sources import config_directory
+from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.env import make
 from jaxmarl_echelon.envs.echelon.rewards import make_reward
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.controllers import find_script
+from jaxmarl_echelon.training.acting.controllers import find_script
+from jaxmarl_echelon.training.config import build
 
 SAY = tuple(range(18, 26))
 ZONES = ((20.0, 20.0, 5.0), (12.0, 27.0, 4.0))
@@ -431,7 +431,7 @@ def test_scripts_act_in_their_role_s_space(game):
 def test_configurations_build_and_take_overrides():
     def read(*overrides):
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            return config_lib.read(compose("config", ["env.maps=2", "env.cache=null", *overrides]))
+            return build.read(compose("config", ["env.maps=2", "env.cache=null", *overrides]))
 
     weighty = "reward.components.kills.weight=5"
     small = read("env=echelon", "env.telemetry=true", "+controllers.red=none", weighty)

@@ -9,9 +9,7 @@ import pytest
 from echelon_battles import flat_bank, make_battle, make_mechs, make_params, make_state
 
 from jaxmarl_echelon.envs.echelon import commands
-from jaxmarl_echelon.envs.echelon.contacts import Sides
-from jaxmarl_echelon.envs.echelon.heuristic import heuristic
-from jaxmarl_echelon.envs.echelon.tables import (
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     ACTIONS,
     FORWARD,
     HEAVY,
@@ -27,6 +25,8 @@ from jaxmarl_echelon.envs.echelon.tables import (
     VERTICAL,
     YAW_RATE,
 )
+from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import heuristic
 
 
 class Stage:

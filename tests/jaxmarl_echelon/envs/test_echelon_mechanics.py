@@ -23,11 +23,12 @@ from echelon_arena import (
 )
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.echelon.aftermath import settle
-from jaxmarl_echelon.envs.echelon.movement import ground_around
-from jaxmarl_echelon.envs.echelon.projectiles import Impacts
-from jaxmarl_echelon.envs.echelon.scene import scene_of
-from jaxmarl_echelon.envs.echelon.tables import (
+from jaxmarl_echelon.envs.echelon.battle.movement import ground_around
+from jaxmarl_echelon.envs.echelon.battle.projectiles import Impacts
+from jaxmarl_echelon.envs.echelon.battle.state import NOBODY
+from jaxmarl_echelon.envs.echelon.battle.surroundings import scene_of
+from jaxmarl_echelon.envs.echelon.battle.terrain_destruction import settle
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AUTOCANNON,
     FLAMER,
     GAUSS,
@@ -40,7 +41,6 @@ from jaxmarl_echelon.envs.echelon.tables import (
     SCOUT,
     SMOKE,
 )
-from jaxmarl_echelon.envs.echelon.types import NOBODY
 from physics.voxels import (
     AIR,
     DEBRIS_FIELD,

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 from echelon_battles import make_battle, make_mechs, make_params, make_state, quiet_tally
 
-from jaxmarl_echelon.envs.echelon import contacts as contacts_lib
-from jaxmarl_echelon.envs.echelon.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
-from jaxmarl_echelon.envs.echelon.layout import CONTACT_FIELDS, make_layout
-from jaxmarl_echelon.envs.echelon.observation import Place, Senses, observe, pack_board
-from jaxmarl_echelon.envs.echelon.scene import chassis_of
-from jaxmarl_echelon.envs.echelon.tables import (
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AUTOCANNON,
     FLAMER,
     GAUSS,
@@ -28,6 +24,10 @@ from jaxmarl_echelon.envs.echelon.tables import (
     SMOKE,
     WEAPON,
 )
+from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
+from jaxmarl_echelon.envs.echelon.observing.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACT_FIELDS, make_layout
+from jaxmarl_echelon.envs.echelon.observing.observe import Place, Senses, observe, pack_board
 
 ZONE = (30.0, 20.0, 6.0)
 

@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 from echelon_battles import make_params
 
-from jaxmarl_echelon.envs.echelon.scene import chassis_of
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.tables import AMS_PERIOD, FALL, PAINT, SMOKE_LIFE, SUPPRESSION, WEAPON
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import NOBODY
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
+    AMS_PERIOD,
+    FALL,
+    PAINT,
+    SMOKE_LIFE,
+    SUPPRESSION,
+    WEAPON,
+)
 from jaxmarl_echelon.envs.echelon.terrain.bank import bank_of
 from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from jaxmarl_echelon.envs.echelon.types import NOBODY
 from physics.voxels import DEBRIS_FIELD, DIRT, FOLIAGE, GLASS, LAVA, SOLID, WATER, columns
 
 SIZE = (40, 40, 20)

@@ -16,14 +16,21 @@ from PIL import Image, ImageColor
 
 from jaxmarl_echelon import evaluate
 from jaxmarl_echelon.envs import base
-from jaxmarl_echelon.envs.echelon import frames as frames_lib
-from jaxmarl_echelon.envs.echelon import palette, replay
-from jaxmarl_echelon.envs.echelon.animation import HEADER
-from jaxmarl_echelon.envs.echelon.episode import Episode
-from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
-from jaxmarl_echelon.envs.echelon.outcomes import ZONE
-from jaxmarl_echelon.envs.echelon.render import Viewer
-from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, HEAVY, LASER, MISSILE, PAINTER, SCOUT, WEAPONS
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
+    AUTOCANNON,
+    HEAVY,
+    LASER,
+    MISSILE,
+    PAINTER,
+    SCOUT,
+    WEAPONS,
+)
+from jaxmarl_echelon.envs.echelon.results import ZONE
+from jaxmarl_echelon.envs.echelon.view import palette, replay, snapshot
+from jaxmarl_echelon.envs.echelon.view.animation import HEADER
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
+from jaxmarl_echelon.envs.echelon.view.viewer import Viewer
 from jaxmarl_echelon.envs.pages import decode
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
@@ -77,7 +84,7 @@ def made_up_state(mechs=MECHS):
 
 def test_a_snapshot_keeps_what_it_must():
     state, params = made_up_state()
-    frame = jax.tree.map(np.asarray, frames_lib.snapshot(state, params))
+    frame = jax.tree.map(np.asarray, snapshot.snapshot(state, params))
     np.testing.assert_allclose(
         frame.position * LENGTH_UNIT, state.battle.mechs.position, atol=0.5 * LENGTH_UNIT + 1e-5
     )
@@ -96,7 +103,7 @@ def test_a_snapshot_keeps_what_it_must():
         "eccm": [3],
         "hit": [1],
     }
-    assert {name: np.flatnonzero(frames_lib.has(frame, name)).tolist() for name in STATUS} == expected
+    assert {name: np.flatnonzero(snapshot.has(frame, name)).tolist() for name in STATUS} == expected
     assert frame.shots.tolist() == [1 << LASER | 1 << MISSILE, 0, 0, 0]
     assert frame.projectile_kind[0].tolist() == [-1, MISSILE, -1, -1]
     assert frame.painter.tolist() == [-1, -1, 1, -1]
@@ -105,7 +112,7 @@ def test_a_snapshot_keeps_what_it_must():
 
 
 def test_snapshots_are_small_and_pure():
-    frame = jax.jit(lambda: frames_lib.snapshot(*made_up_state(20)))()
+    frame = jax.jit(lambda: snapshot.snapshot(*made_up_state(20)))()
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(frame)) < 1500
 
 

@@ -10,10 +10,9 @@ import pytest
 from echelon_battles import make_mechs
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.echelon import outcomes
-from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon import results, zone
+from jaxmarl_echelon.envs.echelon.battle.surroundings import pack_gap
 from jaxmarl_echelon.envs.echelon.rewards import COMPONENTS, Situation, make_reward
-from jaxmarl_echelon.envs.echelon.scene import pack_gap
 
 PRESETS = Path(__file__).parents[3] / "conf" / "reward"
 TONS = {"scout": 20.0, "light": 35.0, "medium": 55.0, "heavy": 85.0}
@@ -60,7 +59,7 @@ def hold(*mechs):
         [20.0 + jnp.array(away), jnp.full(len(away), 20.0), jnp.full(len(away), 9.0)], axis=1
     )
     tons = jnp.array([TONS[name] for name in names])
-    return zone_lib.hold(position, jnp.ones(len(away), bool), tons, jnp.array(team), ZONE)
+    return zone.hold(position, jnp.ones(len(away), bool), tons, jnp.array(team), ZONE)
 
 
 def test_golden_contest_of_a_heavy_and_a_medium():
@@ -177,8 +176,8 @@ def test_ends_of_an_episode(changes, wanted):
         "zone_seconds": 30.0,
         "max_decisions": 240,
     } | changes
-    outcome, ending, lead = outcomes.judge(**{name: jnp.asarray(value) for name, value in given.items()})
+    outcome, ending, lead = results.judge(**{name: jnp.asarray(value) for name, value in given.items()})
     assert outcome.dtype == ending.dtype == jnp.int32
-    assert (*outcomes.OUTCOMES, "running")[int(outcome)] == wanted[0]
-    assert (*outcomes.ENDINGS, "running")[int(ending)] == wanted[1]
+    assert (*results.OUTCOMES, "running")[int(outcome)] == wanted[0]
+    assert (*results.ENDINGS, "running")[int(ending)] == wanted[1]
     assert float(lead) == wanted[2]

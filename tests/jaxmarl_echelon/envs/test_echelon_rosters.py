@@ -2,8 +2,8 @@
 
 import pytest
 
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
 
 def test_named_rosters_are_the_eras_tables():

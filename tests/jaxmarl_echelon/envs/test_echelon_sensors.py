@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from echelon_arena import FLAT, TALL_WALL, arena, at_start
 
-from jaxmarl_echelon.envs.echelon import sensors
-from jaxmarl_echelon.envs.echelon.scene import scene_of
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
+from jaxmarl_echelon.envs.echelon.battle import sensors
+from jaxmarl_echelon.envs.echelon.battle.surroundings import scene_of
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
 TEAM = np.array([0, 0, 1, 1])
 acoustic = jax.jit(sensors.acoustic)

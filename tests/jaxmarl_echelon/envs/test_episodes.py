@@ -7,9 +7,9 @@ import probes
 import pytest
 from probes import ROLE
 
-from jaxmarl_echelon.envs.checks import random_actions
+from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.episodes import Drawn, start, step
-from jaxmarl_echelon.envs.rows import rows
+from jaxmarl_echelon.envs.packed_rows import rows
 from jaxmarl_echelon.envs.trees import layout_difference
 
 

@@ -13,12 +13,13 @@ from evaluation_starts import EPISODES, begins, check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.checks import check_env
-from jaxmarl_echelon.envs.f110 import outcomes, spawns
-from jaxmarl_echelon.envs.f110.observation import layout
+from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.f110 import results
+from jaxmarl_echelon.envs.f110.observing.observe import layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
-from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
-from jaxmarl_echelon.training.evaluation import evaluation_params
+from jaxmarl_echelon.envs.f110.starts import spawns
+from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
+from jaxmarl_echelon.training.program.evaluation import evaluation_params
 from physics.centerline import centerline_from_points
 from physics.gridmap import OccupancyMap
 
@@ -227,8 +228,8 @@ def test_first_of_the_ranked_outcomes_counts():
         "timeout" if t else None
         for a, d, f, i, t in flags
     ]  # fmt: skip
-    codes = outcomes.classify(*map(jnp.asarray, (attacker, defender, finished, idle, late)))
-    named = [None if code < 0 else outcomes.OUTCOMES[code] for code in np.asarray(codes)]
+    codes = results.classify(*map(jnp.asarray, (attacker, defender, finished, idle, late)))
+    named = [None if code < 0 else results.OUTCOMES[code] for code in np.asarray(codes)]
     assert named == expected
 
 
@@ -254,7 +255,7 @@ def test_every_outcome_from_a_state_built_for_it(env, batch, step):
     actions = ahead | {"defender": ahead["attacker"]}
     _, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
 
-    names = ["running" if c < 0 else outcomes.OUTCOMES[c] for c in np.asarray(time.info["outcome"])]
+    names = ["running" if c < 0 else results.OUTCOMES[c] for c in np.asarray(time.info["outcome"])]
     expected = ["running", "timeout", "timeout", "self_crash", "target_crash", "collision", "collision",
                 "idle_stop", "target_finish", "target_finish", "target_crash", "running"]  # fmt: skip
     assert names == expected
@@ -280,7 +281,7 @@ def test_car_that_touches_a_wall_stops_one_step_before_it(batch, step):
     state = put(state, ATTACKER, np.arange(BATCH), y=0.575 - 0.1601, psi=np.pi / 2, v=0.9)
     actions = {role: np.tile(np.float32([0.0, 0.9]), (BATCH, 1, 1)) for role in ("attacker", "defender")}
     after, time = step(jax.random.split(jax.random.key(5), BATCH), state, actions, params)
-    assert np.all(np.asarray(time.info["outcome"]) == outcomes.SELF_CRASH)
+    assert np.all(np.asarray(time.info["outcome"]) == results.SELF_CRASH)
     np.testing.assert_array_equal(after.cars.state[:, ATTACKER, :3], state.cars.state[:, ATTACKER, :3])
     np.testing.assert_array_equal(after.cars.state[:, ATTACKER, SPEED], 0.0)
     np.testing.assert_array_equal(after.step, 1)
@@ -309,7 +310,7 @@ def test_defender_alone_keeps_clear_of_the_walls(batch, rollout):
     state, _ = reset(jax.random.split(jax.random.key(6), BATCH), params)
     state = put(state, ATTACKER, np.arange(BATCH), x=40.0)
     record = rollout(jax.random.key(7), state, params, 5 * STRETCH)
-    assert np.all(record["outcome"] == outcomes.RUNNING)
+    assert np.all(record["outcome"] == results.RUNNING)
     cars = record["cars"]
     assert np.all(record["step"][-1] == 1200)
     np.testing.assert_allclose(cars[-1, :, DEFENDER, X] + 46.769, 5.6, atol=0.25)
@@ -327,7 +328,7 @@ def test_parked_attacker_dead_ahead_is_rammed(batch, rollout):
     )
     state, _ = reset(jax.random.split(jax.random.key(8), BATCH), params)
     record = rollout(jax.random.key(9), state, params, STRETCH)
-    assert np.all(record["outcome"][-1] == outcomes.COLLISION)
+    assert np.all(record["outcome"][-1] == results.COLLISION)
     steps = record["step"][-1]
     assert np.all((steps >= 222) & (steps <= 236)), steps
 

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from algos import types
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.envs.checks import check_env, random_actions
-from jaxmarl_echelon.envs.f110.goals import make_goal
-from jaxmarl_echelon.envs.f110.observation import rotate
-from jaxmarl_echelon.envs.f110.simulation import poses_of
-from jaxmarl_echelon.envs.f110.types import ATTACKER, DEFENDER
+from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.f110.cars.simulation import poses_of
+from jaxmarl_echelon.envs.f110.observing.observe import rotate
+from jaxmarl_echelon.envs.f110.starts.goals import make_goal
+from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 load = functools.cache(OmegaConf.load)

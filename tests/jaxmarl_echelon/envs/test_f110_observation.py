@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.f110.observation import (
+from jaxmarl_echelon.envs.f110.observing.observe import (
     ObservationScales,
     RacingScales,
     gaplock_observation,

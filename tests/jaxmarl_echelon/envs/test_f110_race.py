@@ -12,10 +12,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from PIL import Image
 
-from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.f110 import race, settings
-from jaxmarl_echelon.envs.f110.controllers import pure_pursuit
-from jaxmarl_echelon.envs.f110.spawns import follow_centerline
+from jaxmarl_echelon.envs.f110.scripts.controllers import pure_pursuit
+from jaxmarl_echelon.envs.f110.starts.spawns import follow_centerline
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 load = functools.cache(OmegaConf.load)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from jaxmarl_echelon.envs.f110 import render
-from jaxmarl_echelon.envs.f110.outcomes import OUTCOMES, SELF_CRASH, TARGET_CRASH
+from jaxmarl_echelon.envs.f110.results import OUTCOMES, SELF_CRASH, TARGET_CRASH
+from jaxmarl_echelon.envs.f110.view import viewer as render
 from physics.occupancy import load_map
 
 STEPS, EPISODES, BEAMS = 60, 2, 12

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.f110.follow_the_gap import FTGOptions, FTGParams, act, check_ftg, init
+from jaxmarl_echelon.envs.f110.scripts.follow_the_gap import FTGOptions, FTGParams, act, check_ftg, init
 
 LOW, HIGH = np.array([-0.46, -1.0]), np.array([0.46, 1.0])
 STILL = np.zeros(2)

@@ -14,7 +14,7 @@ from evaluation_starts import check_starts_differ
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.adapters.gymnax import ROLE, make
-from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
 gymnax = pytest.importorskip("gymnax")

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.rows import NARROW, row, rows
+from jaxmarl_echelon.envs.packed_rows import NARROW, row, rows
 
 
 def trees(number: int):

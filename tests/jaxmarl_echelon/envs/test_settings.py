@@ -8,7 +8,7 @@ import yaml
 
 from jaxmarl_echelon.envs.echelon.missions.settings import MissionSettings
 from jaxmarl_echelon.envs.echelon.settings import EchelonSettings
-from jaxmarl_echelon.envs.f110.ftg_params import FTGOptions, FTGParams
+from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions, FTGParams
 from jaxmarl_echelon.envs.f110.settings import CARS, GAINS, GaplockSettings, RaceSettings
 from jaxmarl_echelon.envs.settings import flat, from_flat
 

@@ -12,7 +12,7 @@ from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.config import build
 
 SMALL = PoolSettings(
     capacity=7,
@@ -209,7 +209,7 @@ def test_wrong_settings(options, message):
 
 def test_echelons_own_league():
     composed, _ = compose_config(["env=echelon", "pool=echelon_league"])
-    pool = config_lib.build(composed.pool, "pool")
+    pool = build.build(composed.pool, "pool")
     assert pool.promotes and pool.mixture == {"mirror": 0.5, "commanders": 0.5}
     assert (pool.top, pool.recent, pool.promote_after, pool.evict_games) == (20, 5, 20, 20)
     assert (pool.fixed, pool.rating, pool.evict) == (("heuristic",), "glicko2", "idle")

@@ -16,10 +16,10 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.credit import Story, TransformSettings, make_credit
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import rollout as rollout_lib
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program import agents
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect
 
 TAU = 0.01
 BASELINE = {"name": "RoleAdvantage", "tau": TAU}
@@ -83,7 +83,7 @@ def configured(name: str, **changes) -> RunConfig:
 
 def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
     """Per update what the learner was given, and the run's transforms afterwards."""
-    learner, agent = next(iter(agents_lib.make_agents(config).items()))
+    learner, agent = next(iter(agents.make_agents(config).items()))
     agent = agent._replace(update=lambda state, key, rollout: (state, {"given": rollout}))
     program = make_program(config, {learner: agent})
     update, run, found = jax.jit(program.update), jax.jit(program.init)(jax.random.key(0)), []
@@ -178,7 +178,7 @@ def test_agents_with_scores_of_their_own_win_or_lose_by_these():
     env = probes.Comings()
     share = {"share": np.float32([[1.0, 0.25, 0.5]])}
     finished = SimpleNamespace(results=share, mask=np.array([True]))
-    np.testing.assert_array_equal(rollout_lib._won(env.spec, probes.ROLE, finished), [[1.0, 0.0, 0.5]])
+    np.testing.assert_array_equal(collect._won(env.spec, probes.ROLE, finished), [[1.0, 0.0, 0.5]])
 
 
 WRONG = [

@@ -13,7 +13,7 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.config.build import RunConfig
 
 ENTRIES, LONGEST, ENVS = 3, 5, 6
 

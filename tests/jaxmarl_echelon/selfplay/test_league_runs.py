@@ -20,13 +20,14 @@ from jaxmarl_echelon.selfplay.pool import LEARNER, SNAPSHOT
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import loop, resuming
-from jaxmarl_echelon.training.compiling import compile_program
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import leagues, opponents
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.record import environment
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop, resume
+from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.host.run_record import environment
+from jaxmarl_echelon.training.opponents import pool_role
+from jaxmarl_echelon.training.program import agents
+from jaxmarl_echelon.training.program import league as leagues
+from jaxmarl_echelon.training.program.program import make_program
 
 NUM_ENVS, UPDATES = 16, 8
 TYPED = (
@@ -121,13 +122,13 @@ def params(state, member: int, role: str = "player"):
 def test_groups_play_present_learners_and_all_pasts(league_run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
     run = league_run.history
-    seat, agent = agents_lib.make_seat(league_run.config, {}, {}), run.program.agents["player"]
+    seat, agent = agents.make_seat(league_run.config, {}, {}), run.program.agents["player"]
 
     @jax.jit
     @functools.partial(jax.vmap, axis_name=league.AXIS)
     def met(run):
         slots = jnp.array([0, 1, 2, 4, 5, 8])
-        return opponents.opponents(seat, agent, run.pool.replace(slots=slots), run.policies).bank
+        return pool_role.opponents(seat, agent, run.pool.replace(slots=slots), run.policies).bank
 
     runs = STACKED(run.states[-1])
     present = jax.tree.map(plain, jax.jit(jax.vmap(agent.policy_state))(runs.policies["player"]))
@@ -209,7 +210,7 @@ def test_a_resumed_league_goes_on_bit_for_bit(run, tmp_path):
     facts = {"step": 3, "environment": environment(program.env.spec)}
     checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], facts)
     like = jax.eval_shape(lambda: states[3])
-    restored = resuming.restore(program, checkpoints.find(tmp_path, "latest"), like)
+    restored = resume.restore(program, checkpoints.find(tmp_path, "latest"), like)
     assert same(restored, states[3])
     assert same(update(restored)[0], states[4])
 

@@ -19,13 +19,13 @@ from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import rollout
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import opponents
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.types import RunState, View
+from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.opponents import pool_role
+from jaxmarl_echelon.training.program import agents
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect as rollout
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("still", "coin"), hold=2)
 # Evaluations play another policy than rollouts: a mean.
@@ -79,7 +79,7 @@ def counted(before: RunState, after: RunState) -> np.ndarray:
 
 def test_games_belong_to_one_opponent(history):
     """Every finished game is counted for the entry of its group, and none is under way when it changes."""
-    total, seat = 0, agents_lib.make_seat(configured(), {}, {})
+    total, seat = 0, agents.make_seat(configured(), {}, {})
     for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
         entries, table = rows_of(before.pool.slots), finished_episodes(report)
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
@@ -191,20 +191,20 @@ def test_ways_to_act_agree():
     """Greedy actions and carries of groups, of sorted rows and of all policies on all rows are the same."""
     options = {"capacity": 4, "groups": 6, "fixed": (), "shares": {"pfsp": 1}, "greedy": True}
     config = configured(replace(POOL, **options), num_envs=24, algo=RECURRENT)
-    agent = agents_lib.make_agents(config)["blue"]
+    agent = agents.make_agents(config)["blue"]
     bank = jax.jit(jax.vmap(lambda key: agent.policy_state(agent.init(key))))(keys(4))
     one = jax.tree.map(lambda x: x[0], bank)
     actions = {}
     for acting in ("groups", "dense", "sorted"):
         config = replace(config, pool=replace(config.pool, acting=acting))
-        seat = agents_lib.make_seat(config, {}, {})
-        controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
+        seat = agents.make_seat(config, {}, {})
+        controller = agents.make_pooled(config, config.env, {"blue": agent}, {})
 
         @jax.jit
         def acted(bank, one, seat=seat, controller=controller, env=config.env):
             state = pool_lib.init(seat.pool, jax.random.key(1), one)
             state = state.replace(bank=bank, slots=jnp.array([3, 1, 1, 4, 2, 1], jnp.int32))
-            met = opponents.opponents(seat, agent, state, {"blue": one})
+            met = pool_role.opponents(seat, agent, state, {"blue": one})
             time = jax.vmap(lambda key: env.reset(key, env.default_params()))(keys(24))[1]
             obs = jax.random.normal(jax.random.key(3), time.obs["red"].shape)
             view = View(None, None, time.replace(obs=time.obs | {"red": obs}))
@@ -228,8 +228,8 @@ EPISODIC = replace(POOL, hold="episode", acting="sorted", shares={"mirror": 1, "
 def test_episodes_have_opponents_of_their_own():
     """Who is told to play is who acts, from the first decision of an episode to its last, beside others."""
     config = configured(replace(EPISODIC, mode="fixed", fixed=("still", "other")), num_envs=24)
-    program, seat = make_program(config), agents_lib.make_seat(config, {}, {})
-    acting = agents_lib.make_controllers(config, config.env, program.agents, {}, greedy=False)
+    program, seat = make_program(config), agents.make_seat(config, {}, {})
+    acting = agents.make_controllers(config, config.env, program.agents, {}, greedy=False)
     collector = Collector(config.env, program.agents, acting, config.horizon, 1, seat)
 
     def collect(run, key):
@@ -246,12 +246,12 @@ def test_episodes_have_opponents_of_their_own():
     found, entries, begins = jax.device_get(collected(jax.random.key(0))), [], []
     for number in range(5):
         flow, own, slots = jax.tree.map(lambda x, number=number: x[number], found)
-        met = flow.tags[opponents.TAG]
+        met = flow.tags[pool_role.TAG]
         # Blue is paid for playing what red plays: 0 if it stands still, entry 4, else 1, entry 5.
         equal, mine = own.reward[:, :, 0] > 0, own.action[:, :, 0, 0]
         np.testing.assert_array_equal(np.where(equal, mine, 1 - mine), met - 4)
         ended = flow.finished.mask
-        np.testing.assert_array_equal(flow.finished.tags[opponents.TAG][ended], met[ended])
+        np.testing.assert_array_equal(flow.finished.tags[pool_role.TAG][ended], met[ended])
         np.testing.assert_array_equal(slots, met[-1])
         entries.append(met)
         begins.append(own.reset[:, :, 0])
@@ -301,9 +301,9 @@ def keys(number):
 def test_fixed_opponents_act_where_they_are_met():
     """A script's memory counts its decisions in the rows that play it; others play the bank."""
     config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
-    agent = agents_lib.make_agents(config)["blue"]
-    seat = agents_lib.make_seat(config, {}, {})
-    controller = agents_lib.make_pooled(config, config.env, {"blue": agent}, {})
+    agent = agents.make_agents(config)["blue"]
+    seat = agents.make_seat(config, {}, {})
+    controller = agents.make_pooled(config, config.env, {"blue": agent}, {})
     params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
 
     @jax.jit
@@ -311,7 +311,7 @@ def test_fixed_opponents_act_where_they_are_met():
         owner = agent.init(jax.random.key(0))
         state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
         state = state.replace(slots=jnp.array([4, 1, 4, 5], jnp.int32))
-        met = opponents.opponents(seat, agent, state, {"blue": owner})
+        met = pool_role.opponents(seat, agent, state, {"blue": owner})
         env_state, time = jax.vmap(config.env.reset)(keys(NUM_ENVS), params)
         view = View(env_state, params, time)
         return controller.act(jax.random.key(3), met, memory, view, jnp.full(NUM_ENVS, begins))
@@ -385,7 +385,7 @@ def test_wrong_pools(changes, message):
 
 
 def test_an_episode_may_be_longer_than_a_rollout():
-    seat = agents_lib.make_seat(configured(replace(POOL, hold="auto")), {}, {})
+    seat = agents.make_seat(configured(replace(POOL, hold="auto")), {}, {})
     assert seat.pool.hold == -(-4 * LIMIT // 4)
 
 

@@ -11,10 +11,10 @@ import pytest
 from sharded_runs import told
 
 from jaxmarl_echelon import checkpoints, exploit, read_config
-from jaxmarl_echelon.selfplay import pool as pool_lib
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.agents import frozen_policies, make_agents, make_seat
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.selfplay import pool
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.agents import frozen_policies, make_agents, make_seat
+from jaxmarl_echelon.training.program.program import make_program
 
 GAME = (
     "tuning=none",
@@ -106,12 +106,12 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
 
 def test_an_exploiter_has_no_teacher(run):
     """Neither the run's, nor that of a role's own settings."""
-    before = config_lib.saved(checkpoints.metadata(checkpoints.find(run, "latest")))
+    before = build.saved(checkpoints.metadata(checkpoints.find(run, "latest")))
     before.algo.sampling, before.algo.teacher = "sequential", "gone"
     before.algos = {"player": {"teacher": "gone", "gamma": 0.5}}
-    after = exploit.exploiting(before, config_lib.read(before), run, None)
+    after = exploit.exploiting(before, build.read(before), run, None)
     assert after.algo.teacher is None and dict(after.algos) == {"player": {"teacher": None, "gamma": 0.5}}
-    assert config_lib.read(after).algos["player"].teacher is None and before.algo.teacher == "gone"
+    assert build.read(after).algos["player"].teacher is None and before.algo.teacher == "gone"
 
 
 def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
@@ -131,7 +131,7 @@ def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
         @jax.jit
         def met(key, program=program, seat=seat):
             state = program.init(key)
-            return state, pool_lib.roster(seat.pool, state.pool, jnp.array([1, 2, 4]), None)
+            return state, pool.roster(seat.pool, state.pool, jnp.array([1, 2, 4]), None)
 
         state, (bank, places) = met(jax.random.key(0))
         assert set(state.policies) == {"player"} and state.pool.pinned.tolist() == [0, 1, 0, 1, 1]

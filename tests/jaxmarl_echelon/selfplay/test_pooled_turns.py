@@ -9,7 +9,7 @@ import pytest
 from flax import struct
 from played_runs import History, played
 
-from algos import axis
+from algos import collectives
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Agent
@@ -24,11 +24,12 @@ from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training import agents as agents_lib
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import opponents, rounds, turn_games
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
+from jaxmarl_echelon.training.program import agents as agents_lib
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import turn_based_pool
 
 NUM_ENVS = 16
 SHARES = {"mirror": 0.5, "exploration": 0.5}
@@ -51,7 +52,7 @@ def configured(**changes) -> RunConfig:
 
 @pytest.mark.parametrize("phases", [2, 3])
 def test_everybody_decides_once_per_phase(phases):
-    rows = turn_games.rows_of(8, 8 + 4 * phases, 2, phases)
+    rows = turn_based_pool.rows_of(8, 8 + 4 * phases, 2, phases)
     for phase in range(phases):
         both = np.concatenate([rows.learner[phase], rows.others[phase]])
         assert sorted(both.tolist()) == list(range(8 + 4 * phases))
@@ -138,10 +139,10 @@ def test_as_many_games_count_from_every_seat_on_any_number_of_shards():
     parts = jax.tree.map(lambda x: np.stack(np.split(x, 2, axis=1)), finished)
 
     def keep(one):
-        return rounds.balanced(one, 4, 3).mask
+        return seat_rounds.balanced(one, 4, 3).mask
 
     np.testing.assert_array_equal(jax.jit(keep)(finished), wanted)
-    halves = jax.jit(jax.vmap(keep, axis_name=axis.HERE))(parts)
+    halves = jax.jit(jax.vmap(keep, axis_name=collectives.HERE))(parts)
     np.testing.assert_array_equal(np.concatenate(halves, axis=1), wanted)
     assert 0 < wanted.sum() < finished.mask.sum() and wanted.sum() % 3 == 0
 
@@ -220,7 +221,7 @@ def test_games_of_three_seats_are_rated_by_ranks():
         results={"points": np.float32(points)},
         tags={"opponent": np.int32([[3, 2, 1], [0, 4, 2]]), "seat": np.int32([[0, 2, 1], [1, 1, 0]])},
     )
-    ranked = jax.jit(lambda finished: opponents.ranked(jax.random.key(0), spec, seat, finished))
+    ranked = jax.jit(lambda finished: pool_role.ranked(jax.random.key(0), spec, seat, finished))
     games = jax.device_get(ranked(finished))
     assert games.mask.tolist() == [True] * 4 + [False] * 2
     assert games.entries[:4].tolist() == [[0, 3, 3], [2, 2, 0], [4, 0, 4], [0, 2, 2]]
@@ -232,23 +233,25 @@ def test_games_of_three_seats_are_rated_by_ranks():
     assert number.size == 4 and number.min() > 4
     # Not the first ones, which go on in this order.
     assert not np.array_equal(some.entries, np.tile(games.entries[:4], (16, 1)))
-    assert opponents.ranked(jax.random.key(0), configured().env.spec, seat, finished) is None
+    assert pool_role.ranked(jax.random.key(0), configured().env.spec, seat, finished) is None
 
 
 def test_of_many_games_all_opponents_are_as_likely_to_be_rated():
     """Also those whose environments come last, and whose games end late."""
     mask = np.ones((6, 100), bool)
     mask[0, :10] = False
-    draw = jax.jit(jax.vmap(lambda key: opponents.draw_some(key, mask, 64)))
+    draw = jax.jit(jax.vmap(lambda key: pool_role.draw_some(key, mask, 64)))
     drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 200)))
     assert (drawn.sum(axis=(1, 2)) == 64).all() and not drawn[:, ~mask].any()
     share = drawn.mean(axis=0)[mask]
     np.testing.assert_allclose(share.mean(), 64 / 590)
     assert share.std() < 1.3 * np.sqrt(64 / 590 * (1 - 64 / 590) / 200)
-    parts = jax.vmap(lambda part: opponents.draw_some(jax.random.key(0), part, 64), 1, 1, axis_name=axis.HERE)
-    whole = opponents.draw_some(jax.random.key(0), mask, 64)
+    parts = jax.vmap(
+        lambda part: pool_role.draw_some(jax.random.key(0), part, 64), 1, 1, axis_name=collectives.HERE
+    )
+    whole = pool_role.draw_some(jax.random.key(0), mask, 64)
     np.testing.assert_array_equal(parts(mask.reshape(6, 2, 50)).reshape(6, 100), whole)
-    few = jax.jit(opponents.draw_some, static_argnums=2)(jax.random.key(0), mask & (np.arange(100) < 9), 64)
+    few = jax.jit(pool_role.draw_some, static_argnums=2)(jax.random.key(0), mask & (np.arange(100) < 9), 64)
     np.testing.assert_array_equal(few, mask & (np.arange(100) < 9))
 
 
@@ -296,7 +299,7 @@ def test_a_frozen_policy_lies_where_it_lay_in_training(own):
 def test_learners_on_segments_meet_a_pool():
     """Where a part of the environments mirrors, columns are no multiple of the environments."""
     algo = PPOConfig(horizon=8, sampling="sequential", core={"kind": "gru", "width": 8})
-    plan = config_lib.plans(configured(algo=algo))[ROLE]
+    plan = build.plans(configured(algo=algo))[ROLE]
     assert (plan.environments, plan.agents, plan.minibatch_segments) == (16, 24, 3)
 
 

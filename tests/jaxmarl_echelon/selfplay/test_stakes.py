@@ -12,10 +12,11 @@ from jaxmarl_echelon.envs.textgames.env import GameState
 from jaxmarl_echelon.envs.textgames.games import kuhn, leduc, liarsdice, rps, tictactoe
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training.pools import opponents, tournament
+from jaxmarl_echelon.training.opponents import pool_role
+from jaxmarl_echelon.training.program import round_robin
 
 ROLE = "player"
-SEAT = opponents.Seat(ROLE, ROLE, ROLE, make_pool(PoolSettings(capacity=3), 3, 3))
+SEAT = pool_role.Seat(ROLE, ROLE, ROLE, make_pool(PoolSettings(capacity=3), 3, 3))
 DEALS = np.repeat(kuhn.DEALS, 2, axis=0)
 # In each game the seat of the player who knows that the other one always bets and calls.
 REPLIES = np.arange(12) % 2
@@ -43,7 +44,7 @@ def games() -> Finished:
     state = start
     for ply in range(3):
         state, time = play(state, ply)
-    tags = {opponents.TAG: np.full(12, 2), opponents.SEAT: REPLIES}
+    tags = {pool_role.TAG: np.full(12, 2), pool_role.SEAT: REPLIES}
     return Finished(np.asarray(time.over), {}, {}, np.full(12, 3), jax.device_get(time.info), tags)
 
 
@@ -67,14 +68,14 @@ def test_who_always_bets_and_calls_is_exploited_in_chips_only(games):
 
 def test_payoffs_of_pools_and_tournaments_are_those_of_the_stakes(games):
     spec = kuhn.make().spec
-    counts, points = (np.asarray(told(spec, SEAT, games)) for told in (opponents.count, opponents.points))
+    counts, points = (np.asarray(told(spec, SEAT, games)) for told in (pool_role.count, pool_role.points))
     np.testing.assert_array_equal(counts, [[6, 0, 6] if entry == 2 else [0, 0, 0] for entry in range(4)])
     np.testing.assert_array_equal(points, [0, 0, 7, 0])
     scores = of_replies(games.results["points"])
-    assert tournament.payoffs(scores) == pytest.approx(7 / 12)
-    np.testing.assert_array_equal(tournament.outcomes(scores), [6, 0, 6])
-    none = games.replace(tags=games.tags | {opponents.TAG: np.zeros(12, int)})
-    np.testing.assert_array_equal(opponents.points(spec, SEAT, none), 0.0)
+    assert round_robin.payoffs(scores) == pytest.approx(7 / 12)
+    np.testing.assert_array_equal(round_robin.outcomes(scores), [6, 0, 6])
+    none = games.replace(tags=games.tags | {pool_role.TAG: np.zeros(12, int)})
+    np.testing.assert_array_equal(pool_role.points(spec, SEAT, none), 0.0)
 
 
 def test_reward_transforms_go_by_who_has_won(games):
@@ -87,10 +88,10 @@ def test_three_seats_between_equals_share_the_points():
     """Who wins one game of three has half of all points, not a third."""
     spec = liarsdice.make(seats=3).spec
     points = np.float32([[1, 0.25, 0.25], [0.25, 1, 0.25], [0.25, 0.25, 1]])
-    tags = {opponents.TAG: np.full(3, 1), opponents.SEAT: np.zeros(3, int)}
+    tags = {pool_role.TAG: np.full(3, 1), pool_role.SEAT: np.zeros(3, int)}
     finished = Finished(np.ones(3, bool), {}, {}, np.ones(3, int), {"points": points}, tags)
-    np.testing.assert_array_equal(opponents.points(spec, SEAT, finished), [0, 1.5, 0, 0])
-    assert opponents.points(tictactoe.make().spec, SEAT, finished) is None
+    np.testing.assert_array_equal(pool_role.points(spec, SEAT, finished), [0, 1.5, 0, 0])
+    assert pool_role.points(tictactoe.make().spec, SEAT, finished) is None
 
 
 STAKES = [

@@ -15,9 +15,9 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.textgames.games import kuhn
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tournament import label_of
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.pools import tournament
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program import round_robin
+from jaxmarl_echelon.training.program.program import make_program
 
 
 def test_policies_and_scripts_meet_in_both_roles():
@@ -40,13 +40,13 @@ def test_policies_and_scripts_meet_in_both_roles():
         )
 
     together = jax.tree.map(lambda *x: jnp.stack(x), always(0), always(1))
-    sides = tournament.Sides("blue", "red", agent)
-    play = jax.jit(lambda key: tournament.play_all(program, sides, together, key, 8, scripts=("other",)))
+    sides = round_robin.Sides("blue", "red", agent)
+    play = jax.jit(lambda key: round_robin.play_all(program, sides, together, key, 8, scripts=("other",)))
     found = np.asarray(play(jax.random.key(1)))
     agree = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]])
     np.testing.assert_array_equal(found, np.broadcast_to(agree[..., None], (3, 3, 8)))
-    np.testing.assert_array_equal(tournament.outcomes(found)[..., 2], 8 * (1 - agree))
-    np.testing.assert_array_equal(tournament.payoffs(found), agree)
+    np.testing.assert_array_equal(round_robin.outcomes(found)[..., 2], 8 * (1 - agree))
+    np.testing.assert_array_equal(round_robin.payoffs(found), agree)
 
 
 def leaves(tree):
@@ -59,10 +59,10 @@ def test_refitted_ratings_order_the_entries():
     scores = np.full((3, 3, 8), np.nan)
     for pair, counts in results.items():
         scores[pair] = np.repeat([1.0, 0.5, 0.0], counts)
-        np.testing.assert_array_equal(tournament.outcomes(scores)[pair], counts)
-    assert tournament.payoffs(scores)[0, 1] == 6.5 / 8 and np.isnan(tournament.payoffs(scores)[2, 2])
+        np.testing.assert_array_equal(round_robin.outcomes(scores)[pair], counts)
+    assert round_robin.payoffs(scores)[0, 1] == 6.5 / 8 and np.isnan(round_robin.payoffs(scores)[2, 2])
     for graded in (False, True):
-        fit = partial(tournament.refitted, jax.random.key(0), graded=graded)
+        fit = partial(round_robin.refitted, jax.random.key(0), graded=graded)
         rating = fit(rating_system("trueskill", games_per_pair=16), scores)
         assert rating[0, 0] > rating[1, 0] > rating[2, 0] and (rating[:, 1] < 25 / 3).all()
         both = (fit(rating_system("elo"), x) for x in (scores, 1.0 - scores.transpose(1, 0, 2)))
@@ -77,7 +77,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
     games = 512
     scores = (np.arange(games) < games * chances[..., None]).astype(float)
     system = rating_system(name, games_per_pair=2 * games)
-    rating = tournament.refitted(jax.random.key(0), system, scores, graded=False)
+    rating = round_robin.refitted(jax.random.key(0), system, scores, graded=False)
     expected = np.asarray(system.expected(rating[:, None], rating[None]))
     np.testing.assert_allclose(expected, chances, atol=0.03)
 

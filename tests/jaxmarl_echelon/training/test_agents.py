@@ -13,16 +13,16 @@ from flax import struct
 from probes import ROLE
 
 from algos.off_policy.sac import SACConfig
-from algos.on_policy import samples, segments
+from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Agent, Asymmetric
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.training import rollout
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.memory import replay_bytes
-from jaxmarl_echelon.training.program import make_controllers, make_program
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host.memory import replay_bytes
+from jaxmarl_echelon.training.program.program import make_controllers, make_program
+from jaxmarl_echelon.training.rollouts import collect
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 
 def run_of(env, algo, updates=3, num_envs=8, **changes):
@@ -343,11 +343,11 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
     recorded = jax.eval_shape(
-        lambda s: rollout.collect(collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum))[1],
+        lambda s: collect.collect(collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum))[1],
         run,
     ).rollouts[ROLE]
     assert recorded.obs.shape == (8, 8, 1, 2, 3) and recorded.obs.dtype == jnp.uint8
-    prepare = {"ppo": samples.prepare, "ppo_rnn": segments.prepare}[learner]
+    prepare = {"ppo": sample_epochs.prepare, "ppo_rnn": segment_epochs.prepare}[learner]
 
     def batch(state, recorded):
         flat = recorded.replace(obs=recorded.obs.reshape(8, 8, 1, 6))

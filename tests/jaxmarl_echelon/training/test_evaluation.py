@@ -27,11 +27,13 @@ from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.statistics import student, wilson
-from jaxmarl_echelon.training import evaluation, group, loop, memory, statistics
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.controllers import Controller
-from jaxmarl_echelon.training.program import Assessment, make_program
-from jaxmarl_echelon.training.record import Progress, Record, evaluation_values
+from jaxmarl_echelon.training.acting import episode_statistics
+from jaxmarl_echelon.training.acting.controllers import Controller
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
+from jaxmarl_echelon.training.host.run_record import Progress, Record, evaluation_values
+from jaxmarl_echelon.training.program import evaluation
+from jaxmarl_echelon.training.program.program import Assessment, make_program
 
 ROLE = probes.ROLE
 EVERY_OTHER, ALL, NONE = range(3)
@@ -202,8 +204,10 @@ def require_returns_of_present(path, name):
 
 
 def test_a_group_counts_sound_episodes(tmp_path):
-    members = [group.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)]
-    summary = group.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
+    members = [
+        vectorized_runs.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)
+    ]
+    summary = vectorized_runs.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
     low, high = wilson(0, 2 * 4)
     (row,) = summary["variants"]
     assert (row["success"], row["best"], row["low"], row["high"]) == (0.0, 0.0, low, high)
@@ -225,7 +229,7 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
-    some, none = group.variant_rows(
+    some, none = vectorized_runs.variant_rows(
         members, [record(rate, number) for _, rate, number in named], "success_rate"
     )
     assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
@@ -267,10 +271,10 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
         return record
 
     records = [member(GRADES), member(GRADES[::-1] / 2)]
-    (row,) = group.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
+    (row,) = vectorized_runs.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
     every = np.concatenate([GRADES, GRADES / 2])
     assert row["success"] == pytest.approx(every.mean())
-    over_all = group.pooled_sums(records, "grade_rate")
+    over_all = vectorized_runs.pooled_sums(records, "grade_rate")
     ends = np.clip(student(every.tolist()), 0.0, 1.0)
     np.testing.assert_allclose(intervals.score_interval(over_all), ends, rtol=1e-6)
     assert row["low"] <= ends[0] and row["high"] >= ends[1]
@@ -299,11 +303,11 @@ def test_means_are_over_the_agents_that_took_part(roster):
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    ring = statistics.recent_add(statistics.recent_init(env.spec, 8), finished, env.spec)
-    metrics = statistics.recent_metrics(ring, env.spec, (ROLE,))
+    ring = episode_statistics.recent_add(episode_statistics.recent_init(env.spec, 8), finished, env.spec)
+    metrics = episode_statistics.recent_metrics(ring, env.spec, (ROLE,))
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
-    rows = statistics.episode_rows(finished, env.spec, (ROLE,), 4)
+    rows = episode_statistics.episode_rows(finished, env.spec, (ROLE,), 4)
     np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
     seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
@@ -349,8 +353,8 @@ def test_results_are_reported_by_label():
     there, returns = {ROLE: jnp.ones((number, 1), bool)}, {ROLE: jnp.zeros((number, 1))}
     result = evaluation.Evaluation(~counts, there, returns, jnp.ones(number, jnp.int32), results, None)
     scalars = evaluation.summary(result, spec, ROLE)
-    ring = statistics.recent_add(statistics.recent_init(spec, number), result.finished, spec)
-    rolling = statistics.recent_metrics(ring, spec, (ROLE,))
+    ring = episode_statistics.recent_add(episode_statistics.recent_init(spec, number), result.finished, spec)
+    rolling = episode_statistics.recent_metrics(ring, spec, (ROLE,))
     for index, label in enumerate("ab"):
         expected = grade[counts & (task == index)].mean()
         for column, sign in (("grade_rate", 1), ("reward_components/speed", -1)):

@@ -17,11 +17,11 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import group, loop, references, variants
-from jaxmarl_echelon.training.compiling import compile_program
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.keys import Stream, run_key, stream_key
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop, reference_scores, variants, vectorized_runs
+from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.program.program import make_program
 
 
 class Paid(probes.Credit):
@@ -56,7 +56,7 @@ def configure(seed=0, gain=1.0, updates=4):
 
 
 MEMBERS = [
-    group.Member(f"{variant}_seed_{seed}", variant, configure(seed, gain), {"seed": seed})
+    vectorized_runs.Member(f"{variant}_seed_{seed}", variant, configure(seed, gain), {"seed": seed})
     for variant, gain in (("baseline", 1.0), ("unpaid", 0.0))
     for seed in (3, 4)
 ]
@@ -72,7 +72,7 @@ def compiled_once():
 def train(folder, resume=None, stop_after=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink()})
-    return group.train_group(MEMBERS, {"seed": 3}, folder, tracker, resume, stop_after)
+    return vectorized_runs.train_group(MEMBERS, {"seed": 3}, folder, tracker, resume, stop_after)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,9 @@ def test_every_member_equals_the_single_run(trained, programs, member):
     )
     if member.variant == "baseline":  # whose task scores all variants of a group
         key = stream_key(member.config.seed, Stream.EVALUATION)
-        assert together["references"][member.name] == references.scores(program, program.policy(run), key)
+        assert together["references"][member.name] == reference_scores.scores(
+            program, program.policy(run), key
+        )
 
 
 def test_a_member_leaves_what_a_single_run_leaves(trained, alone):
@@ -239,4 +241,4 @@ def test_invalid_groups_are_refused_in_one_line(override, message):
 def test_means_are_of_whatever_any_member_reports():
     """An evaluation's groups that did not occur in the first member occurred in another."""
     results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": float("nan")}]
-    assert group.mean_values(results) == {"score": 0.75, "task/hill": 0.25}
+    assert vectorized_runs.mean_values(results) == {"score": 0.75, "task/hill": 0.25}

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import exploit
-from jaxmarl_echelon.training import program
-from jaxmarl_echelon.training.keys import Stream, run_key, split_initial, split_update, stream_key
+from jaxmarl_echelon.training.acting.random_streams import (
+    Stream,
+    run_key,
+    split_initial,
+    split_update,
+    stream_key,
+)
+from jaxmarl_echelon.training.program import program
 
 SEEDS = 64
 

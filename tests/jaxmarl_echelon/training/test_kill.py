@@ -28,8 +28,8 @@ from jaxmarl_echelon.command_line import use_compilation_cache
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training import loop
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program
 
 use_compilation_cache()
 folder = Path(sys.argv[1])

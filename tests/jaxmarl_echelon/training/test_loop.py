@@ -20,10 +20,10 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import loop, record
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.keys import Stream, stream_key
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop, run_record
+from jaxmarl_echelon.training.program.program import make_program
 
 
 class Cued(probes.ObservationActionReward):
@@ -161,7 +161,7 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path,
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(0))
     state = checkpoints.restore(folder, like)
     _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
-    values = record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
+    values = run_record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     facts = checkpoints.metadata(folder)
     assert values == facts["scores"] and evaluate.comparison(facts, values).endswith("is reproduced exactly")
     assert evaluate.comparison(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
@@ -212,7 +212,7 @@ def test_a_run_whose_environments_are_all_quarantined_stops(tmp_path, monkeypatc
         return compiled._replace(chunk=chunk)
 
     monkeypatch.setattr(loop, "compile_program", quarantined)
-    monkeypatch.setattr(record, "SICK_DECISIONS", 3 * configure().horizon, raising=False)
+    monkeypatch.setattr(run_record, "SICK_DECISIONS", 3 * configure().horizon, raising=False)
     if not stops:
         assert run(tmp_path / "run", configure())["status"] == "finished"
         return
@@ -268,7 +268,7 @@ def test_a_run_without_references_has_none_in_its_summary(whole):
 def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
     program = make_program(configure())
     staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
-    kept = record.Record(configure(), staged, {}, tmp_path, Tracker({}), record.Progress())
+    kept = run_record.Record(configure(), staged, {}, tmp_path, Tracker({}), run_record.Progress())
 
     def score(stage, success):
         kept.progress.stage = stage
@@ -282,7 +282,7 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later_one(tmp_path):
     config, program = configure(), make_program(configure())
     staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
-    kept = record.Record(config, staged, {}, tmp_path, Tracker({}), record.Progress(episodes=100))
+    kept = run_record.Record(config, staged, {}, tmp_path, Tracker({}), run_record.Progress(episodes=100))
     kept._stage({"curriculum/current_stage": 1})
 
     def score(ended, success):

@@ -11,7 +11,7 @@ import pytest
 from probes import ROLE
 
 from algos.off_policy.sac import SACConfig
-from algos.on_policy import samples, segments
+from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Transition
@@ -20,11 +20,12 @@ from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.training import loop, rollout, transitions
-from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop
+from jaxmarl_echelon.training.program.agents import make_controllers
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect, transitions
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 
 def ppo(**changes):
@@ -126,7 +127,7 @@ def played_by(program, config, run):
     """One rollout of the program's own collector, with sampled actions."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
-    return rollout.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))
+    return collect.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))
 
 
 @pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
@@ -147,7 +148,7 @@ def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learne
     np.testing.assert_array_equal(evaluated, 1.0)
 
 
-PREPARE = {ppo: samples.prepare, a2c: samples.prepare, ppo_segments: segments.prepare}
+PREPARE = {ppo: sample_epochs.prepare, a2c: sample_epochs.prepare, ppo_segments: segment_epochs.prepare}
 
 
 @pytest.mark.parametrize("learner", PREPARE)
@@ -207,7 +208,7 @@ def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
         return state, {name: getattr(batch, name) for name in ("alive", "reward", "action", "discount")}
 
     # Metrics of every step as they are: what the learner is given comes out with them.
-    monkeypatch.setattr(rollout, "_mean_over_steps", lambda metrics: metrics)
+    monkeypatch.setattr(collect, "_mean_over_steps", lambda metrics: metrics)
     watched = make_program(config, {ROLE: agent._replace(update=update)})
     given = jax.jit(lambda key: watched.update(watched.init(key))[1].metrics)(jax.random.key(0))
     names = ("alive", "reward", "action", "discount")

@@ -15,8 +15,8 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.curricula.ramp import ramp
 from jaxmarl_echelon.envs.spaces import Box
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 ROLE = probes.ROLE
 

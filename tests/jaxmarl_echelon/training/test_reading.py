@@ -8,8 +8,8 @@ from commands import TINY
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import variants
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.host import variants
 
 SMALL = tuple(argument for argument in TINY if argument != "tracking=quiet")
 REPLAY = ("algo=sac", "env.lidar_beams=12", "env.max_steps=60", "num_envs=8")
@@ -155,7 +155,7 @@ def test_errors_in_values_are_one_line(argument, words):
     config, choices = told(SMALL, argument)
     with pytest.raises(ValueError) as caught:
         command_line.new_run_folder(config, choices, "now")
-        _ = variants.members(config, choices) if variants.is_group(config) else config_lib.read(config)
+        _ = variants.members(config, choices) if variants.is_group(config) else build.read(config)
     require_line(caught.value, words)
 
 
@@ -186,7 +186,7 @@ def test_an_unreadable_map_is_one_line(tmp_path, content):
     )
     config, _ = told(SMALL, f"env.map={tmp_path / 'm.yaml'}")
     with pytest.raises(ValueError) as caught:
-        config_lib.read(config)
+        build.read(config)
     require_line(caught.value, ["m.png"])
 
 

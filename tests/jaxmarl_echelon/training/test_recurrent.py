@@ -8,9 +8,9 @@ import pytest
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program, make_train
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program, make_train
 
 ROLE = probes.ROLE
 
@@ -128,8 +128,8 @@ def test_a_policy_without_core_cannot_remember_the_cue():
 )
 def test_named_trainers_have_the_sizes_of_their_originals(name, agents, batch, steps):
     config, _ = compose_config([f"algo={name}", "env=gymnax/CartPole-v1", f"num_envs={agents}"])
-    (plan,) = config_lib.plans(config_lib.read(config)).values()
+    (plan,) = build.plans(build.read(config)).values()
     assert (plan.batch_size, plan.gradient_steps, plan.accumulation) == (batch, steps, 1)
     config.num_envs = 100
     with pytest.raises(ValueError, match="minibatch_size=.*nearest"):
-        make_program(config_lib.read(config))
+        make_program(build.read(config))

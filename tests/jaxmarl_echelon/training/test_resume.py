@@ -13,8 +13,8 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.phased import phased
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import loop
-from jaxmarl_echelon.training.config import RunConfig
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import loop
 
 SMALL = {"horizon": 8, "widths": (16,), "learning_rate": 1e-3}
 REPLAY = {

@@ -5,9 +5,9 @@ from mission_games import built
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.curricula.missions import missions
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.curricula.missions.curriculum import missions
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program
 
 BEFORE, AFTER, BLEND = 5, 4, 30
 

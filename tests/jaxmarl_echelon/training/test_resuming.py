@@ -19,11 +19,12 @@ from algos.on_policy.settings import annealed
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.curricula.phased import phased
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import group, program, resuming
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.types import RunState
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import resume, vectorized_runs
+from jaxmarl_echelon.training.program import program
+from jaxmarl_echelon.training.program.program import make_program
 
 SIZES = [
     "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2", "env.lidar_beams=12", "run_name=tiny",
@@ -37,13 +38,13 @@ def saved(*arguments):
     """A composed configuration and its choices as a checkpoint keeps them."""
     config, choices = command_line.compose_config(command_line.plain(arguments))
     facts = {"config": json.loads(json.dumps(OmegaConf.to_container(config) | {"choices": choices}))}
-    return config_lib.saved(facts), choices
+    return build.saved(facts), choices
 
 
 def told(before, choices, *arguments):
     """The configuration that a resumed run has after these arguments."""
     after, _ = command_line.overridden(before, choices, command_line.plain(arguments))
-    resuming.check(before, after, STEP)
+    resume.check(before, after, STEP)
     return after
 
 
@@ -223,7 +224,7 @@ def begun(tmp_path_factory):
 
 def continued(checkpoint, after):
     """The state of a checkpoint as a run of another configuration restores it."""
-    return resuming.read_checkpoint(after, make_program(after), checkpoint)
+    return resume.read_checkpoint(after, make_program(after), checkpoint)
 
 
 def test_a_longer_run_goes_on_learning(begun):
@@ -287,7 +288,7 @@ def memory_of(tree):
 @pytest.mark.parametrize("arguments", WORLDS, ids=lambda arguments: " ".join(arguments))
 def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
     """Its state is donated: memory of the environment, its world or the curriculum would be gone with it."""
-    config = config_lib.read(command_line.compose_config(command_line.plain(arguments))[0])
+    config = build.read(command_line.compose_config(command_line.plain(arguments))[0])
     course = config.curriculum(config.env)
     first, later = course.init(), course.init()
     state = RunState(**dict.fromkeys(RunState.__dataclass_fields__)).replace(policies={}, curriculum=first)
@@ -300,21 +301,21 @@ def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
 def test_members_of_a_group_get_their_own_numbers(tmp_path):
     def members(gain):
         runs = [configure(gain=gain * weight) for weight in (1.0, 0.5)]
-        return [group.Member(str(i), str(i), run, {}) for i, run in enumerate(runs)]
+        return [vectorized_runs.Member(str(i), str(i), run, {}) for i, run in enumerate(runs)]
 
     start = make_program(members(1.0)[0].config)
     keys = jax.random.split(jax.random.key(0), 2)
-    state = jax.jit(jax.vmap(start.init))(keys, group.courses(members(1.0)))
+    state = jax.jit(jax.vmap(start.init))(keys, vectorized_runs.courses(members(1.0)))
     found = checkpoints.save(tmp_path, ("latest",), state, {"step": 1})
-    state = group.read_checkpoint(members(4.0), make_program(configure(192)), found)
+    state = vectorized_runs.read_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
 def test_best_scores_are_reset_when_the_task_changes():
     facts, task = {"updates": 3, "best": {"best_eval": [1.0]}}, {"env": {"gain": 1.0}, "seed": 0}
-    assert resuming.carried(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
-    assert resuming.carried(facts, task, {"env": {"gain": 2.0}}).best == {}
+    assert resume.carried(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
+    assert resume.carried(facts, task, {"env": {"gain": 2.0}}).best == {}
 
 
 CARTPOLE = [

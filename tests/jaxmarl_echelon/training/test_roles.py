@@ -21,14 +21,20 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import loop, rollout
-from jaxmarl_echelon.training.agents import frozen_policies, frozen_policy, make_agents, make_controllers
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.controllers import Controller, one_of, to_space
-from jaxmarl_echelon.training.program import make_program
-from jaxmarl_echelon.training.run_config import RunConfig
-from jaxmarl_echelon.training.types import RunState, View
+from jaxmarl_echelon.training.acting.controllers import Controller, one_of, to_space
+from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import loop
+from jaxmarl_echelon.training.program.agents import (
+    frozen_policies,
+    frozen_policy,
+    make_agents,
+    make_controllers,
+)
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 SMALL = (
     "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "total_env_steps=64", "eval_episodes=2",
@@ -39,7 +45,7 @@ SMALL = (
 @functools.cache
 def read(*overrides):
     config, choices = compose_config(plain([*SMALL, *overrides]))
-    return config, choices, config_lib.read(config)
+    return config, choices, build.read(config)
 
 
 def untrained(run, key=5):
@@ -71,7 +77,7 @@ def on_a_duel(**changes):
         "num_envs": 4,
     }
     given |= {"curriculum": fixed, "window": 8, "episode_rows": 8}
-    return config_lib.RunConfig(env=Duel(), **given | changes)
+    return build.RunConfig(env=Duel(), **given | changes)
 
 
 def test_both_learn_each_with_settings_of_its_own():
@@ -169,7 +175,7 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
 def test_every_role_keeps_its_own_successes(shared):
     """Also where one learner acts for both: the sign of what is seen first tells whose success it was."""
     replay = {"capacity": 120, "success_capacity": 60, "success_ratio": 0.5}
-    config = config_lib.RunConfig(
+    config = build.RunConfig(
         env=probes.Rivals(),
         algo=TD3Config(widths=(4,), horizon=12, batch_size=4, learning_starts=1000, replay=replay),
         curriculum=fixed,
@@ -184,7 +190,7 @@ def test_every_role_keeps_its_own_successes(shared):
 
     @jax.jit
     def played(key):
-        run, _ = rollout.collect(playing, program.init(key), jax.random.key(1), draw(program))
+        run, _ = collect.collect(playing, program.init(key), jax.random.key(1), draw(program))
         return [learner.replay.successes.ring for learner in run.policies.values()]
 
     rings = played(jax.random.key(0))
@@ -299,7 +305,7 @@ def test_settings_of_a_role_that_does_not_learn_are_refused():
 
 def test_probe_learners_need_no_settings_of_their_own():
     env = probes.ConstantReward()
-    config = config_lib.RunConfig(
+    config = build.RunConfig(
         env=env, algo=PPOConfig(horizon=4), curriculum=lambda env: None, total_env_steps=4, num_envs=4
     )
     assert config.algos == {probes.ROLE: config.algo} and config.horizon == 4

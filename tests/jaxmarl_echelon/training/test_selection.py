@@ -11,10 +11,11 @@ from jaxmarl_echelon.curricula.base import fixed
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import evaluation, selection
-from jaxmarl_echelon.training.program import Assessment, Report
-from jaxmarl_echelon.training.record import Progress, Record
-from jaxmarl_echelon.training.run_config import RunConfig
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import selection_score
+from jaxmarl_echelon.training.host.run_record import Progress, Record
+from jaxmarl_echelon.training.program import evaluation
+from jaxmarl_echelon.training.program.program import Assessment, Report
 
 GAMES = 4
 
@@ -63,7 +64,7 @@ def reported(record: Record, **metrics: float) -> dict[str, float]:
 def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
     config = configured()
     record = record_of(config, tmp_path)
-    (line,) = selection.describe(config)
+    (line,) = selection_score.describe(config)
     assert "best_eval and best_training follow the latest policy" in line
     for _ in range(3):
         metrics = reported(record, train__points_rate=0.5, train__window_episodes=256.0)
@@ -77,7 +78,7 @@ def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
 def test_the_rating_chooses_where_there_is_one(tmp_path, anchor, rating):
     config = configured(**pooled(anchor=anchor))
     record = record_of(config, tmp_path)
-    assert "best_eval follows the pool's rating" in selection.describe(config)[0]
+    assert "best_eval follows the pool's rating" in selection_score.describe(config)[0]
     assert assessed(record, 0.5) == ["best_eval"], "before the first game"
     best = []
     for value in (1.0, 3.0, 2.0, 4.0):
@@ -90,7 +91,7 @@ def test_the_rating_chooses_where_there_is_one(tmp_path, anchor, rating):
 @pytest.mark.parametrize("changes", [{}, pooled(), pooled(mode="mirror", fixed=())])
 def test_a_score_against_somebody_else_is_what_counts(tmp_path, changes):
     record = record_of(configured("random", **changes), tmp_path)
-    assert selection.describe(record.config) == ()
+    assert selection_score.describe(record.config) == ()
     assert [assessed(record, points) for points in (0.5, 0.4, 0.6)] == [["best_eval"], [], ["best_eval"]]
     assert record.progress.best["best_eval"][0] == pytest.approx(0.6)
 
@@ -103,4 +104,4 @@ def test_training_scores_count_once_the_window_is_full_of_games_against_opponent
     assert record.training_score(found) == ["best_training"] and record.progress.best["best_training"] == [
         0.7
     ]
-    assert selection.rating_column(configured(**pooled(mode="mirror", fixed=()))) is None
+    assert selection_score.rating_column(configured(**pooled(mode="mirror", fixed=()))) is None

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from sharded_runs import ALGOS, DEVICES, EVALUATED, LENGTH, PLACES, SHARDS, UPDATES, configure
 
-from algos import axis
-from jaxmarl_echelon.training import program as program_lib
-from jaxmarl_echelon.training.agents import make_controllers
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import make_program
+from algos import collectives
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.program import program as program_lib
+from jaxmarl_echelon.training.program.agents import make_controllers
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
 PAIRS = [(name, devices) for name in ALGOS for devices in PLACES[name][1:]]
@@ -257,22 +257,22 @@ def test_one_shard_is_the_program_without_shards():
 def four():
     """Runs a function of numbers `[4, 2]` for four shards."""
     numbers = jnp.arange(8.0).reshape(4, 2)
-    return lambda fn: jax.vmap(fn, axis_name=axis.HERE)(numbers)
+    return lambda fn: jax.vmap(fn, axis_name=collectives.HERE)(numbers)
 
 
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda x: axis.sum({"a": x, "b": x[0] > 3}), {"a": [12.0, 16.0], "b": 2}),
-        (axis.mean, [3.0, 4.0]),
-        (axis.max, [6.0, 7.0]),
-        (axis.min, [0.0, 1.0]),
-        (lambda x: axis.any(x[0] > 5), True),
-        (lambda x: axis.any(x[0] > 6), False),
-        (axis.stack, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]),
-        (axis.gather, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
-        (lambda x: axis.gather(x[None], 1), [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]]),
-        (lambda x: axis.mean_gradient(x, x, x[0])[0], [(4 + 16 + 36) / 12, (6 + 20 + 42) / 12]),
+        (lambda x: collectives.sum({"a": x, "b": x[0] > 3}), {"a": [12.0, 16.0], "b": 2}),
+        (collectives.mean, [3.0, 4.0]),
+        (collectives.max, [6.0, 7.0]),
+        (collectives.min, [0.0, 1.0]),
+        (lambda x: collectives.any(x[0] > 5), True),
+        (lambda x: collectives.any(x[0] > 6), False),
+        (collectives.stack, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]),
+        (collectives.gather, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+        (lambda x: collectives.gather(x[None], 1), [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]]),
+        (lambda x: collectives.mean_gradient(x, x, x[0])[0], [(4 + 16 + 36) / 12, (6 + 20 + 42) / 12]),
     ],
 )
 def test_a_collective_gives_every_shard_the_same(four, call, expected):
@@ -288,18 +288,18 @@ def test_a_collective_gives_every_shard_the_same(four, call, expected):
 def test_every_shard_has_its_own_part_of_rows_and_keys(four):
     key = jax.random.key(3)
     rows_of_all = jnp.arange(12)
-    np.testing.assert_array_equal(four(lambda _: axis.own(rows_of_all)), np.arange(12).reshape(4, 3))
-    np.testing.assert_array_equal(four(lambda _: axis.numbers(2)), np.arange(8).reshape(4, 2))
-    data = four(lambda _: jax.random.key_data(axis.split(key, 2)))
+    np.testing.assert_array_equal(four(lambda _: collectives.own(rows_of_all)), np.arange(12).reshape(4, 3))
+    np.testing.assert_array_equal(four(lambda _: collectives.numbers(2)), np.arange(8).reshape(4, 2))
+    data = four(lambda _: jax.random.key_data(collectives.split(key, 2)))
     np.testing.assert_array_equal(data.reshape(8, -1), jax.random.key_data(jax.random.split(key, 8)))
-    folded = np.asarray(four(lambda _: jax.random.key_data(axis.fold(key))))
+    folded = np.asarray(four(lambda _: jax.random.key_data(collectives.fold(key))))
     assert len({one.tobytes() for one in folded}) == 4
 
 
 def test_one_shard_folds_nothing():
     key = jax.random.key(3)
-    assert axis.size() == 1 and axis.index() == 0 and axis.fold(key) is key
+    assert collectives.size() == 1 and collectives.index() == 0 and collectives.fold(key) is key
     np.testing.assert_array_equal(
-        jax.random.key_data(axis.split(key, 5)), jax.random.key_data(jax.random.split(key, 5))
+        jax.random.key_data(collectives.split(key, 5)), jax.random.key_data(jax.random.split(key, 5))
     )
     assert SHARDS == DEVICES

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.host import loop
 
 pytestmark = pytest.mark.needs("gymnax")
 
@@ -16,14 +16,14 @@ TWO = ("env=f110", "controllers.defender=learner")
 
 def read(*overrides):
     config, _ = command_line.compose_config(command_line.plain(overrides))
-    return config_lib.read(config)
+    return build.read(config)
 
 
 def test_horizon_follows_from_the_batch_and_the_batch_from_the_horizon():
     run = read(*MEMORY, "algo.horizon=auto", "algo.batch_size=512", "algo.segments_per_agent=4")
     assert (run.algo.horizon, run.horizon, run.steps_per_update) == (16, 64, 512)
     run = read(*MEMORY, "algo.horizon=16", "algo.batch_size=auto")
-    assert config_lib.plans(run)["player"].batch_size == 128
+    assert build.plans(run)["player"].batch_size == 128
 
 
 def test_a_role_has_sizes_of_its_own():
@@ -87,10 +87,10 @@ def test_the_plan_is_shown_before_a_run_whose_precision_can_be_changed_later(mon
     for name, value in (("horizon", "16"), ("batch_size", "128"), ("gradient_steps", "4")):
         (row,) = [line for line in shown.splitlines() if line.split()[1:2] == [name]]
         assert value in row.split()
-    config = config_lib.saved({"config": kept[0]})
-    assert config_lib.read(config).algo.compute_dtype == "bf16"
+    config = build.saved({"config": kept[0]})
+    assert build.read(config).algo.compute_dtype == "bf16"
     command_line.set_value(config, "precision", "float32")
-    assert config_lib.read(config).algo.compute_dtype == "float32"
+    assert build.read(config).algo.compute_dtype == "float32"
     del config.precision
     config.algo.compute_dtype = "bfloat16"
-    assert config_lib.read(config).algo.compute_dtype == "bfloat16"
+    assert build.read(config).algo.compute_dtype == "bfloat16"

@@ -11,16 +11,17 @@ from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
 from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.episodes import Drawn
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
-from jaxmarl_echelon.training import controllers, rollout, turns
-from jaxmarl_echelon.training.collector import Collector
-from jaxmarl_echelon.training.config import RunConfig
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.rollouts import collect, turn_based
+from jaxmarl_echelon.training.rollouts.spec import Collector
 
 GAMMA, LAMBDA, ENVS, SUPER_STEPS = 0.9, 0.8, 6, 8
 
@@ -103,7 +104,7 @@ def both():
     plain = Collector(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
     driven = plain._replace(horizon=SUPER_STEPS)
     play = jax.jit(
-        lambda run, key: (rollout.collect(plain, run, key, draw), turns.collect(driven, run, key, draw))
+        lambda run, key: (collect.collect(plain, run, key, draw), turn_based.collect(driven, run, key, draw))
     )
     return jax.device_get(play(run, jax.random.key(1)))
 
@@ -170,7 +171,7 @@ def test_the_loser_gets_its_reward_for_its_last_move():
     ended = np.zeros((8, 1), bool)
     ended[4] = True
     reward[4] = [[1.0, -1.0]]
-    told = turns.Ply(jnp.asarray(reward), jnp.asarray(ended), jnp.zeros((8, 1), bool))
+    told = turn_based.Ply(jnp.asarray(reward), jnp.asarray(ended), jnp.zeros((8, 1), bool))
     record = {
         "obs": value,
         "action": value,
@@ -180,9 +181,9 @@ def test_the_loser_gets_its_reward_for_its_last_move():
         "skip": value > 9,
         "mask": None,
     }
-    record = jax.tree.map(lambda x: turns.by_phase(jnp.asarray(x).reshape((4, 2) + x.shape[1:])), record)
-    paid = jax.tree.map(lambda x: turns.by_phase(x)[..., None], turns.spans(told))
-    played = turns.finished_rollout(record, paid, ())
+    record = jax.tree.map(lambda x: turn_based.by_phase(jnp.asarray(x).reshape((4, 2) + x.shape[1:])), record)
+    paid = jax.tree.map(lambda x: turn_based.by_phase(x)[..., None], turn_based.spans(told))
+    played = turn_based.finished_rollout(record, paid, ())
     np.testing.assert_array_equal(played.discount[:, :, 0], [[1, 1], [1, 0], [0, 1], [1, 1]])
     advantage, _ = estimates(played)
     np.testing.assert_allclose(advantage[:3, 0, 0], [0.55016, 0.528, 0.4], atol=1e-5)

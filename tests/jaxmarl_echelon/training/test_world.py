@@ -11,10 +11,10 @@ from commands import begin
 from jax.extend.core import jaxprs_in_params
 
 from jaxmarl_echelon import checkpoints, command_line
-from jaxmarl_echelon.config_path import Sources
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training.keys import run_key
-from jaxmarl_echelon.training.program import make_program, scored_assessment
+from jaxmarl_echelon.config_sources import Sources
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program, scored_assessment
 
 LARGEST = 64 * 1024
 BITS = {"bf16": 16}
@@ -32,7 +32,7 @@ FEW_MAPS = ("env=echelon", "env.maps=2")
 def program_of(*overrides, folder=None):
     arguments = command_line.plain([*SMALL, "algo=ppo", *overrides])
     config, _ = command_line.compose_config(arguments, Sources(folder))
-    return make_program(config_lib.read(config))
+    return make_program(build.read(config))
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.types import DT
+from jaxmarl_echelon.envs.drive.state import DT
 
 ROUNDING = 0.7
 MOST_TIME = 5.0

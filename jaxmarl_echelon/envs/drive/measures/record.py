@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.drive.types import DT, VEHICLE_ROLE, Condition, Record
+from jaxmarl_echelon.envs.drive.state import DT, VEHICLE_ROLE, Condition, Record
 from jaxmarl_echelon.envs.results import Result
 from physics.bicycle import Motion
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive.types import DT, Ride
+from jaxmarl_echelon.envs.drive.state import DT, Ride
 from physics.bicycle import Motion, wrap
 
 # Bounds of nuPlan (Caesar et al. 2021).

@@ -14,8 +14,8 @@ from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
 from jaxmarl_echelon.envs.drive.codes import EDGE
 from jaxmarl_echelon.envs.drive.measures import realism
-from jaxmarl_echelon.envs.drive.roads import edge_distance
-from jaxmarl_echelon.envs.drive.types import DriveState
+from jaxmarl_echelon.envs.drive.state import DriveState
+from jaxmarl_echelon.envs.drive.traffic.road_contacts import edge_distance
 from physics.segments import between
 
 FIRST = 10  # sample at which rollouts begin

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CYCLIST, EDGE, LANE, PEDESTRIAN
-from jaxmarl_echelon.envs.drive.types import Condition
+from jaxmarl_echelon.envs.drive.state import Condition
 from physics.bicycle import Motion
 from physics.segments import Segments
 

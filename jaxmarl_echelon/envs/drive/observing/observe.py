@@ -6,14 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.drive import signals
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL
 from jaxmarl_echelon.envs.drive.conditioning import scaled
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import COMPACT, PUFFER_PARTNERS, View
-from jaxmarl_echelon.envs.drive.roads import listed
-from jaxmarl_echelon.envs.drive.types import DriveState
+from jaxmarl_echelon.envs.drive.state import DriveState
+from jaxmarl_echelon.envs.drive.traffic import signals
+from jaxmarl_echelon.envs.drive.traffic.road_contacts import listed
 from physics.bicycle import Drive, Motion
 from physics.sparse_batch import compute_where, cond_any
 

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.drive.scenes.files import export
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes, interleaved, scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.envs.drive.view.scene import draw_recording, extent
+from jaxmarl_echelon.envs.drive.view.road_drawing import draw_recording, extent
 
 _INCHES = 10.0
 

@@ -8,9 +8,9 @@ import numpy as np
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes import learners
 from jaxmarl_echelon.envs.drive.scenes.gates import light_gates, sign_gates
-from jaxmarl_echelon.envs.drive.scenes.host import NO_LIMIT, HostScene, Route
 from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of, whole_segments
 from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT, HostScene, Route
 from physics.polylines import arcs, distance, distinct, headings
 from physics.segment_tables import Grid, grid_over, near, nearest
 

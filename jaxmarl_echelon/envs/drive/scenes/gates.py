@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes.host import Gate, HostScene, Route
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate, HostScene, Route
 from physics.polylines import arcs, distance, interpolate, signed_distance
 
 _BESIDE = 2.0  # m from the way at which a light's lane still is the way's own

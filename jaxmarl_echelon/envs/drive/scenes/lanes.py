@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
-from jaxmarl_echelon.envs.drive.scenes.host import BIKE_ELEMENT, Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import BIKE_ELEMENT, Road
 from physics.polylines import cut, distinct, thin
 
 LONGEST = 10.0  # m, of a segment

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import PEDESTRIAN, VEHICLE
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, HostScene
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, HostScene
 from physics.boxes import overlap
 
 CONTROLS = ("vehicles", "agents", "sdc", "all")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.scenes import building, cache
+from jaxmarl_echelon.envs.drive.scenes import cache, scene_jobs
 from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, VERSION, Arrays, stack
-from jaxmarl_echelon.envs.drive.scenes.building import Built
 from jaxmarl_echelon.envs.drive.scenes.generated import generate, sanity
+from jaxmarl_echelon.envs.drive.scenes.scene_jobs import Built
 from jaxmarl_echelon.envs.drive.scenes.settings import ALL_SANITY, GENERATED, SANITY, SceneSettings
 from jaxmarl_echelon.envs.workers import run
 
@@ -54,7 +54,7 @@ def scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool 
     if chosen.scenes == GENERATED:
         return _generated(chosen, **how)
     names = list(sanity.SCENES) if chosen.scenes == ALL_SANITY else [chosen.scenes.removeprefix(SANITY)]
-    built = [building.build(sanity.scene(name), chosen.casting, chosen.max_segments) for name in names]
+    built = [scene_jobs.build(sanity.scene(name), chosen.casting, chosen.max_segments) for name in names]
     return _assembled(built, len(built), ())
 
 
@@ -66,7 +66,7 @@ def _generated(chosen: SceneSettings, *, workers: int | None, progress: bool) ->
 
     def make() -> cache.Kept:
         built = run(
-            building.build_generated,
+            scene_jobs.build_generated,
             jobs,
             label="scenes",
             per_worker=_PER_WORKER,
@@ -91,7 +91,7 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
 
     def make() -> cache.Kept:
         how = {"per_worker": _PER_WORKER, "workers": workers, "progress": progress}
-        found = run(building.build_file, jobs, label="scenes", **how)
+        found = run(scene_jobs.build_file, jobs, label="scenes", **how)
         faults = {job[0]: one for job, one in zip(jobs, found, strict=True) if isinstance(one, ValueError)}
         if faults and not chosen.skip_bad:
             raise faults[min(faults, key=lambda path: Path(path).name)]
@@ -106,7 +106,10 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
         lines += [f"scenes: left out: {empty} without a learner"] if empty else []
         return arrays, {**facts, "train": train, "lines": lines}
 
-    content = [VERSION, [[building.digest(job[0]), Path(job[0]).name, vars(job[1]), job[2]] for job in jobs]]
+    content = [
+        VERSION,
+        [[scene_jobs.digest(job[0]), Path(job[0]).name, vars(job[1]), job[2]] for job in jobs],
+    ]
     content += [len(apart), chosen.skip_bad]
     arrays, facts = cache.kept(chosen.cache, content, make)
     return _finished(arrays, facts, facts["train"] or len(facts["scenes"]), tuple(facts["lines"]))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES
 from jaxmarl_echelon.envs.drive.scenes.learners import CONTROLS, Casting
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES
 from jaxmarl_echelon.envs.settings import Settings, choice, interval, mapping, number, setting, switch, whole
 
 GENERATED = "generated"

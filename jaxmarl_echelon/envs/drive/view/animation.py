@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from jaxmarl_echelon.envs.drive.types import DT
+from jaxmarl_echelon.envs.drive.state import DT
 from jaxmarl_echelon.envs.drive.view.frames import Episode
 from jaxmarl_echelon.envs.drive.view.palette import (
     INK,
@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     ROAD_WIDTHS,
     SCRIPTED,
 )
-from jaxmarl_echelon.envs.drive.view.scene import extent
+from jaxmarl_echelon.envs.drive.view.road_drawing import extent
 
 SIDE = 640
 HEADER = 24

@@ -10,7 +10,7 @@ from flax import struct
 from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
 from jaxmarl_echelon.envs.drive.observing.layout import View
 from jaxmarl_echelon.envs.drive.observing.observe import observe
-from jaxmarl_echelon.envs.drive.types import DT, DriveState
+from jaxmarl_echelon.envs.drive.state import DT, DriveState
 
 SCORED, COLLISION, OFFROAD, UNFINISHED = "scored", "collision", "off-road", "unfinished"
 OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)

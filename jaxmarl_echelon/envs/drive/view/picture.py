@@ -21,7 +21,7 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
     """
     from matplotlib.figure import Figure
 
-    from jaxmarl_echelon.envs.drive.view.scene import draw_roads
+    from jaxmarl_echelon.envs.drive.view.road_drawing import draw_roads
 
     columns = min(3, len(episodes))
     rows = -(-len(episodes) // columns)
@@ -48,7 +48,7 @@ def caption(episode: Episode) -> str:
 def _draw_bodies(axes, episode: Episode) -> None:
     from matplotlib.patches import Circle, Polygon
 
-    from jaxmarl_echelon.envs.drive.view.scene import boxes
+    from jaxmarl_echelon.envs.drive.view.road_drawing import boxes
 
     pose, size = episode.pose, episode.scene.size
     for slot in np.flatnonzero(episode.states.present[0]):

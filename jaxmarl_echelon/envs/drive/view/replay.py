@@ -7,7 +7,7 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.codes import EDGE
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import COMPACT
-from jaxmarl_echelon.envs.drive.types import DT
+from jaxmarl_echelon.envs.drive.state import DT
 from jaxmarl_echelon.envs.drive.view.frames import Episode
 from jaxmarl_echelon.envs.drive.view.palette import (
     INK,
@@ -18,7 +18,7 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     SCRIPTED,
 )
 from jaxmarl_echelon.envs.drive.view.picture import caption
-from jaxmarl_echelon.envs.drive.view.scene import extent
+from jaxmarl_echelon.envs.drive.view.road_drawing import extent
 from jaxmarl_echelon.envs.pages import encode, write_page
 
 SCRIPTS = ("recording", "scene", "panel", "main")

@@ -8,7 +8,7 @@ import numpy as np
 from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.types import VEHICLE_ROLE
+from jaxmarl_echelon.envs.drive.state import VEHICLE_ROLE
 from jaxmarl_echelon.envs.drive.view.animation import save_gif
 from jaxmarl_echelon.envs.drive.view.frames import Episode, snapshot
 from jaxmarl_echelon.envs.drive.view.picture import save_picture
@@ -19,7 +19,7 @@ _SHOWN = ("score", "collision", "offroad", "dnf")
 
 
 class Viewer(base.Viewer):
-    """Draws evaluations of one environment; see `jaxmarl_echelon.training.evaluation`.
+    """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
 
     Attributes:
       snapshot: the function to record with.

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon import vectors
-from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState, Mechs
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, staging
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, judge
@@ -17,10 +20,7 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Order, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS
-from jaxmarl_echelon.envs.echelon.observation import Senses
-from jaxmarl_echelon.envs.echelon.scene import chassis_of
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.types import EchelonParams, EchelonState, Mechs
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, Order
 

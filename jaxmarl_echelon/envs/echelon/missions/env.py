@@ -8,11 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.echelon import assistance
-from jaxmarl_echelon.envs.echelon import commands as commands_lib
-from jaxmarl_echelon.envs.echelon import scripts as scripts_lib
+from jaxmarl_echelon.envs.echelon import assistance, commands
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import (
+    BLUE,
+    MESSAGE,
+    NOBODY,
+    TEAMS,
+    Battle,
+    EchelonParams,
+    EchelonState,
+)
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.env import Echelon
-from jaxmarl_echelon.envs.echelon.layout import CONTACTS, Layout
 from jaxmarl_echelon.envs.echelon.missions import embedding, results
 from jaxmarl_echelon.envs.echelon.missions.course import Course
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
@@ -27,21 +35,12 @@ from jaxmarl_echelon.envs.echelon.missions.standing import standing_of
 from jaxmarl_echelon.envs.echelon.missions.turns import shuffled_turn, weighted_turn
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
-from jaxmarl_echelon.envs.echelon.observation import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.scene import chassis_of
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, Layout
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe, place_of
+from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 from jaxmarl_echelon.envs.echelon.settings import Limits as BattleLimits
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
-from jaxmarl_echelon.envs.echelon.types import (
-    BLUE,
-    MESSAGE,
-    NOBODY,
-    TEAMS,
-    Battle,
-    EchelonParams,
-    EchelonState,
-)
 from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
 
@@ -93,7 +92,7 @@ class EchelonMissions(Echelon):
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return scripts_lib.scripts(self, mission_script)
+        return baselines.scripts(self, mission_script)
 
     @property
     def world(self) -> tuple[TerrainBank, Ground]:
@@ -157,7 +156,7 @@ class EchelonMissions(Echelon):
         """Advances one decision of 0.25 s; both teams act at once."""
         before, battle_params = state.echelon.battle.mechs, self.battle_params(state.scenario, params)
         given = jnp.concatenate([actions[team] for team in TEAMS])
-        read = commands_lib.read(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
+        read = commands.read(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
         battle = state.echelon.battle.replace(mechs=before.replace(focus=read.focus))
         battle = self.simulation.decide(key, battle, read.commands, battle_params)
         after = state.echelon.replace(
@@ -167,7 +166,7 @@ class EchelonMissions(Echelon):
             sort=read.sort,
             hostile_only=read.hostile_only,
         )
-        senses, status = self.senses(battle, battle_params), read.commands[:, commands_lib.STATUS]
+        senses, status = self.senses(battle, battle_params), read.commands[:, commands.STATUS]
         state, verdict, due, said = self.course.advance(state, after, status, senses, battle_params, params)
         paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
         return self._report(state, params, senses, verdict, paid, said)
@@ -256,7 +255,7 @@ def _opening(battle: Battle, size: int) -> EchelonState:
 
 def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
-    action = Box((commands_lib.SIZE + 1,), -1.0, 1.0)
+    action = Box((commands.SIZE + 1,), -1.0, 1.0)
     scores = results.SCORE, results.RED_SCORE
     roles = (
         Role(team, count, observation, action, score)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from jaxmarl_echelon.envs import settings as readers
-from jaxmarl_echelon.envs.echelon.layout import make_layout
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.missions import embedding
 from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
 from jaxmarl_echelon.envs.echelon.missions.parameters import Frame, parameters
@@ -11,9 +11,9 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import biomes_of, gr
 from jaxmarl_echelon.envs.echelon.missions.scenarios.presets import with_preset
 from jaxmarl_echelon.envs.echelon.missions.settings import FIXED, MissionGround, MissionSettings
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import read_verbs
+from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.settings import SUBSTEPS
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
 from jaxmarl_echelon.envs.rewards import Reward
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import MEDIUM
 from jaxmarl_echelon.envs.echelon.missions import weights as schedules
 from jaxmarl_echelon.envs.echelon.missions.calibration import fade
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces
@@ -20,9 +22,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
 from jaxmarl_echelon.envs.echelon.rosters import Roster
 from jaxmarl_echelon.envs.echelon.settings import decisions, roster_fields, share_per_team
-from jaxmarl_echelon.envs.echelon.tables import MEDIUM
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
-from jaxmarl_echelon.envs.echelon.types import EchelonParams
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import map_weights
 

@@ -10,8 +10,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs.base import ScriptedPolicy
-from jaxmarl_echelon.envs.echelon import heuristic as plain
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.state import BLUE
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
@@ -23,7 +23,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
     ROAM,
     WATCH,
 )
-from jaxmarl_echelon.envs.echelon.types import BLUE
+from jaxmarl_echelon.envs.echelon.scripts import heuristic as plain
 
 AMBUSH_RANGE = 12.0
 ARRIVED = 4.0

@@ -7,12 +7,12 @@ progress is not shown at all.
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon import zone
+from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.types import Order, TeamFacts
-from jaxmarl_echelon.envs.echelon.observation import Standing
-from jaxmarl_echelon.envs.echelon.types import Mechs
+from jaxmarl_echelon.envs.echelon.observing.observe import Standing
 
 
 def standing_of(
@@ -34,7 +34,7 @@ def standing_of(
       teams: mechs of blue and of red.
     """
     team = squads.team_of(teams)
-    inside = mechs.alive & zone_lib.within(mechs.position, order.zone[:, None])
+    inside = mechs.alive & zone.within(mechs.position, order.zone[:, None])
     tons = jnp.where(inside, tonnage, 0.0)
     own = squads.add(tons, teams).diagonal()[team]
     seen = visible & (team[:, None] != team)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon.types import EchelonParams, EchelonState
+from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState
 
 # Shaping components, in the order of every array over them.
 COMPONENTS = (

@@ -10,7 +10,7 @@ import pytest
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.make import make
 from jaxmarl_echelon.envs.drive.rewards import make_reward
-from jaxmarl_echelon.envs.drive.scenes import building
+from jaxmarl_echelon.envs.drive.scenes import scene_jobs
 from jaxmarl_echelon.envs.drive.scenes.arrays import stack
 from jaxmarl_echelon.envs.drive.scenes.generated import sanity
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
@@ -28,10 +28,10 @@ def play():
     count, chosen = len(NAMES), SceneSettings()
     how = chosen.casting, chosen.max_segments
     built = [
-        building.build_generated(0, nth, kind, chosen.casting, chosen.goal_sample, chosen.max_segments)
+        scene_jobs.build_generated(0, nth, kind, chosen.casting, chosen.goal_sample, chosen.max_segments)
         for nth, kind in enumerate(KINDS)
     ]
-    built += [building.build(sanity.scene(name), *how) for name in sanity.SCENES]
+    built += [scene_jobs.build(sanity.scene(name), *how) for name in sanity.SCENES]
     bank = SceneBank(**stack([arrays for arrays, _ in built]), kind=np.arange(count, dtype=np.int32))
     found = Scenes(bank, NAMES, NAMES, np.zeros((count, 2)), count, (0, count), ())
     env = make(make_reward(), scenes=found)

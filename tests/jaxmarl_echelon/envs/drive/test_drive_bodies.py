@@ -9,10 +9,10 @@ import pytest
 from drive_runs import programs, scripted
 from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
 
-from jaxmarl_echelon.envs.drive import others, roads, routes
 from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS
-from jaxmarl_echelon.envs.drive.scenes.host import Light, Road
-from jaxmarl_echelon.envs.drive.types import Traffic
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
+from jaxmarl_echelon.envs.drive.state import Traffic
+from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from physics.bicycle import Motion
 from physics.segments import between, match_lane, meets_box
 
@@ -61,7 +61,7 @@ def everywhere(count: int, seed: int) -> Motion:
 
 
 MIDDLE = scene().middle
-offroad = jax.jit(roads.offroad, static_argnames="signed")
+offroad = jax.jit(road_contacts.offroad, static_argnames="signed")
 
 
 def test_tables_answer_like_a_search_of_all_segments():
@@ -78,7 +78,7 @@ def test_tables_answer_like_a_search_of_all_segments():
     everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
     wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
     brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
-    lane = jax.jit(roads.lane_of)(bank, jnp.int32(0), motion, None)
+    lane = jax.jit(road_contacts.lane_of)(bank, jnp.int32(0), motion, None)
     np.testing.assert_array_equal(lane.found, brute.found)
     for name in ("distance", "offset", "angle"):
         there = np.asarray(lane.found)
@@ -105,7 +105,9 @@ def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
     edges, there = between(points[:-1], points[1:]), jnp.ones(3, bool)
     inside = jnp.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
     outside = jnp.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
-    within, beyond = (np.asarray(jax.jit(roads.edge_distance)(edges, there, x)) for x in (inside, outside))
+    within, beyond = (
+        np.asarray(jax.jit(road_contacts.edge_distance)(edges, there, x)) for x in (inside, outside)
+    )
     assert (within < 0).all() and (beyond > 0).all()
     np.testing.assert_allclose(beyond[0], 1.0, rtol=1e-6)
 
@@ -176,7 +178,7 @@ def controlled():
 
     @jax.jit
     def drive(chosen):
-        motion, present = others.recorded(bank, chosen, jnp.int32(0))
+        motion, present = scripted_bodies.recorded(bank, chosen, jnp.int32(0))
         zero, no = jnp.zeros(1), jnp.zeros(1, bool)
 
         def step(carry, sample):

@@ -7,7 +7,7 @@ import pytest
 from drive_runs import Programs, drive, programs, scripted
 from drive_scenes import bank_of, scene, small_bank
 
-from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 

@@ -12,9 +12,9 @@ from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of
 from jaxmarl_echelon.envs.drive.scenes.files.export import content, write
 from jaxmarl_echelon.envs.drive.scenes.files.reading import differences, parse, read
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting, goals
 from jaxmarl_echelon.envs.drive.scenes.library import scenes
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 
 BROKEN = 500

@@ -11,9 +11,9 @@ from jaxmarl_echelon.envs.drive.scenes.files.export import content
 from jaxmarl_echelon.envs.drive.scenes.generated import generate as generator
 from jaxmarl_echelon.envs.drive.scenes.generated.bodies import meets_segments
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS, contacts, generate
-from jaxmarl_echelon.envs.drive.scenes.host import STEP
 from jaxmarl_echelon.envs.drive.scenes.lanes import segments_of
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting, cast
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import STEP
 from jaxmarl_echelon.envs.workers import run
 from physics.polylines import arcs, distance, headings, resample
 

@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.drive.bank import scene_at
 from jaxmarl_echelon.envs.drive.make import make, out_of_reach
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 from jaxmarl_echelon.envs.drive.scenes import __main__ as command
-from jaxmarl_echelon.envs.drive.scenes import building, library
+from jaxmarl_echelon.envs.drive.scenes import library, scene_jobs
 from jaxmarl_echelon.envs.drive.scenes.files.export import write
 from jaxmarl_echelon.envs.drive.scenes.generated.sanity import SCENES
 from jaxmarl_echelon.envs.drive.scenes.library import interleaved, scenes
@@ -58,7 +58,7 @@ def test_more_maps_leave_those_that_were_there(small):
 
 def test_banks_are_kept_by_what_went_into_them(small, monkeypatch):
     found, folder = small
-    monkeypatch.setattr(building, "build_generated", None)
+    monkeypatch.setattr(scene_jobs, "build_generated", None)
     assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
     (kept,) = folder.iterdir()
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_a_folder_of_its_own_for_evaluation(folder, tmp_path):
 
 def test_loaded_scenes_equal_those_they_were_written_from(folder):
     loaded = scenes(SceneSettings(scenes=str(folder), bodies=32, cache=None))
-    arrays, _ = building.build(generated("curve")[0], SceneSettings().casting, 8192)
+    arrays, _ = scene_jobs.build(generated("curve")[0], SceneSettings().casting, 8192)
     whole = library._together([(arrays, {})])[0]
     for name in ("recording", "recorded", "goal", "route", "learner", "driven", "size", "origin"):
         np.testing.assert_array_equal(getattr(loaded.bank, name)[0], whole[name][0], err_msg=name)

@@ -9,15 +9,16 @@ import pytest
 from drive_scenes import FOLLOWING, bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.drive import conditioning, goals, rewards, signals
+from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
 from jaxmarl_echelon.envs.drive.codes import LIGHTS
 from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
 from jaxmarl_echelon.envs.drive.measures import realism, record, ride
 from jaxmarl_echelon.envs.drive.measures.record import Happening
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.scenes.host import Light, Road
-from jaxmarl_echelon.envs.drive.types import Condition
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
+from jaxmarl_echelon.envs.drive.state import Condition
+from jaxmarl_echelon.envs.drive.traffic import signals
 from physics.bicycle import Motion
 from physics.segments import Lane, between
 

@@ -15,9 +15,9 @@ from jaxmarl_echelon.envs.drive.observing.layout import View
 from jaxmarl_echelon.envs.drive.observing.observe import Sight, _spiral, in_order, nearest, observe
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_order, spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
-from jaxmarl_echelon.envs.drive.scenes.host import Road
 from jaxmarl_echelon.envs.drive.scenes.learners import Casting
-from jaxmarl_echelon.envs.drive.types import DriveState
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Road
+from jaxmarl_echelon.envs.drive.state import DriveState
 from physics.bicycle import Motion
 from physics.polylines import thin
 

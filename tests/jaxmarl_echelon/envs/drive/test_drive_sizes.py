@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.training import config as config_lib
-from jaxmarl_echelon.training import memory
-from jaxmarl_echelon.training.program import make_program
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.host import memory
+from jaxmarl_echelon.training.program.program import make_program
 
 GPU = 16e9  # bytes of the one with which the original's speed was measured
 PARAMETERS = {"lstm": 664_476, "mingru": 270_748}  # 595,925 in the original, which has fewer actions
@@ -25,7 +25,7 @@ def run(request):
     ]
     composed, choices = command_line.compose_config(words)
     assert "tuning drive/ppo_rnn_drive" in command_line.tuning_lines(composed, choices)[0]
-    return config_lib.read(composed)
+    return build.read(composed)
 
 
 def test_the_originals_batch_fits_one_gpu_and_its_program_can_be_traced(run):

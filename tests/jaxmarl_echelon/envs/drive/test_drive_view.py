@@ -16,7 +16,7 @@ from jaxmarl_echelon.envs import pages
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
 from jaxmarl_echelon.envs.drive.view.replay import SCRIPTS
-from jaxmarl_echelon.training.evaluation import Evaluation
+from jaxmarl_echelon.training.program.evaluation import Evaluation
 
 # Stands for a browser: every element is a thing that takes all calls; three frames are drawn.
 STUB = """

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from mission_moments import SIZE, TEAMS, ZONE, log, moment, nothing, order, placed
 
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
-from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON
 
 advance = jax.jit(lambda now, mine, ours: facts.advance(now._replace(teams=TEAMS), mine, ours))
 

@@ -10,9 +10,9 @@ import pytest
 
 from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.command_line import compose_config, parsed, plain
-from jaxmarl_echelon.config_path import Sources
+from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
-from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.training.config import build
 
 RUN = ("env=echelon_missions_small", "env.maps=2", "env.terrain=urban", "curriculum=missions4")
 
@@ -21,7 +21,7 @@ RUN = ("env=echelon_missions_small", "env.maps=2", "env.terrain=urban", "curricu
 def chosen(tmp_path_factory):
     """The settings of a run whose terrains are kept, and a place in a wall of one of them."""
     settings = [*RUN, f"env.cache={tmp_path_factory.mktemp('terrains')}"]
-    bank = config_lib.read(compose_config(settings)[0]).env.bank
+    bank = build.read(compose_config(settings)[0]).env.bank
     low = np.asarray(bank.voxels.solid)[:, 8:32, 8:32] & 1  # the lowest layer
     y, x = np.argwhere(low.any(0))[0] + 8
     return settings, f"env.objective=[{x}.5,{y}.5]"
@@ -75,7 +75,7 @@ def test_a_verb_of_an_author_is_one_file_and_a_yaml(monkeypatch, tmp_path, repos
     own |= {"verbs": ["hold", "scout", "my_verbs:RAID"]}
     (tmp_path / "env" / "raid.yaml").write_text(json.dumps(own))
     given = ["env=raid", "reward=echelon_missions", *chosen[0][1:]]
-    run = config_lib.read(compose_config(given, Sources(folder=tmp_path))[0])
+    run = build.read(compose_config(given, Sources(folder=tmp_path))[0])
     params, env = run.env.default_params(), run.env
     assert env.registry.names == ("hold", "scout", "raid") and env.spec.tasks == env.registry.names
     np.testing.assert_array_equal(params.levers.mission, [0, 0, 1])

@@ -11,10 +11,10 @@ from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 from mission_games import EAST, LIMIT, WEST, built
 
-from jaxmarl_echelon.config_path import config_directory
-from jaxmarl_echelon.envs.checks import check_env, random_actions
+from jaxmarl_echelon.config_sources import config_directory
+from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, TERTIARY
 from jaxmarl_echelon.envs.echelon.commands import STATUS
-from jaxmarl_echelon.envs.echelon.layout import SELF_FIELDS
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
@@ -22,8 +22,8 @@ from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
 from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
-from jaxmarl_echelon.envs.echelon.tables import PRIMARY, TERTIARY
-from jaxmarl_echelon.training import config as config_lib
+from jaxmarl_echelon.envs.echelon.observing.layout import SELF_FIELDS
+from jaxmarl_echelon.training.config import build
 
 # Of a scenario, what a team may know.
 KNOWN = ("orders", "present", "classes", "start", "strength", "hp")
@@ -379,7 +379,7 @@ def test_configurations_build_and_take_overrides():
             "env.red=pack5",
         )
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            return config_lib.read(compose("config", ["env=echelon_missions", *small, *overrides]))
+            return build.read(compose("config", ["env=echelon_missions", *small, *overrides]))
 
     read_one = read("env.mission=scout", "reward.components.stealth.weight=0")
     env = read_one.env

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from echelon_battles import flat_bank
 
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.make import make
 from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
@@ -13,7 +14,6 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy
 from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS, biomes_of
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
-from jaxmarl_echelon.envs.echelon.tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES
 
 WALL = ((18, 0, 0), (19, 30, 20))

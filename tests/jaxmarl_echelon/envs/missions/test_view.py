@@ -13,13 +13,13 @@ import pytest
 from mission_games import EAST, WEST
 from PIL import Image, ImageColor
 
-from jaxmarl_echelon.envs.echelon import replay
-from jaxmarl_echelon.envs.echelon.frames import LENGTH_UNIT
 from jaxmarl_echelon.envs.echelon.missions.types import PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS
 from jaxmarl_echelon.envs.echelon.missions.view.render import HEADER
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
-from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS
+from jaxmarl_echelon.envs.echelon.view import replay
+from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT
 
 STEPS, CHANGE = 12, 6
 SEEN = 4

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.checks import check_env
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.textgames.boards import in_line
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import (
@@ -24,7 +24,8 @@ from jaxmarl_echelon.envs.textgames.games import (
     tictactoe,
     words,
 )
-from jaxmarl_echelon.training import controllers, evaluation
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.program import evaluation
 
 GAMES = {
     "connect4": connect4.make(),

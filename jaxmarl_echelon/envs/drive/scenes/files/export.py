@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
 from jaxmarl_echelon.envs.drive.scenes.files import extension
-from jaxmarl_echelon.envs.drive.scenes.host import HostScene, Light, Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import HostScene, Light, Road
 
 INVALID = -10000.0
 

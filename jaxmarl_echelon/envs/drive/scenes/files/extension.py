@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.scenes.files import fields
 from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
-from jaxmarl_echelon.envs.drive.scenes.host import Gate, HostScene, Route
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate, HostScene, Route
 
 KEY = "jaxmarl_echelon"
 _FAR = 1e6

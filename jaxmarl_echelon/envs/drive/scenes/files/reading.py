@@ -10,7 +10,7 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
 from jaxmarl_echelon.envs.drive.scenes.files import extension, fields
 from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
-from jaxmarl_echelon.envs.drive.scenes.host import ROADS, SAMPLES, STEP, HostScene, Light, Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import ROADS, SAMPLES, STEP, HostScene, Light, Road
 
 SKIPPED_TYPES = "other", "unset"
 LARGEST = 512_000_000  # bytes of a file

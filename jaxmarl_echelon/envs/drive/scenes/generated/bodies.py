@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
-from jaxmarl_echelon.envs.drive.scenes.generated import ways as ways_lib
+from jaxmarl_echelon.envs.drive.scenes.generated import ways
 from jaxmarl_echelon.envs.drive.scenes.generated.network import FREEWAY, Lane, Network
 from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit, wrap
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import Way
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, STEP
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP
 from physics.polylines import distance, headings, interpolate
 
 DURATION = (SAMPLES - 1) * STEP
@@ -62,7 +62,7 @@ def populate(rng: np.random.Generator, network: Network, room: int, segments: np
     walkers = _walkers(rng, network)
     length = sum(lane.length for lane in network.lanes if not lane.inside)
     wanted = int(np.clip(length / rng.uniform(22, 40), 8, min(24, room - len(parked) - len(walkers))))
-    after = ways_lib.following(network.lanes)
+    after = ways.following(network.lanes)
     driven = []
     for _ in range(wanted):
         for _ in range(_TRIES):
@@ -95,12 +95,12 @@ def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray])
         fastest = rng.uniform(4.0, 6.0)
         if not _outermost(network, lane):
             return None
-    lanes, points, until = ways_lib.walk(rng, network, after, lane, start, here.limit * DURATION + 50.0)
+    lanes, points, until = ways.walk(rng, network, after, lane, start, here.limit * DURATION + 50.0)
     far = 0.75 * min(eager * here.limit, fastest) * DURATION
     if until[-1] < 20.0 or (until[-1] < far and rng.random() < 0.8):
         return None
     right = here.width / 2 - 0.6 if kind == _CYCLIST else 0.0
-    way = ways_lib.make_way(network, lanes, points, until, right=right, eager=eager, fastest=fastest)
+    way = ways.make_way(network, lanes, points, until, right=right, eager=eager, fastest=fastest)
     speed = rng.uniform(0.3, 1.0) * way.limit[0]
     if way.gates:
         speed = min(speed, np.sqrt(2 * _BRAKES * max(0.0, way.gates[0].arc - size[0] / 2 - 1.5)))

@@ -12,9 +12,9 @@ from jaxmarl_echelon.envs.drive.scenes.generated.outline import edges
 from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap
 from jaxmarl_echelon.envs.drive.scenes.generated.traffic import Traffic, drive
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import conflicts
-from jaxmarl_echelon.envs.drive.scenes.host import ELEMENT_OF, SAMPLES, HostScene, Road, Route
 from jaxmarl_echelon.envs.drive.scenes.lanes import LONGEST
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import ELEMENT_OF, SAMPLES, HostScene, Road, Route
 from physics.polylines import cut
 
 VERSION = 1  # of what is generated; part of the names under which banks are kept

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import VEHICLE
-from jaxmarl_echelon.envs.drive.scenes.generated import ways as ways_lib
+from jaxmarl_echelon.envs.drive.scenes.generated import ways
 from jaxmarl_echelon.envs.drive.scenes.generated.bodies import Body
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import record
 from jaxmarl_echelon.envs.drive.scenes.generated.network import YIELD, Arm, Network, connect, section
 from jaxmarl_echelon.envs.drive.scenes.generated.shapes import arc, join, line, unit, wrap
-from jaxmarl_echelon.envs.drive.scenes.host import HostScene
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import HostScene
 
 CAR = np.array([4.5, 2.0])
 _WIDTH = 3.6
@@ -41,9 +41,9 @@ def scene(name: str) -> HostScene:
 def _driver(network: Network, lane: int, start: float, speed: float, fastest: float = np.inf) -> Body:
     """A car on a lane that takes the first way at every fork."""
     first = _First()
-    after = ways_lib.following(network.lanes)
-    lanes, points, until = ways_lib.walk(first, network, after, lane, start, 250.0)
-    way = ways_lib.make_way(network, lanes, points, until, fastest=fastest)
+    after = ways.following(network.lanes)
+    lanes, points, until = ways.walk(first, network, after, lane, start, 250.0)
+    way = ways.make_way(network, lanes, points, until, fastest=fastest)
     return Body(VEHICLE, CAR, np.array([*way.points[0], wrap(way.heading[0])]), speed, way)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import SPACING, Way
-from jaxmarl_echelon.envs.drive.scenes.host import SAMPLES, STEP
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP
 from physics.car_following import acceleration
 
 WIDER = 0.1  # m by which a leader's box is widened

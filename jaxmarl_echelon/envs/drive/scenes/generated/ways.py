@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.scenes.generated.network import MAIN, STOP, Lane, Network
 from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap
-from jaxmarl_echelon.envs.drive.scenes.host import Gate
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate
 from physics.polylines import arcs, distinct, headings, interpolate, offset
 
 SPACING = 1.0  # m between points of a way

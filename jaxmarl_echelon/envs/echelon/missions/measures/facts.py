@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
-from jaxmarl_echelon.envs.echelon.condition import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, Mechs, Tally
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON, MAX_STABILITY, ChassisTable
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
-from jaxmarl_echelon.envs.echelon.tables import AUTOCANNON, MAX_STABILITY, ChassisTable
-from jaxmarl_echelon.envs.echelon.types import NOBODY, Mechs, Tally
 
 # Around an objective: its area of operations, voxels beyond its radius.
 AREA = 12.0

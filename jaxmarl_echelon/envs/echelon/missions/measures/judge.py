@@ -9,14 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.state import BLUE, RED, Mechs
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
-from jaxmarl_echelon.envs.echelon.types import BLUE, RED, Mechs
 
 ATTEMPT = 0.2
 _GROWTH = 1e-6

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
 
 Teams = tuple[int, int]
 

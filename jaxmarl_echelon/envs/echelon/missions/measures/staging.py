@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.state import Mechs
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
-from jaxmarl_echelon.envs.echelon.tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
-from jaxmarl_echelon.envs.echelon.types import Mechs
 
 # Voxels around the new objective within which the squad's centre has arrived; the time that a follow-on
 # takes at the slowest mech's speed is multiplied, and some seconds are added.

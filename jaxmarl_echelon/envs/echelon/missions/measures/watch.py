@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.smoke import smoked
+from jaxmarl_echelon.envs.echelon.battle.state import Battle
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import Order
-from jaxmarl_echelon.envs.echelon.smoke import smoked
-from jaxmarl_echelon.envs.echelon.types import Battle
 from physics.line_of_sight import sight_clear
 from physics.voxels import Terrain
 

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.state import Mechs
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import MAX_STABILITY
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import Moment, News, within_area
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
-from jaxmarl_echelon.envs.echelon.tables import MAX_STABILITY
-from jaxmarl_echelon.envs.echelon.types import Mechs
 from jaxmarl_echelon.envs.results import ratio
 
 COOL = 0.75

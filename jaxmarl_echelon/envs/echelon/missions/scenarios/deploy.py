@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, Mechs
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Drawn
-from jaxmarl_echelon.envs.echelon.scene import chassis_of
-from jaxmarl_echelon.envs.echelon.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.types import EchelonParams, Mechs
 
 
 def deploy(key: jax.Array, drawn: Drawn, simulation: Simulation, params: EchelonParams) -> Mechs:

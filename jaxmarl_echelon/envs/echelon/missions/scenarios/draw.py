@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
 from jaxmarl_echelon.envs.echelon.missions.measures.squads import Teams, add, team_of
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
@@ -15,7 +16,6 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MissionWeights, Orders, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
-from jaxmarl_echelon.envs.echelon.tables import CHASSIS
 
 NOISE = 0.1
 BELIEF = 0.2

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.tables import HEAVY, LIGHT, MEDIUM, SCOUT
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
 # Pack-equivalents of a mech by class, in the order of `tables.CLASSES`; ten units are a pack.
 WEIGHTS = np.array([0.5, 0.7, 1.0, 2.0], np.float32) / 10.0

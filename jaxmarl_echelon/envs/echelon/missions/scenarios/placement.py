@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.echelon import vectors
+from jaxmarl_echelon.envs.echelon.battle import vectors
 
 FORMATIONS = ("line", "wedge", "column", "scattered")
 # Spacing of the enemies by cohesion, voxels.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
@@ -20,7 +21,6 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.missions.verbs.stage import STAGE
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import SUPPRESS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Verb
-from jaxmarl_echelon.envs.echelon.tables import CLASSES
 from jaxmarl_echelon.envs.settings import choice
 
 _KNOWN = {verb.name: verb for verb in (ASSAULT, HOLD, OVERWATCH, FLANK, SUPPRESS, SCOUT, STAGE)}

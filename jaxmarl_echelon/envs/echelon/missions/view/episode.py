@@ -5,10 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.episode import Episode
+from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, TEAMS
 from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, PERCENT
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
-from jaxmarl_echelon.envs.echelon.types import NOBODY, TEAMS
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
 
 # Of `FAMILIES`.
 FAMILY_COLOURS = ("#6c8ebf", "#d79b00", "#4a8f5c", "#9673a6", "#7f7f7f")

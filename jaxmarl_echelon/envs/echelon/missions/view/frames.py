@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon import frames as battle_frames
-from jaxmarl_echelon.envs.echelon.frames import Frame
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.types import (
     CALIBRATION,
@@ -19,6 +17,8 @@ from jaxmarl_echelon.envs.echelon.missions.types import (
     MissionState,
 )
 from jaxmarl_echelon.envs.echelon.missions.weights import OBJECTIVE, SHAPING
+from jaxmarl_echelon.envs.echelon.view import snapshot as battle_frames
+from jaxmarl_echelon.envs.echelon.view.snapshot import Frame
 from jaxmarl_echelon.envs.results import COMPONENT
 
 PERCENT = 100.0

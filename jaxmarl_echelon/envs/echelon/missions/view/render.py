@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from PIL import ImageFont
 
-from jaxmarl_echelon.envs.echelon.animation import Canvas, draw_fight, save_gif
+from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.results import ENDINGS, RED_SCORE, SCORE
 from jaxmarl_echelon.envs.echelon.missions.view.episode import (
@@ -17,10 +17,10 @@ from jaxmarl_echelon.envs.echelon.missions.view.episode import (
     MissionEpisode,
 )
 from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, snapshot
-from jaxmarl_echelon.envs.echelon.palette import TEAM_COLOURS
-from jaxmarl_echelon.envs.echelon.render import Viewer, save_picture
-from jaxmarl_echelon.envs.echelon.replay import save_replay
-from jaxmarl_echelon.envs.echelon.types import TEAMS
+from jaxmarl_echelon.envs.echelon.view.animation import Canvas, draw_fight, save_gif
+from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
+from jaxmarl_echelon.envs.echelon.view.replay import save_replay
+from jaxmarl_echelon.envs.echelon.view.viewer import Viewer, save_picture
 
 HEADER = 58
 _PANELS = 6

@@ -1,0 +1,166 @@
+"""Training on single samples of a rollout: advantages, targets and PPO's epochs of shuffled minibatches."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from algos.checks import require_minibatches
+from algos.nets.actor_critic import Policy, behind
+from algos.nets.normalize import scale_reward, standardize
+from algos.nets.observations import Entities, compact
+from algos.on_policy.losses import acting_weights, clipped_loss
+from algos.on_policy.minibatches import Progress, descend, summed
+from algos.on_policy.ppo_settings import PPOSettings
+from algos.on_policy.returns import gae
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState
+from algos.optim.optimizers import Optimizer
+from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
+
+# Enough independent work per iteration for XLA's CPU executor to use a second core.
+MINIBATCH_UNROLL = 4
+
+
+class Batch(NamedTuple):
+    """Samples to learn from, leading axes `[N]`.
+
+    `alive` marks the rows that are learnt from: of agents that act, and of agents that are out (only their
+    values are learnt). Other rows hold zeros. `acting` has the weights of the decisions among them
+    (`losses.acting_weights`); None if all are decisions. `idle` marks rows of agents with no learnt row in
+    the rollout (unfilled slots). Observations are in the form of `algos.nets.observations.compact`.
+    """
+
+    obs: jax.Array | Entities | Asymmetric
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    alive: jax.Array
+    mask: jax.Array | None
+    idle: jax.Array | None = None
+    acting: jax.Array | None = None
+
+
+def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
+    """Computes advantages and targets of a rollout and flattens its samples to `[T * E * A]`.
+
+    Rows that are not learnt from are replaced by zeros, before any arithmetic of the losses.
+    """
+    alive, valued = rollout.alive, rollout.valued
+    advantage, target = gae(
+        learning_rewards(state, rollout, hyper),
+        rollout.extras["value"],
+        rollout.last_value,
+        rollout.discount,
+        rollout.boundary,
+        rollout.bootstrap,
+        hyper["gamma"],
+        hyper["gae_lambda"],
+        alive=alive,
+        skip=rollout.skip,
+        last_skip=rollout.last_skip,
+        out=rollout.out,
+    )
+    advantage = advantage if rollout.advantage is None else rollout.advantage
+    if config.normalize_advantage == "batch":
+        advantage = standardize(advantage, alive)
+
+    clean = partial(keep, alive)
+    batch = Batch(
+        obs=jax.tree.map(partial(keep, valued), compact(state.observations, rollout.obs)),
+        action=clean(rollout.action),
+        log_prob=clean(rollout.extras["log_prob"]),
+        value=keep(valued, rollout.extras["value"]),
+        advantage=clean(advantage),
+        target=keep(valued, target),
+        alive=valued,
+        mask=None if rollout.mask is None else clean(rollout.mask, True),
+        idle=jnp.broadcast_to(~valued.any(0), alive.shape),
+        acting=None if rollout.out is None else acting_weights(alive, valued),
+    )
+    return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
+
+
+def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> jax.Array:
+    """Rewards `[T, E, A]` in the units of the values: normalised, scaled and clamped."""
+    reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
+    return jnp.clip(reward * hyper["reward_scale"], -hyper["reward_clamp"], hyper["reward_clamp"])
+
+
+def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
+    """Selects `x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
+    return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, jnp.asarray(fill, x.dtype))
+
+
+def learn_samples(
+    config: PPOSettings,
+    policy: Policy,
+    optimizer: Optimizer,
+    state: OnPolicyState,
+    key: jax.Array,
+    batch: Batch,
+    hyper: Hyper,
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Runs all epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
+    require_minibatches(config.num_minibatches, batch.alive.size)
+    policy = behind(policy, state.observations)
+
+    def gradient(params, memory, minibatch):
+        grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
+        return grads, *summed(samples, minibatch.alive), memory
+
+    def epoch(progress, key):
+        order = shuffle(key, batch)
+        shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch._replace(idle=None))
+        if config.normalize_advantage == "minibatch":
+            decides = shuffled.alive if shuffled.acting is None else shuffled.acting > 0
+            advantage = jax.vmap(standardize)(shuffled.advantage, decides)
+            shuffled = shuffled._replace(advantage=advantage)
+        return descend(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
+
+    progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
+    # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
+    progress, steps = jax.lax.scan(epoch, progress, jax.random.split(collectives.fold(key), config.epochs))
+    return progress.params, progress.optimizer, steps.metrics()
+
+
+def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
+    """Random order `[N]` of the samples, with `idle` samples last.
+
+    Idle samples then fill the last minibatches, which contribute nothing, and the others have more learnt
+    samples.
+    """
+    bits = jax.random.bits(key, batch.alive.shape)
+    bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
+    return jnp.argsort(bits)
+
+
+def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
+    """PPO's loss on samples `[N]`; see `clipped_loss` for `hyper` and the results.
+
+    Args:
+      policy: the networks.
+      params: their parameters.
+      batch: samples `[N]`, with advantages already normalised.
+      hyper: traced hyper-parameters.
+    """
+    distribution, value = policy.apply(params, batch.obs, batch.mask)
+    return clipped_loss(
+        distribution,
+        value,
+        distribution.log_prob(batch.action) - batch.log_prob,
+        advantage=batch.advantage,
+        old_value=batch.value,
+        target=batch.target,
+        alive=batch.alive,
+        hyper=hyper,
+        acting=batch.acting,
+    )
+
+
+def split(x: jax.Array, parts: int) -> jax.Array:
+    """Cuts the first axis into `parts` equal parts: `[N, ...]` to `[parts, N / parts, ...]`."""
+    return x.reshape((parts, x.shape[0] // parts) + x.shape[1:])

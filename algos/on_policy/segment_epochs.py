@@ -1,0 +1,362 @@
+"""Training on segments: rows of consecutive decisions, evaluated from the recurrent state before them.
+
+PPO's epochs over minibatches of whole segments, with advantages that may be refreshed between minibatches.
+See docs/reference/trainer.md 2.3 and 4.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from algos.nets.actor_critic import Policy, behind
+from algos.nets.normalize import masked_mean, spread, standardize
+from algos.nets.observations import compact
+from algos.on_policy.distillation import Lesson, Teacher, imitation_loss, lesson
+from algos.on_policy.losses import acting_weights, clipped_loss, of_decisions
+from algos.on_policy.minibatches import Progress, descend, summed
+from algos.on_policy.ppo_settings import PPOSettings
+from algos.on_policy.returns import vtrace_gae
+from algos.on_policy.sample_epochs import keep, learning_rewards
+from algos.on_policy.segment_sampling import choose, importance_exponent, partition, shard_offset
+from algos.on_policy.settings import OnPolicyState
+from algos.optim.optimizers import Optimizer
+from algos.types import Hyper, Metrics, PyTree, Rollout, of_actor
+
+
+class Segments(NamedTuple):
+    """A rollout as S rows of T decisions, with axes `[T, S]`.
+
+    Attributes:
+      rollout: `[T, S]`, except `carry` before and `last_value`, `last_skip` after each row, `[S]`.
+        Observations are in the form of `algos.nets.observations.compact`, rewards in the units of the values;
+        steps that are not learnt from hold zeros.
+      advantage, target: as computed after the rollout.
+      learning: bool, `Rollout.valued` and past the burn-in.
+      lesson: the teacher's distributions and values, or None.
+      acting: weights of the decisions among the learnt steps, see `losses.acting_weights`; None if all are
+        decisions.
+    """
+
+    rollout: Rollout
+    advantage: jax.Array
+    target: jax.Array
+    learning: jax.Array
+    lesson: Lesson | None = None
+    acting: jax.Array | None = None
+
+    @property
+    def value(self) -> jax.Array:
+        """Values that the critic estimated during the rollout."""
+        return self.rollout.extras["value"]
+
+    @property
+    def alive(self) -> jax.Array:
+        """Mask of the steps in which the agent acted, or was out and has a value."""
+        return self.rollout.valued
+
+    @property
+    def deciding(self) -> jax.Array:
+        """Mask of the decisions that are learnt from."""
+        return self.learning if self.acting is None else self.acting > 0
+
+    def take(self, rows: jax.Array) -> "Segments":
+        """Selects the segments `rows`."""
+        inside = self._replace(rollout=self.rollout.replace(carry=(), last_value=None, last_skip=None))
+        picked = jax.tree.map(lambda x: x[:, rows], inside)
+        of_rows = self.rollout.carry, self.rollout.last_value, self.rollout.last_skip
+        carry, last_value, last_skip = jax.tree.map(lambda x: x[rows], of_rows)
+        rollout = picked.rollout.replace(carry=carry, last_value=last_value, last_skip=last_skip)
+        return picked._replace(rollout=rollout)
+
+
+class Choice(NamedTuple):
+    """Inputs of the draw of a minibatch of segments.
+
+    Attributes:
+      key: random key of the draw.
+      part: this minibatch's part of the partition, int32 `[m]`.
+      moments: mean and variance of its advantages on all shards; None if not known in advance.
+    """
+
+    key: jax.Array
+    part: jax.Array
+    moments: tuple[jax.Array, jax.Array] | None = None
+
+
+class Memory(NamedTuple):
+    """Latest values, importance ratios, advantages and targets of all segments, `[T, S]` each."""
+
+    value: jax.Array
+    ratio: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+
+
+def prepare(
+    config: PPOSettings,
+    state: OnPolicyState,
+    rollout: Rollout,
+    hyper: Hyper,
+    teacher: Teacher | None = None,
+) -> Segments:
+    """Splits a rollout `[k * T, E, A]` with flat observations into segments; evaluates the teacher on them.
+
+    The k * E * A rows are ordered by segment, environment and agent. Steps that are not learnt from are
+    replaced by zeros, before any arithmetic of the losses.
+    """
+    if config.teacher is not None and teacher is None:
+        raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
+    number = config.segments_per_agent
+    rows = as_segments(state, rollout, hyper, number)
+    taught = None
+    if teacher is not None:
+        own, watched = rows.carry
+        rows = rows.replace(carry=own)
+        seen = as_rows(keep(rollout.valued, of_actor(rollout.obs)), number)
+        taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
+    past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
+    value = rows.extras["value"]
+    advantage, target = trace(config, rows, value, jnp.ones_like(value), hyper)
+    learning = rows.valued & past_burn_in
+    acting = None if rows.out is None else acting_weights(rows.alive & past_burn_in, learning)
+    return Segments(rows, advantage, target, learning, taught, acting)
+
+
+def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
+    """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
+    alive, value = rollout.alive, rollout.extras["value"]
+    within = rollout.replace(
+        obs=jax.tree.map(partial(keep, rollout.valued), compact(state.observations, rollout.obs)),
+        action=keep(alive, rollout.action),
+        extras={
+            "log_prob": keep(alive, rollout.extras["log_prob"]),
+            "value": jnp.where(alive | jnp.isfinite(value), value, 0.0),
+        },
+        reward=keep(rollout.paid, learning_rewards(state, rollout, hyper)),
+        bootstrap=keep(rollout.paid, rollout.bootstrap),
+        mask=None if rollout.mask is None else keep(alive, rollout.mask, True),
+        carry=(),
+        last_value=None,
+        last_skip=None,
+    )
+    within = jax.tree.map(lambda x: as_rows(x, number), within)
+    length, segments = within.alive.shape
+    following = jnp.concatenate([value[length::length], rollout.last_value[None]])
+    # The observations, and therefore the carry, of an agent that is dead at the start of a row may be
+    # non-finite.
+    carry = jax.tree.map(
+        lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((segments,) + x.shape[3:]), rollout.carry
+    )
+    waits = None
+    if rollout.skip is not None:
+        waits = jnp.concatenate([rollout.skip[length::length], rollout.last_skip[None]]).reshape(-1)
+    return within.replace(carry=carry, last_value=following.reshape(-1), last_skip=waits)
+
+
+def as_rows(x: jax.Array, number: int) -> jax.Array:
+    """Splits the time axis of `[k * T, E, A, ...]` into k = `number` parts: `[T, k * E * A, ...]`."""
+    length, agents = x.shape[0] // number, x.shape[1] * x.shape[2]
+    x = x.reshape((number, length, agents) + x.shape[3:])
+    return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
+
+
+def trace(
+    config: PPOSettings, rows: Rollout, value: jax.Array, ratio: jax.Array, hyper: Hyper
+) -> tuple[jax.Array, jax.Array]:
+    """Advantages and targets `[T, S]` of rows with these values and importance ratios; see `vtrace_gae`.
+
+    Precomputed advantages of the rows are kept.
+    """
+    advantage, target = vtrace_gae(
+        rows.reward,
+        value,
+        rows.last_value,
+        rows.discount,
+        rows.boundary,
+        rows.bootstrap,
+        ratio,
+        hyper["gamma"],
+        hyper["gae_lambda"],
+        hyper["vtrace_rho"],
+        hyper["vtrace_c"],
+        rows.alive,
+        config.bootstrap_last,
+        skip=rows.skip,
+        last_skip=rows.last_skip,
+        out=rows.out,
+    )
+    return advantage if rows.advantage is None else rows.advantage, target
+
+
+def refresh(config: PPOSettings, segments: Segments, memory: Memory, hyper: Hyper) -> Memory:
+    """Recomputes advantages and targets from the latest values and ratios."""
+    advantage, target = trace(config, segments.rollout, memory.value, memory.ratio, hyper)
+    return memory._replace(advantage=advantage, target=target)
+
+
+def learn_segments(
+    config: PPOSettings,
+    policy: Policy,
+    optimizer: Optimizer,
+    state: OnPolicyState,
+    key: jax.Array,
+    segments: Segments,
+    hyper: Hyper,
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Runs all epochs over segments; returns `(params, optimizer, metrics)`."""
+    policy = behind(policy, state.observations)
+    rows = segments.learning.shape[1]
+    minibatches = config.plan(rows // config.segments_per_agent * collectives.size()).minibatches
+    progress = state.updates / hyper["total_updates"]
+    hyper = hyper | {
+        "beta": importance_exponent(hyper["priority_beta"], progress, hyper["priority_beta_rate"]),
+        "offset": shard_offset(segments.learning),
+    }
+
+    def gradient(params, memory, choice):
+        return segment_gradient(config, policy, segments, params, memory, choice, hyper)
+
+    def epoch(progress, key):
+        key_partition, key_draw = jax.random.split(key)
+        if config.recompute_advantage == "epoch":
+            progress = progress._replace(memory=refresh(config, segments, progress.memory, hyper))
+        parts = partition(key_partition, rows, minibatches, ~segments.alive.any(0))
+        choices = Choice(jax.random.split(key_draw, minibatches), parts)
+        choices = with_moments(config, segments, progress.memory, choices, hyper)
+        return descend(config, optimizer, gradient, progress, choices, hyper)
+
+    ones = jnp.ones_like(segments.value)
+    memory = Memory(segments.value, ones, segments.advantage, segments.target)
+    start = Progress(state.params, state.optimizer, jnp.zeros((), bool), memory)
+    progress, steps = jax.lax.scan(epoch, start, jax.random.split(collectives.fold(key), config.epochs))
+    return progress.params, progress.optimizer, steps.metrics()
+
+
+def with_moments(
+    config: PPOSettings, segments: Segments, memory: Memory, choices: Choice, hyper: Hyper
+) -> Choice:
+    """Adds the moments of advantages to the choices of an epoch, if they are used and known in advance.
+
+    This takes one collective for all minibatches instead of one for each; with one shard, nothing is added.
+    """
+    known = config.recompute_advantage != "minibatch" and config.policy_advantage == "fixed"
+    if collectives.size() == 1 or config.normalize_advantage == "none" or not known:
+        return choices
+
+    if config.normalize_advantage == "batch":
+        every = spread(memory.advantage, segments.deciding)
+        return choices._replace(moments=jax.tree.map(lambda x: jnp.repeat(x, len(choices.part)), every))
+
+    def chosen(choice):
+        rows, _ = choose_segments(config, segments, memory, choice, hyper)
+        return memory.advantage[:, rows], segments.deciding[:, rows]
+
+    return choices._replace(moments=jax.vmap(spread)(*jax.lax.map(chosen, choices)))
+
+
+def choose_segments(
+    config: PPOSettings, segments: Segments, memory: Memory, choice: Choice, hyper: Hyper
+) -> tuple[jax.Array, jax.Array]:
+    """Draws the rows of a minibatch and their importance weights, `[m]` each; see `choose`."""
+    return choose(
+        choice.key,
+        config.sampling,
+        choice.part,
+        memory.advantage,
+        segments.learning,
+        alpha=hyper["priority_alpha"],
+        beta=hyper["beta"],
+        offset=hyper["offset"],
+    )
+
+
+def segment_gradient(
+    config: PPOSettings,
+    policy: Policy,
+    segments: Segments,
+    params: PyTree,
+    memory: Memory,
+    choice: Choice,
+    hyper: Hyper,
+) -> tuple[PyTree, Metrics, jax.Array, Memory]:
+    """Draws a minibatch of segments and computes its gradient; see `descend` for the results.
+
+    Args:
+      config, policy, segments, hyper: as for `learn_segments`, with `beta` and `offset` of `choose`.
+      params: parameters of the networks.
+      memory: as refreshed by earlier minibatches.
+      choice: inputs of the draw.
+    """
+    if config.recompute_advantage == "minibatch":
+        memory = refresh(config, segments, memory, hyper)
+    chosen, weight = choose_segments(config, segments, memory, choice, hyper)
+    minibatch = segments.take(chosen)
+    known = jax.tree.map(lambda x: x[:, chosen], memory)
+    if config.normalize_advantage == "batch":
+        advantage = standardize(memory.advantage, segments.deciding, choice.moments)
+        known = known._replace(advantage=advantage[:, chosen])
+
+    def loss(params):
+        return segment_loss(config, policy, params, minibatch, known, weight, hyper, choice.moments)
+
+    grads, (samples, ratio, value) = jax.grad(loss, has_aux=True)(params)
+    if config.refreshes:
+        memory = memory._replace(
+            value=memory.value.at[:, chosen].set(value), ratio=memory.ratio.at[:, chosen].set(ratio)
+        )
+    return grads, *summed(samples, minibatch.learning), memory
+
+
+def segment_loss(
+    config: PPOSettings,
+    policy: Policy,
+    params: PyTree,
+    minibatch: Segments,
+    known: Memory,
+    weight: jax.Array,
+    hyper: Hyper,
+    moments: tuple[jax.Array, jax.Array] | None = None,
+) -> tuple[jax.Array, tuple[Metrics, jax.Array, jax.Array]]:
+    """PPO's loss on m segments, including the imitation loss.
+
+    Args:
+      config, policy, hyper: as for `learn_segments`.
+      params: parameters of the networks.
+      minibatch: m segments.
+      known: latest values, advantages and targets of the segments.
+      weight: `[m]` importance weights of their advantages.
+      moments: moments of the advantages, as in `Choice`.
+
+    Returns:
+      the loss, and `(quantities for metrics, ratios, values)`, `[T, m]` each.
+    """
+    rows = minibatch.rollout
+    distribution, value = policy.sequence(params, rows.obs, rows.carry, rows.reset, rows.mask)
+    log_ratio = distribution.log_prob(rows.action) - rows.extras["log_prob"]
+    ratio = jnp.exp(jax.lax.stop_gradient(log_ratio))
+    advantage = known.advantage
+    if config.policy_advantage == "vtrace":
+        advantage, _ = trace(config, rows, known.value, ratio, hyper)
+    if config.normalize_advantage == "minibatch":
+        advantage = standardize(advantage, minibatch.deciding, moments)
+    total, samples = clipped_loss(
+        distribution,
+        value,
+        log_ratio,
+        advantage=advantage * weight,
+        old_value=known.value if config.value_clip_center == "refreshed" else rows.extras["value"],
+        target=known.target,
+        alive=minibatch.learning,
+        hyper=hyper,
+        acting=minibatch.acting,
+    )
+    if config.teacher is not None:
+        values = hyper["teacher_value_weight"]
+        imitation = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
+        imitation = of_decisions(imitation, minibatch.acting)
+        total += hyper["teacher_coefficient"] * masked_mean(imitation, minibatch.learning)
+        samples["imitation_loss"] = imitation
+    return total, (samples, ratio, jax.lax.stop_gradient(value))

@@ -1,0 +1,269 @@
+"""Mission curriculum: phases fade rewards from shaping to mission success; metrics that significantly hold
+open the next one.
+
+Source: the mission curriculum's design; spec/echelon.md sections 7 and 8.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.curricula import episode_queue, stages
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.curricula.missions import settings, significance, transitions
+from jaxmarl_echelon.curricula.missions.settings import VARIANCE, Plan
+from jaxmarl_echelon.curricula.missions.transitions import Course, Marks
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.echelon.missions import weights
+from jaxmarl_echelon.envs.echelon.missions.results import TASK
+from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
+from jaxmarl_echelon.envs.episodes import Drawn, Finished
+
+GATES = ("training", "evaluation")
+
+
+@struct.dataclass
+class Missions:
+    """State of a mission curriculum.
+
+    Attributes:
+      params: the environment's parameters, as configured.
+      scored: those of the task that scores the run.
+      plan: the curriculum's numbers.
+      course: progress.
+    """
+
+    params: PyTree
+    scored: PyTree
+    plan: Plan
+    course: Course
+
+
+class Judge(NamedTuple):
+    """What is static about judging episodes.
+
+    Attributes:
+      spec: the environment's.
+      names: metrics.
+      quantiles: from `significance.t_quantiles`, for the window.
+      training: whether training episodes are judged; else evaluations.
+    """
+
+    spec: EnvSpec
+    names: tuple[str, ...]
+    quantiles: np.ndarray
+    training: bool
+
+    @property
+    def window(self) -> int:
+        """Episodes that are judged together."""
+        return self.quantiles.size - 1
+
+    def marks(self, finished: Finished) -> Marks:
+        """Marks of finished episodes; one counts for a metric unless its weight in the average is 0."""
+        results = self.spec.results
+
+        def read(name):
+            value, weight = results_lib.sums(results, finished.results, finished.present, name)
+            return results_lib.ratio(value, weight, empty=0.0), weight != 0
+
+        found = {name: read(name) for name in self.names}
+        return Marks(
+            metrics={name: value for name, (value, _) in found.items()},
+            counts={name: known for name, (_, known) in found.items()},
+            score=read(self.spec.score)[0],
+            verb=results_lib.read(results, finished.results, TASK),
+        )
+
+
+def missions(
+    env,
+    phases: Sequence[Mapping],
+    gate: str = "training",
+    window: int = 500,
+    confidence: float = 0.95,
+    evaluation: Mapping | None = None,
+    **numbers,
+) -> Curriculum:
+    """A curriculum of missions: weights of the reward, difficulty, and phases entered by significance.
+
+    A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
+    full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
+    between verbs. How phases change: see `campaign.advance`. Only episodes of the present phase are judged,
+    in the order in which they began.
+
+    Writes `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
+    parameters.
+
+    Args:
+      env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
+      phases: in order; the last asks for nothing.
+      gate: "training" to judge training episodes, "evaluation" to judge each evaluation of the present phase.
+      window: episodes that are judged together.
+      confidence: of the intervals of the metrics' means.
+      evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
+        phase's difficulty, full fire, and the weights at the end of the schedule.
+      numbers: see `mission_plan.read_plan`.
+
+    Raises:
+      ValueError: one line, for unknown, out-of-range or contradictory values.
+    """
+    if gate not in GATES:
+        raise ValueError(f"curriculum.gate={gate!r}: unknown; allowed: {', '.join(GATES)}")
+    table = settings.read_phases(phases, env.spec)
+    params = env.default_params()
+    plan = settings.read_plan(env.spec, table, np.asarray(params.levers.mission), **numbers)
+    window = stages.whole("curriculum.window", window, 2, stages.LONGEST_WINDOW)
+    confidence = stages.number("curriculum.confidence", confidence, 0.5, 0.9999)
+    quantiles = significance.t_quantiles(window, confidence)
+    tasks = params, task(env, dict(evaluation or {}), "curriculum.evaluation")
+    judge = Judge(env.spec, settings.metrics(table), quantiles, gate == "training")
+    return _curriculum(tuple(phase.name for phase in table), judge, plan, tasks)
+
+
+def _curriculum(
+    phases: tuple[str, ...], judge: Judge, plan: Plan, tasks: tuple[PyTree, PyTree]
+) -> Curriculum:
+    size = max(stages.LINE, 2 * judge.window)
+
+    def init():
+        params, scored, numbers = jax.tree.map(jnp.asarray, (*tasks, plan))
+        return Missions(params, scored, numbers, transitions.begin(judge.names, judge.window))
+
+    def draw(key, state):
+        plan, course = state.plan, state.course
+        exam = jax.random.uniform(key) < plan.exams[course.phase]
+        now, paid = (
+            transitions.progress(plan, course.phase, course.episodes),
+            transitions.payment(plan, course),
+        )
+        posed = _posed(state.params, plan, course.phase, now, paid, exam)
+        return Drawn(posed, {"stage": course.phase})
+
+    def stage_params(state, index):
+        plan, now = state.plan, transitions.progress(state.plan, index, 0)
+        return _posed(state.params, plan, index, now, transitions.scheduled(plan, now), plan.exams[index] > 0)
+
+    def evaluation(state):
+        plan, last, end = state.plan, jnp.int32(len(phases) - 1), jnp.float32(1.0)
+        return _posed(state.scored, plan, last, end, transitions.scheduled(plan, end), jnp.bool_(True))
+
+    return Curriculum(
+        init=init,
+        draw=draw,
+        update=lambda state, tickets, flow: _update(judge, state, tickets, flow),
+        metrics=lambda state: _metrics(judge, state.plan, state.course),
+        evaluation=evaluation,
+        retasked=lambda state, fresh: fresh.replace(course=state.course),
+        tickets=lambda num_envs: episode_queue.empty(num_envs, size, transitions.no_marks(judge.names)),
+        tags={"stage": phases},
+        stages=phases,
+        stage=lambda state: state.course.phase,
+        stage_params=stage_params,
+        evaluated=lambda state, score, finished: _evaluated(judge, state, finished),
+    )
+
+
+def _update(judge: Judge, state: Missions, tickets, flow) -> tuple[Missions, PyTree]:
+    plan, course = state.plan, state.course
+    own = flow.tags["stage"] == course.phase
+    tickets = episode_queue.follow(tickets, flow, own, judge.marks(flow.finished))
+    marks, number, places = episode_queue.settled(tickets)
+    size = marks.score.size
+    if judge.training:
+        ages = course.episodes + 1 + jnp.arange(size)
+        course, moved = transitions.advance(plan, judge.quantiles, course, marks, number, ages)
+    else:
+        course = course.replace(episodes=course.episodes + number)
+        course, moved = transitions.decide(plan, judge.quantiles, course)
+    return state.replace(course=course), episode_queue.leave(tickets, jnp.where(moved, size, places))
+
+
+def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
+    """The state after an evaluation of the present phase; the transition, if any, waits for the next update.
+
+    Only there can running episodes of the phase that is left be told from those of the next. Evaluations play
+    the same episodes each time, which together would count as more than they say: each is judged alone.
+
+    Raises:
+      ValueError: one line, for evaluations shorter than the window, which could never be judged.
+    """
+    if judge.training:
+        return state
+    if finished.mask.size < judge.window:
+        least = f"curriculum.gate=evaluation needs at least curriculum.window={judge.window}"
+        raise ValueError(f"eval_episodes={finished.mask.size}: {least}")
+    order = jnp.nonzero(finished.mask, size=finished.mask.size, fill_value=0)[0]
+    marks = jax.tree.map(lambda x: x[order], judge.marks(finished))
+    number = jnp.sum(finished.mask, dtype=jnp.int32)
+    course = state.course.replace(judged=jnp.int32(0))
+    return state.replace(course=transitions.judged(course, marks, number))
+
+
+def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:
+    """The environment's parameters in a phase (int32), at a progress.
+
+    Args:
+      params: as configured.
+      plan: the numbers.
+      phase, progress: scalars.
+      paid: `[4]`, as `campaign.scheduled`.
+      exam: bool; enemies fire at every chance.
+    """
+    fire = jnp.where(exam, 1.0, plan.fire)
+    least = jnp.maximum(paid[2], plan.least_credit)
+    chosen = MissionWeights(
+        components=weights.component_weights(paid[:3], plan.base),
+        terminal=paid[2],
+        credit=jnp.where(jnp.isnan(plan.credit), least, plan.credit),
+        calibration=paid[3],
+        progress=progress,
+        phase=phase + 1,
+        difficulty_low=plan.difficulty[phase, 0],
+        difficulty_high=plan.difficulty[phase, 1],
+        fire_low=fire[0],
+        fire_high=fire[1],
+    )
+    return params.replace(weights=chosen, levers=params.levers.replace(mission=plan.verbs))
+
+
+def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
+    found = transitions.standing(plan, judge.quantiles, course)
+    asked, met = transitions.criteria(plan, course, found)
+    paid = transitions.payment(plan, course)
+    values = {
+        "current_stage": course.phase,
+        "total_phases": jnp.int32(plan.exams.shape[0]),
+        "progress": transitions.progress(plan, course.phase, course.episodes),
+        "episodes_in_stage": course.episodes,
+        "criteria_min_episodes": plan.dwell,
+        "advances": course.advances,
+        "regressions": course.regressions,
+        "criteria/window/count": found.size,
+        "criteria/window/at_least": jnp.int32(judge.window),
+    }
+    target = jnp.where(asked[:-1], plan.at_least[course.phase] + plan.advance_margin, jnp.nan)
+    some, effect = found.metrics.count > 1, significance.effect_size(found.metrics, target)
+    columns = {
+        "rate": found.metrics.mean,
+        "low": jnp.where(some, found.metrics.low, jnp.nan),
+        "high": jnp.where(some, found.metrics.high, jnp.nan),
+        "above": target,
+        "effect": jnp.where(some, effect, jnp.nan),
+        "least_effect": jnp.where(asked[:-1], plan.effect, jnp.nan),
+        "met": jnp.where(asked, met, jnp.nan),
+    }
+    for index, name in enumerate(judge.names):
+        values |= {f"criteria/{name}/{field}": column[index] for field, column in columns.items()}
+    values |= {
+        f"criteria/{VARIANCE}/number": found.variance,
+        f"criteria/{VARIANCE}/at_most": jnp.where(asked[-1], plan.variance[course.phase], jnp.nan),
+        "worst_decile": transitions.worst_decile(course),
+    }
+    values |= {f"weights/{name}": paid[index] for index, name in enumerate((*weights.FAMILIES, "status"))}
+    return {f"curriculum/{name}": value for name, value in values.items()}

@@ -1,0 +1,184 @@
+"""Checks of `check_env` on recorded steps of an environment."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.types import PyTree
+from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.spaces import MultiDiscrete
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises AssertionError with the message unless the condition holds."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def is_key(leaf: jax.Array) -> bool:
+    """Whether a leaf is a typed random key."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class Record(NamedTuple):
+    """One decision: the time step acted on, whether a reset returned it, the next state and time step.
+
+    Stacked, the leaves have a leading axis of decisions.
+    """
+
+    before: TimeStep
+    fresh: np.ndarray
+    state: PyTree
+    after: TimeStep
+
+
+def _forbid(bad: np.ndarray, message: str) -> None:
+    """Raises if any element of `bad [steps, ...]` is set; the message gives the first index."""
+    if bad.any():
+        step, *rest = np.argwhere(bad)[0].tolist()
+        raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
+
+
+def check_record(spec: EnvSpec, record: Record) -> None:
+    """Raises a one-line AssertionError at the first violation of the contract in a record."""
+    for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                label = f"{prefix}{jax.tree_util.keystr(path)}".removeprefix(".")
+                _forbid(~np.isfinite(leaf), f"{label} is not finite")
+    _check_fresh(spec, record)
+    for role in spec.roles:
+        _check_spaces(role, record)
+        _check_flags(spec, role.name, record)
+    if spec.turns:
+        _check_turns(spec, record)
+    _check_codes(spec, record)
+
+
+def _check_spaces(role: Role, record: Record) -> None:
+    name, space = role.name, role.observation
+    for time in (record.before, record.after):
+        inside = np.asarray(space.contains(jnp.asarray(time.obs[name])))
+        _forbid(~inside, f"obs[{name!r}] lies outside its space {space}")
+    if name not in record.before.action_mask:
+        return
+    sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
+    for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
+        stuck = record.before.alive[name] & ~choice.any(-1)
+        _forbid(stuck, f"action_mask[{name!r}] allows nothing to an agent that is alive")
+
+
+def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
+    acted, after = record.before.alive[name], record.after
+    terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
+    begins = after.begins.get(name, np.zeros_like(alive))
+    present = np.asarray(after.present.get(name, np.ones_like(alive)))
+    over = after.over[:, None]
+    ended = terminated | truncated
+    _forbid(terminated & truncated, f"terminated[{name!r}] and truncated[{name!r}] are both set")
+    _forbid(alive & ~present, f"alive[{name!r}] is set for a slot that is not present")
+    _forbid(begins & ~present, f"begins[{name!r}] is set for a slot that is not present")
+    _forbid(
+        ~over & begins & acted & ~terminated,
+        f"begins[{name!r}] is set for an agent whose story goes on, expected terminated[{name!r}] as well",
+    )
+    _forbid(
+        ~over & acted & ended & alive & ~begins,
+        f"alive[{name!r}] is set for an agent just terminated or truncated, expected False until the reset",
+    )
+    if not spec.late:
+        _forbid(
+            ~over & acted & ~ended & ~alive,
+            f"alive[{name!r}] became False, but neither terminated[{name!r}] nor truncated[{name!r}] is set",
+        )
+        _forbid(
+            ~acted & alive & ~begins, f"alive[{name!r}] is set again for an agent that was out of the game"
+        )
+        unpaid = ~acted
+    else:
+        unpaid = _story_over(record, name)
+        _forbid(unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose story is over")
+    _forbid(
+        over & acted & ~ended,
+        f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",
+    )
+    why = "whose story is over" if spec.late else "that is not alive"
+    _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
+
+
+def _check_turns(spec: EnvSpec, record: Record) -> None:
+    """Only the seat whose turn it is may be alive; all seats end together, and only then have scores."""
+    (role,) = spec.roles
+    ply = _plies(record.fresh)[:, None]
+    for time, now in ((record.before, ply), (record.after, ply + 1)):
+        due = np.arange(spec.turns) == now % spec.turns
+        alive, over = time.alive[role.name], time.over[:, None]
+        _forbid(alive & ~due, f"alive[{role.name!r}] is set for a seat whose turn it is not")
+        if role.name in time.action_mask:
+            waits = ~alive & ~over & ~time.action_mask[role.name].all(-1)
+            _forbid(waits, f"action_mask[{role.name!r}] forbids something to a seat that waits")
+        ended = time.terminated[role.name] | time.truncated[role.name]
+        _forbid(ended != over, f"terminated[{role.name!r}] is not set for all seats exactly when it is over")
+        for seat in range(spec.turns):
+            early = ~time.over & (time.info[f"score/{seat}"] != 0)
+            _forbid(early, f"info['score/{seat}'] is not 0 while the episode runs")
+
+
+def _plies(fresh: np.ndarray) -> np.ndarray:
+    """`[steps]` decisions taken in each episode before each step."""
+    result, now = np.zeros(len(fresh), int), 0
+    for step, begins in enumerate(fresh):
+        now = 0 if begins else now
+        result[step] = now
+        now += 1
+    return result
+
+
+def _story_over(record: Record, name: str) -> np.ndarray:
+    """Whether each agent's story was over before each decision, `[steps, A]`."""
+    result, now = np.zeros_like(np.asarray(record.before.alive[name])), None
+    for step, fresh in enumerate(record.fresh):
+        now = np.zeros_like(result[0]) if fresh or now is None else now
+        result[step] = now
+        now = now | np.asarray(record.after.terminated[name][step])
+        if name in record.after.begins:
+            now = now & ~np.asarray(record.after.begins[name][step])
+    return result
+
+
+def _check_fresh(spec: EnvSpec, record: Record) -> None:
+    fresh, time = record.fresh, record.before
+    _forbid(fresh & time.over, "over is set by a reset, expected False")
+    for role in spec.roles:
+        for field in ("reward", "terminated", "truncated"):
+            values = getattr(time, field)[role.name]
+            _forbid(fresh[:, None] & (values != 0), f"{field}[{role.name!r}] is not 0 after a reset")
+    anyone = np.any([time.alive[role.name].any(1) for role in spec.roles], axis=0)
+    _forbid(fresh & ~anyone, "alive is False for every agent after a reset, expected at least one")
+
+
+def _check_codes(spec: EnvSpec, record: Record) -> None:
+    if spec.outcomes:
+        codes, over = record.after.info["outcome"], record.after.over
+        last = len(spec.outcomes) - 1
+        _forbid(~over & (codes != -1), "info['outcome'] is not -1 while the episode runs")
+        _forbid(over & ((codes < 0) | (codes > last)), f"info['outcome'] at the end is not in 0..{last}")
+        started = record.fresh & (record.before.info["outcome"] != -1)
+        _forbid(started, "info['outcome'] is not -1 after a reset")
+    if spec.tasks:
+        for time in (record.before, record.after):
+            task, last = time.info["task"], len(spec.tasks) - 1
+            _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
+    over = record.after.over
+    for result in results.kept(spec.results):
+        values = np.asarray(record.after.info[result.entry])[over]
+        if result.kind == "code" and result.name not in ("outcome", "task"):
+            last = len(result.labels) - 1
+            _forbid(
+                (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
+            )
+        if result.kind == "rate" and result.reduce == "last" and result.over is None:
+            _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is no rate in 0..1")

@@ -1,0 +1,203 @@
+"""Look-ups of road segments around bodies through the tables of the bank, and what bodies touch there.
+
+The tables list for every square of the plane all segments that a body in it can touch or match, so that the
+answers equal those over all segments. Source: spec drive 0.16, 0.17, 2.3.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.drive.bank import SceneBank
+from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CELL, CYCLIST, PEDESTRIAN
+from jaxmarl_echelon.envs.drive.state import Condition
+from physics import boxes
+from physics.bicycle import Motion
+from physics.segments import Lane, Segments, between, match_lane, meets_box
+from physics.sparse_batch import compute_where
+
+FAR = 1e4
+TIE = 1e-4
+
+
+class Listed(NamedTuple):
+    """Segments of a list.
+
+    Attributes:
+      segments: `[..., K]`.
+      there: bool `[..., K]`; the place is taken.
+      index: int32 `[..., K]` in the scene; 0 where not.
+    """
+
+    segments: Segments
+    there: jax.Array
+    index: jax.Array
+
+
+def listed(
+    bank: SceneBank, table: jax.Array, scene: jax.Array, x: jax.Array, y: jax.Array, side: float
+) -> Listed:
+    """The segments that a table `[S, Y, X, K]` of squares of `side` m names for points `[...]`."""
+    count = -(-bank.cells[scene] // round(side / CELL))
+    origin = bank.origin[scene]
+    column = jnp.clip(jnp.floor((x - origin[0]) / side).astype(jnp.int32), 0, count[0] - 1)
+    row = jnp.clip(jnp.floor((y - origin[1]) / side).astype(jnp.int32), 0, count[1] - 1)
+    index = table.at[scene, row, column].get(mode="promise_in_bounds").astype(jnp.int32)
+    return of_index(bank, scene, index)
+
+
+def of_index(bank: SceneBank, scene: jax.Array, index: jax.Array) -> Listed:
+    """Segments `[..., K]` by their index in the scene; negative ones are empty places."""
+    safe = jnp.maximum(index, 0)
+    ends = bank.segment.at[scene, safe].get(mode="promise_in_bounds")
+    return Listed(between(ends[..., :2], ends[..., 2:]), index >= 0, safe)
+
+
+def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Listed:
+    """Lane segments that bodies `[A]` may drive on; `rides` `[A]` bool, None if no lane is for bicycles."""
+    lanes = listed(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
+    if rides is None:
+        return lanes
+    kind = bank.segment_kind.at[scene, lanes.index].get(mode="promise_in_bounds")
+    return lanes._replace(there=lanes.there & ((kind != BIKE_LANE) | rides[:, None]))
+
+
+def lane_of(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Lane:
+    """The lanes that bodies `[A]` drive on; `index` counts segments of the scene."""
+    lanes = near_lanes(bank, scene, motion, rides)
+    lane = match_lane(
+        lanes.segments, lanes.there, motion.x, motion.y, jnp.cos(motion.heading), jnp.sin(motion.heading)
+    )
+    chosen = jnp.arange(lanes.index.shape[-1]) == lane.index[..., None]
+    index = jnp.sum(jnp.where(chosen, lanes.index, 0), axis=-1)
+    return lane._replace(index=jnp.where(lane.found, index, 0).astype(jnp.int32))
+
+
+def offroad(
+    bank: SceneBank, scene: jax.Array, motion: Motion, size: jax.Array, kind: jax.Array, signed: bool
+) -> jax.Array:
+    """Whether bodies `[A]` meet an edge of the road; pedestrians never do.
+
+    Args:
+      bank: the scenes.
+      scene: int32.
+      motion: of the bodies.
+      size: `[A, 2]`.
+      kind: `[A]` int8 type of body.
+      signed: whether a corner beyond its nearest edge counts as well.
+    """
+    edges = listed(bank, bank.near_edges, scene, motion.x, motion.y, CELL)
+    cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
+    hit = meets_box(edges.segments, motion.x[:, None], motion.y[:, None], cos, sin, size[:, None])
+    out = jnp.any(hit & edges.there, axis=-1)
+    if signed:
+        out = out | _beyond(edges, motion, size)
+    return out & (kind != PEDESTRIAN)
+
+
+def _beyond(edges: Listed, motion: Motion, size: jax.Array) -> jax.Array:
+    pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
+    corners = jax.vmap(boxes.corners)(pose, size[:, 0], size[:, 1])
+    parts = jax.tree.map(lambda x: x[:, None], edges.segments)
+    side = edge_distance(parts, edges.there[:, None], corners)
+    return jnp.any(side > 0, axis=-1)
+
+
+def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Array:
+    """Signed distance of points `[..., 2]` to the nearest of the edges `[..., K]`, positive on its right.
+
+    Where two edges are equally near, at their common vertex, the one that the point lies off more squarely
+    decides, which is right for bends to both sides. Without an edge the distance is a large negative number.
+    """
+    dx, dy = point[..., 0, None] - edges.x, point[..., 1, None] - edges.y
+    along = dx * edges.cos + dy * edges.sin
+    left = dy * edges.cos - dx * edges.sin
+    beyond = jnp.maximum(jnp.abs(along) - edges.half, 0.0)
+    distance = jnp.where(there, jnp.sqrt(left**2 + beyond**2), FAR)
+    nearest = jnp.min(distance, axis=-1, keepdims=True)
+    squarely = jnp.where(there & (distance <= nearest + TIE), jnp.abs(left), -1.0)
+    chosen = jnp.arange(distance.shape[-1]) == jnp.argmax(squarely, axis=-1)[..., None]
+    right = jnp.sum(jnp.where(chosen, left, 0.0), axis=-1) < 0
+    nearest = nearest[..., 0]
+    return jnp.where(right & (nearest < FAR), nearest, -nearest)
+
+
+def touching(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
+    """Whether each of the bodies in `slots` `[A]` touches another solid one, bool `[A]`.
+
+    Args:
+      motion: of all bodies, leaves `[N]`.
+      size: `[N, 2]`.
+      solid: `[N]` bool; takes part in collisions.
+      slots: int32 `[A]`.
+    """
+    pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
+    across = jax.vmap(boxes.overlap, (None, None, 0, 0))
+    meets = jax.vmap(across, (0, 0, None, None))(pose[slots], size[slots], pose, size)
+    other = slots[:, None] != jnp.arange(solid.shape[0])
+    return jnp.any(meets & other & solid & solid[slots][:, None], axis=-1)
+
+
+def condition(
+    bank: SceneBank,
+    scene: jax.Array,
+    motion: Motion,
+    solid: jax.Array,
+    agents: int,
+    *,
+    signed: bool,
+    bikes: bool,
+) -> Condition:
+    """Where the first `agents` bodies are on the road, and whether they collide.
+
+    Args:
+      bank: the scenes.
+      scene: int32.
+      motion: of all bodies, leaves `[N]`.
+      solid: `[N]` bool; takes part in collisions.
+      agents: A.
+      signed: see `offroad`.
+      bikes: whether there are lanes for bicycles only.
+    """
+    find = partial(_condition_of, signed=signed, bikes=bikes)
+    return find(bank, scene, motion, solid, jnp.arange(agents))
+
+
+def condition_of_some(
+    bank: SceneBank,
+    scene: jax.Array,
+    motion: Motion,
+    solid: jax.Array,
+    active: jax.Array,
+    share: float,
+    *,
+    signed: bool,
+    bikes: bool,
+) -> Condition:
+    """`condition` of the `active` ones `[A]` of the first bodies, `share` of a batch at a time.
+
+    The others neither collide nor are off the road or on a lane.
+    """
+    find = partial(_condition_of, signed=signed, bikes=bikes)
+
+    def alone(bank, scene, motion, solid, slot):
+        return jax.tree.map(lambda x: x[0], find(bank, scene, motion, solid, slot[None]))
+
+    def one(active, slot):
+        shapes = jax.eval_shape(alone, bank, scene, motion, solid, slot)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return compute_where(alone, active, nothing, bank, scene, motion, solid, slot, share=share)
+
+    return jax.vmap(one)(active, jnp.arange(active.shape[0]))
+
+
+def _condition_of(bank, scene, motion: Motion, solid, slots, *, signed: bool, bikes: bool) -> Condition:
+    own = jax.tree.map(lambda x: x[slots], motion)
+    size, kind = bank.size[scene, slots], bank.type[scene, slots]
+    return Condition(
+        touching(motion, bank.size[scene], solid, slots),
+        offroad(bank, scene, own, size, kind, signed),
+        lane_of(bank, scene, own, kind == CYCLIST if bikes else None),
+    )

@@ -1,0 +1,122 @@
+"""Layout of observations: one definition for writers, networks and viewers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Block
+from jaxmarl_echelon.envs.echelon.battle.state import MESSAGE
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
+
+CONTACTS = 5
+RESERVED_FRIENDS = 3
+LOCAL_MAP = 11
+TELEMETRY = 16
+
+SORTS = ("closest", "biggest", "most_damaged")
+
+CONTACT_FIELDS = (
+    "x", "y", "z", "velocity_x", "velocity_y", "velocity_z", "sin_yaw", "cos_yaw",
+    "hp", "heat", "stability", "fallen", "legged", "friendly", "hostile", "neutral",
+    *CLASSES, "painted", "visible", "lead_pitch", "closing", "crossing",
+)  # fmt: skip
+
+SELF_FIELDS = (
+    *CLASSES, "targeted", "under_fire", "painted", "shutdown", "critical_heat", "hp", "heat",
+    "heat_headroom", "stability_risk", "hit_x", "hit_y", "hit_z", "incoming_missile",
+    "sensor_quality", "jammed", "ecm", "eccm", "suppressed", "ams_cooldown",
+    "velocity_x", "velocity_y", "velocity_z", "laser_cooldown", "missile_cooldown",
+    "kinetic_cooldown", "painter_cooldown", "in_zone", "zone_x", "zone_y", "zone_z", "zone_radius",
+    "control", "score", "enemy_score", "time", *(f"sort_{name}" for name in SORTS), "hostile_only",
+    "sin_yaw", "cos_yaw",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The blocks of an observation, in their order in the flat vector.
+
+    `contacts [K, F]` and `pack [P, 8]` are sets of rows; a row of contacts is in use where its
+    field `visible` is 1. Then follow `local_map [11, 11]` (rows ahead, columns to the left),
+    `telemetry [16, 16]` (where asked for), `acoustic [4]` and `self [F]`.
+
+    Attributes:
+      blocks: the blocks.
+    """
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """Length of the flat vector."""
+        return self.blocks[-1].stop
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the blocks."""
+        return tuple(block.name for block in self.blocks)
+
+    def __getitem__(self, name: str) -> Block:
+        """Returns the block called `name`; raises KeyError otherwise."""
+        return self.blocks[self._position(name)]
+
+    def index(self, block: str, field: str) -> int:
+        """Returns where a field stands in the last axis of a block; raises KeyError for unknown names."""
+        fields = self[block].fields
+        if field not in fields:
+            raise KeyError(f"no field {field!r} in {block}; fields: {', '.join(fields)}")
+        return fields.index(field)
+
+    def split(self, flat: jax.Array) -> dict[str, jax.Array]:
+        """Returns the blocks `[..., *shape]` of flat observations `[..., size]` by name."""
+        return {
+            block.name: flat[..., block.slice].reshape(*flat.shape[:-1], *block.shape)
+            for block in self.blocks
+        }
+
+    def join(self, blocks: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns flat observations `[..., size]` of blocks `[..., *shape]`; extra blocks are left out."""
+        parts = []
+        for block in self.blocks:
+            value = blocks[block.name]
+            lead = value.shape[: value.ndim - len(block.shape)]
+            if value.shape[len(lead) :] != block.shape:
+                raise ValueError(
+                    f"block {block.name} has shape {value.shape}, expected it to end {block.shape}"
+                )
+            parts.append(value.reshape(*lead, -1))
+        return jnp.concatenate(parts, axis=-1)
+
+    def _position(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(f"no block {name!r}; blocks: {', '.join(self.names)}")
+        return self.names.index(name)
+
+
+def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> Layout:
+    """Describes observations of mechs whose packs have at most `pack` members.
+
+    Args:
+      pack: rows of the board of messages.
+      telemetry: whether the coarse map, the same for all mechs, is part of it.
+      mission: fields of the block `mission`, which comes last; without any there is none.
+    """
+    shapes = {
+        "contacts": ((CONTACTS, len(CONTACT_FIELDS)), "set", CONTACT_FIELDS),
+        "pack": ((pack, MESSAGE), "set", ()),
+        "local_map": ((LOCAL_MAP, LOCAL_MAP), "map", ()),
+        "telemetry": ((TELEMETRY, TELEMETRY), "map", ()),
+        "acoustic": ((4,), "vector", ("front_left", "front_right", "rear_left", "rear_right")),
+        "self": ((len(SELF_FIELDS),), "vector", SELF_FIELDS),
+    }
+    if not telemetry:
+        del shapes["telemetry"]
+    if mission:
+        shapes["mission"] = ((len(mission),), "vector", mission)
+    blocks, start = [], 0
+    for name, (shape, kind, fields) in shapes.items():
+        blocks.append(Block(name, start, shape, kind, fields))
+        start = blocks[-1].stop
+    return Layout(tuple(blocks))

@@ -1,0 +1,278 @@
+"""Observations of mechs: the blocks of `layout.Layout`, each from the own side.
+
+Every mech of both teams has the same layout, so that one policy can play all of them. Vectors to
+contacts and to the zone are in the world's axes; the local map and the direction of hits turn
+with the mech. Source: spec sections 2.2, 2.3 and 5.1, with the own heading added (5.3).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
+    AMS_PERIOD,
+    AMS_SLOT,
+    CLASSES,
+    GAUSS,
+    KINETIC_SLOT,
+    LASER,
+    LASER_SLOT,
+    MAX_STABILITY,
+    MISSILE,
+    MISSILE_SLOT,
+    PAINTER,
+    PAINTER_SLOT,
+    STRETCH,
+    SUPPRESSION,
+    WEAPON,
+)
+from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
+from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
+from jaxmarl_echelon.envs.echelon.observing.layout import LOCAL_MAP, SORTS, Layout
+
+TARGETED_RANGE = 8.0
+CRITICAL_HEAT = 0.85
+QUALITY_SCALE = 1.5
+VELOCITY_SCALE = 10.0
+_OFFSETS = np.stack(np.meshgrid(*[np.arange(LOCAL_MAP) - LOCAL_MAP // 2] * 2, indexing="ij"), axis=-1).astype(
+    np.float32
+)
+
+
+class Senses(NamedTuple):
+    """What the sensors report after a decision.
+
+    Attributes:
+      sight: `[M, M]` bool; neither terrain nor smoke in between.
+      visible: `[M, M]` bool; viewer and what it notices.
+      quality: `[M]` of the sensors.
+      jam: `[M]` level of jamming.
+      acoustic: `[M, 4]` noise per quadrant.
+    """
+
+    sight: jax.Array
+    visible: jax.Array
+    quality: jax.Array
+    jam: jax.Array
+    acoustic: jax.Array
+
+
+class Standing(NamedTuple):
+    """How the fight for the zone stands, as each mech is told.
+
+    Attributes:
+      zone: `[3]` x, y and radius, or `[M, 3]` of each mech's own zone.
+      inside: `[M]` bool.
+      control: `[M]` lead of the own side in the zone, in [-1, 1].
+      score: `[M]` share of what wins.
+      enemy_score: `[M]` the enemies' share.
+    """
+
+    zone: jax.Array
+    inside: jax.Array
+    control: jax.Array
+    score: jax.Array
+    enemy_score: jax.Array
+
+
+class Place(NamedTuple):
+    """The map of an episode.
+
+    Attributes:
+      zone: `[3]` x, y and radius.
+      occupancy: `[N, Y, X]` bool; columns of every terrain with an obstacle near the ground.
+      telemetry: `[16, 16]` the same, coarse, for this terrain.
+      index: int32, this terrain.
+      size: voxels along x, y and z; static.
+    """
+
+    zone: jax.Array
+    occupancy: jax.Array
+    telemetry: jax.Array
+    index: jax.Array
+    size: tuple[int, int, int]
+
+
+def observe(
+    layout: Layout,
+    state: EchelonState,
+    params: EchelonParams,
+    sides: Sides,
+    chassis,
+    senses: Senses,
+    place: Place,
+    standing: Standing | None = None,
+    further: Mapping[str, jax.Array] = MappingProxyType({}),
+    dead_see: tuple[str, ...] = (),
+) -> tuple[jax.Array, jax.Array]:
+    """Writes the observations of all mechs; those of dead ones are 0 but for what they go on seeing.
+
+    Args:
+      layout: of the flat vector.
+      state: the episode; its `contacts` are ignored.
+      params: the episode's parameters.
+      sides: who belongs together.
+      chassis: rows of the chassis table per mech.
+      senses: what the sensors report.
+      place: the map.
+      standing: of the fight for the zone; by default that of the map's zone and of the scores.
+      further: blocks `[M, ...]` of the layout besides those of every battle.
+      dead_see: names of the blocks that dead mechs go on seeing.
+
+    Returns:
+      flat observations `[M, layout.size]` and the contacts `[M, K]` that they show.
+    """
+    mechs = state.battle.mechs
+    offset = mechs.position[None] - mechs.position[:, None]
+    shown = senses.visible & mechs.alive[None] & mechs.alive[:, None]
+    contacts = contacts_lib.choose(
+        shown, offset, mechs.hp / chassis.hp, sides, state.sort, state.hostile_only
+    )
+    span = float(max(place.size))
+    size = sides.team.shape[0]
+    blocks = {
+        "contacts": contacts_lib.features(contacts, mechs, chassis, sides, span, params.gravity),
+        "pack": pack_board(state.messages, mechs.alive, sides, layout["pack"].shape[0]),
+        "local_map": local_map(mechs.position, mechs.yaw, place),
+        "telemetry": jnp.broadcast_to(place.telemetry, (size, *place.telemetry.shape)),
+        "acoustic": senses.acoustic,
+        "self": own_state(state, params, sides, chassis, senses, offset, place, standing),
+    }
+    blocks |= further
+    left = {name: x if name in dead_see else jnp.zeros_like(x) for name, x in blocks.items()}
+    return jnp.where(mechs.alive[:, None], layout.join(blocks), layout.join(left)), contacts
+
+
+def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:
+    """Returns what each mech's packmates said last, `[M, rows, 8]`: a row per place in the pack.
+
+    The own message is among them; rows of the dead and of empty places are 0.
+    """
+    mates = sides.packmates
+    index = jnp.arange(mates.shape[0])
+    place = jnp.sum(mates & (index[None] < index[:, None]), axis=1)
+    sender = (mates & alive[None])[:, None] & (place == jnp.arange(rows)[:, None])
+    said = messages[jnp.argmax(sender, axis=-1)]
+    return jnp.where(jnp.any(sender, axis=-1)[..., None], said, 0.0)
+
+
+def local_map(position: jax.Array, yaw: jax.Array, place: Place) -> jax.Array:
+    """Returns the obstacles around each mech, `[M, 11, 11]`: rows ahead, columns to the left.
+
+    Coordinates are truncated towards 0, so that the map's first row and column are also seen
+    from just outside; beyond the map everything is an obstacle.
+    """
+    ahead, left = jnp.asarray(_OFFSETS[..., 0]), jnp.asarray(_OFFSETS[..., 1])
+    cos, sin = jnp.cos(yaw)[:, None, None], jnp.sin(yaw)[:, None, None]
+    x = jnp.trunc(position[:, 0, None, None] + cos * ahead - sin * left).astype(jnp.int32)
+    y = jnp.trunc(position[:, 1, None, None] + sin * ahead + cos * left).astype(jnp.int32)
+    width, depth, _ = place.size
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < depth)
+    found = place.occupancy[place.index, jnp.clip(y, 0, depth - 1), jnp.clip(x, 0, width - 1)]
+    return (found | ~inside).astype(jnp.float32)
+
+
+def own_state(
+    state,
+    params,
+    sides: Sides,
+    chassis,
+    senses: Senses,
+    offset,
+    place: Place,
+    standing: Standing | None = None,
+) -> jax.Array:
+    """Returns what each mech knows of itself, of the zone and of the game, `[M, F]`."""
+    mechs, tally = state.battle.mechs, state.battle.tally
+    foes = ~sides.friends & mechs.alive[None]
+    near = jnp.sum(offset**2, axis=-1) <= TARGETED_RANGE**2
+    heat = mechs.heat / chassis.heat_capacity
+    shutdown = heat > 1.0
+    projectiles = state.battle.projectiles
+    chased = (projectiles.kind == MISSILE)[..., None] & (
+        projectiles.target[..., None] == jnp.arange(foes.shape[0])
+    )
+    # In the last substep of a stretched cooldown the original's timer holds nothing but a rounding error.
+    cooldown = jnp.maximum(mechs.cooldown - jnp.asarray(STRETCH)[sides.classes], 0)
+    condition = (
+        jnp.any(foes & near & senses.sight, axis=1),
+        tally.hit,
+        mechs.painted > 0,
+        shutdown,
+        heat > CRITICAL_HEAT,
+        mechs.hp / chassis.hp,
+        jnp.clip(heat, 0.0, 2.0),
+        jnp.clip(1.0 - heat, 0.0, 1.0),
+        1.0 - mechs.stability / MAX_STABILITY,
+        *_to_body(tally.hit_direction, mechs.yaw),
+        jnp.any(chased, axis=(0, 1)),
+        senses.quality / QUALITY_SCALE,
+        senses.jam,
+        mechs.ecm,
+        mechs.eccm,
+        mechs.suppressed / SUPPRESSION,
+        cooldown[:, AMS_SLOT] / AMS_PERIOD,
+        *(jnp.where(shutdown[:, None], 0.0, mechs.velocity) / VELOCITY_SCALE).T,
+        *(
+            cooldown[:, slot] / WEAPON.cooldown[weapon]
+            for slot, weapon in (
+                (LASER_SLOT, LASER),
+                (MISSILE_SLOT, MISSILE),
+                (KINETIC_SLOT, GAUSS),
+                (PAINTER_SLOT, PAINTER),
+            )
+        ),
+    )
+    columns = jnp.stack([jnp.asarray(column, jnp.float32) for column in condition], axis=-1)
+    standing = _standing(state, params, sides, chassis, place) if standing is None else standing
+    game = _game(state, params, standing, float(max(place.size[:2])))
+    heading = jnp.stack([jnp.sin(mechs.yaw), jnp.cos(mechs.yaw)], axis=-1)
+    parts = (jax.nn.one_hot(sides.classes, len(CLASSES)), columns, game, heading)
+    return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
+
+
+def _standing(state, params, sides: Sides, chassis, place: Place) -> Standing:
+    mechs = state.battle.mechs
+    hold = zone_lib.hold(mechs.position, mechs.alive, chassis.tonnage, sides.team, place.zone)
+    score = jnp.clip(state.score / params.zone_seconds, 0.0, 1.0)
+    control = jnp.where(sides.team == 0, hold.margin, -hold.margin)
+    return Standing(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
+
+
+def _game(state, params, standing: Standing, span: float) -> jax.Array:
+    """The zone, the scores, the time and the chosen order of contacts, `[M, 9 + 4]`."""
+    position, zone = state.battle.mechs.position, standing.zone
+    size = position.shape[0]
+    columns = (
+        standing.inside,
+        (zone[..., 0] - position[:, 0]) / span,
+        (zone[..., 1] - position[:, 1]) / span,
+        -position[:, 2] / span,
+        jnp.broadcast_to(zone[..., 2] / span, size),
+        standing.control,
+        standing.score,
+        standing.enemy_score,
+        jnp.full(size, state.decision / params.max_decisions),
+        *jax.nn.one_hot(state.sort, len(SORTS), axis=0),
+        state.hostile_only,
+    )
+    return jnp.stack([jnp.asarray(column, jnp.float32) for column in columns], axis=-1)
+
+
+def _to_body(vector: jax.Array, yaw: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Turns world vectors `[M, 3]` into components ahead, to the left and up."""
+    cos, sin = jnp.cos(yaw), jnp.sin(yaw)
+    x, y, z = vector[:, 0], vector[:, 1], vector[:, 2]
+    return x * cos + y * sin, y * cos - x * sin, z
+
+
+def place_of(bank, index: jax.Array) -> Place:
+    """Returns terrain `index` of a `terrain.bank.TerrainBank`."""
+    _, planes, depth, width = bank.voxels.material.shape
+    return Place(bank.zone[index], bank.occupancy, bank.telemetry[index], index, (width, depth, planes))

@@ -1,0 +1,280 @@
+"""The scripted opponent: goes for the zone and shoots at the nearest enemy.
+
+It reads the whole state. Only cannons, and missiles at painted mechs, are fired without a clear line of
+sight. It neither jets, nor lays smoke, nor plans a way.
+Source: spec section 6.2.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.echelon import commands
+from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
+    ACTIONS,
+    AUTOCANNON,
+    CHASSIS,
+    FLAMER,
+    FORWARD,
+    GAUSS,
+    HEAVY,
+    LASER,
+    MISSILE,
+    MISSILE_SIGHT_RANGE,
+    PAINTER,
+    SCOUT,
+    SECONDARY,
+    SMOKE,
+    STRAFE,
+    TRIGGERS,
+    VENT,
+    WEAPON,
+    WEAPONS,
+    YAW_RATE,
+)
+from physics.line_of_sight import in_smoke, sight_clear
+from physics.voxels import Terrain
+
+TOO_CLOSE = 5.5
+COHESION_GAP, COHESION_PEACE = 15.0, 20.0
+STUCK_STEP, STUCK_PATIENCE = 0.2, 10
+# Decisions of a way out, counted down: a pause, three backwards, four sideways, a pause.
+ESCAPE, BACKWARDS, SIDEWAYS = 9, (6, 8), (2, 5)
+VENT_HEAT, ECM_HEAT = 0.75, 0.7
+ECM, ECCM = 0.25, 0.75
+FULL_TURN = np.pi / 3.0
+# Per weapon the largest bearing error at which it is fired, rad.
+_AIM = np.zeros(len(WEAPONS), np.float32)
+_AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 60, 90, 30, 30, 30])
+_NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
+
+
+@struct.dataclass
+class Memory:
+    """Memory of the mechs of a team, to get free when they are stuck.
+
+    Attributes:
+      position: `[A, 3]` at the last decision.
+      still: `[A]` int32 decisions without getting anywhere, less those in which it moved on.
+      escape: `[A]` int32 decisions left, this one included, of backing up and stepping aside.
+      side: `[A]` 1 to step aside to the left, -1 to the right.
+    """
+
+    position: jax.Array
+    still: jax.Array
+    escape: jax.Array
+    side: jax.Array
+
+
+class Brief(NamedTuple):
+    """What the A mechs of a team are after.
+
+    Attributes:
+      zone: `[3]` x, y and radius of the place to go to, or `[A, 3]` of each mech's own.
+      fire: chance per decision that a mech fires at all, scalar or `[A]`.
+      known: `[A, F]` bool; which of the enemies, in the order of their indices, a mech knows about. None
+        for all.
+      still: `[A]` bool; stays where it is and only turns. None for nobody.
+    """
+
+    zone: jax.Array
+    fire: jax.Array
+    known: jax.Array | None = None
+    still: jax.Array | None = None
+
+
+class Aim(NamedTuple):
+    """Each mech's nearest living enemy.
+
+    Attributes:
+      target: `[A]` int32 mech.
+      distance: `[A]` voxels; infinite where no enemy lives.
+      error: `[A]` bearing off the own heading, rad.
+      clear: `[A]` bool; neither terrain nor smoke in between.
+      painted: `[A]` bool; the own pack paints it.
+    """
+
+    target: jax.Array
+    distance: jax.Array
+    error: jax.Array
+    clear: jax.Array
+    painted: jax.Array
+
+
+def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
+    """Plays a team; with probability 1 - `params.fire_probability[side]` a mech holds its fire.
+
+    Args:
+      env: the environment.
+      side: 0 for blue, 1 for red.
+      moves: False for mechs that stay where they are, turn and shoot.
+    """
+    own = members(env.teams, side)
+
+    def act(key, memory, state, params):
+        brief = Brief(env.bank.zone[state.battle.map_index], params.fire_probability[side])
+        return follow(env, own, brief, key, memory, state, params, moves=moves)
+
+    return ScriptedPolicy(lambda: unmoved(own.size), act)
+
+
+def members(teams: tuple[int, int], side: int) -> np.ndarray:
+    """Indices of the mechs of a team."""
+    return np.arange(teams[0] * side, teams[0] * side + teams[side])
+
+
+def unmoved(size: int) -> Memory:
+    """The memory of `size` mechs at the start of an episode."""
+    return Memory(
+        position=jnp.full((size, 3), 1e6, jnp.float32),
+        still=jnp.zeros(size, jnp.int32),
+        escape=jnp.zeros(size, jnp.int32),
+        side=jnp.ones(size, jnp.float32),
+    )
+
+
+def follow(
+    env, own: np.ndarray, brief: Brief, key, memory: Memory, state, params, *, moves: bool = True
+) -> tuple[Memory, jax.Array]:
+    """Plays a team for one decision.
+
+    Args:
+      env: the environment, for its terrains and teams.
+      own: `[A]` mechs of the team.
+      brief: what they are after.
+      key: random key.
+      memory: of the team.
+      state: the episode (`types.EchelonState`).
+      params: its parameters (`types.EchelonParams`).
+      moves: False for mechs that all stay where they are, turn and shoot.
+
+    Returns:
+      the memory, and actions `[A, 26]`.
+    """
+    size = own.size
+    key_side, key_fire = jax.random.split(key)
+    sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
+    classes = sides.classes[own]
+    aim = take_aim(env, state, sides, own, brief.known)
+    heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
+    memory = _notice(key_side, memory, mechs.position)
+    base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
+    if moves:
+        throttle, error = _walk(mechs, classes, aim, brief.zone)
+        base = base.at[:, [FORWARD, STRAFE]].set(throttle)
+        aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
+    willing = jax.random.bernoulli(key_fire, brief.fire, (size,))
+    fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
+    base = base + fire
+    base = base.at[:, YAW_RATE].set(jnp.clip(aim.error / FULL_TURN, -1.0, 1.0))
+    base = base.at[:, VENT].set(heat > VENT_HEAT)
+    warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
+    base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
+    if moves:
+        base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
+    if brief.still is not None:
+        throttle = jnp.where(brief.still[:, None], 0.0, base[:, [FORWARD, STRAFE]])
+        base = base.at[:, [FORWARD, STRAFE]].set(throttle)
+    return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
+
+
+def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> Aim:
+    """Looks for the nearest living enemy of each of the mechs `own`, among those known `[A, F]`."""
+    battle = state.battle
+    mechs = battle.mechs
+    foes = np.setdiff1d(np.arange(sum(env.teams)), own)
+    position = mechs.position[own]
+    offset = mechs.position[foes][None] - position[:, None]
+    there = mechs.alive[foes] if known is None else mechs.alive[foes] & known
+    apart = jnp.where(there, jnp.sqrt(jnp.sum(offset**2, axis=-1)), jnp.inf)
+    nearest = jnp.argmin(apart, axis=1)
+    target = jnp.asarray(foes)[nearest]
+    there = mechs.position[target]
+    bearing = jnp.arctan2(there[:, 1] - position[:, 1], there[:, 0] - position[:, 0])
+    terrain = Terrain(env.bank.voxels, battle.map_index, battle.overlay)
+    clouds = battle.smoke.position.reshape(-1, 3), battle.smoke.left.reshape(-1) > 0
+    clear = sight_clear(terrain, position, there)
+    clear &= ~in_smoke(position, there, *clouds, WEAPON.splash_radius[SMOKE])
+    painter = jnp.maximum(mechs.painter[target], 0)
+    painted = (mechs.painted[target] > 0) & (mechs.painter[target] >= 0)
+    painted &= sides.packmates[own, painter]
+    error = _wrap(bearing - mechs.yaw[own])
+    return Aim(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
+
+
+def _notice(key, memory: Memory, position) -> Memory:
+    """Counts decisions without progress; after too many a mech begins to get itself free."""
+    escaping = memory.escape > 1
+    moved = jnp.linalg.norm(position - memory.position, axis=-1)
+    still = jnp.where(moved < STUCK_STEP, memory.still + 1, jnp.maximum(memory.still - 1, 0))
+    still = jnp.where(escaping, 0, still)
+    stuck = still > STUCK_PATIENCE
+    drawn = jnp.where(jax.random.bernoulli(key, shape=stuck.shape), 1.0, -1.0)
+    return Memory(
+        position=position,
+        still=jnp.where(stuck, 0, still),
+        escape=jnp.where(stuck, ESCAPE, jnp.maximum(memory.escape - 1, 0)),
+        side=jnp.where(stuck, drawn, memory.side),
+    )
+
+
+def _escape(memory: Memory) -> jax.Array:
+    """Actions `[A, 9]` of mechs that get themselves free, who do nothing else meanwhile."""
+
+    def during(span):
+        return (memory.escape >= span[0]) & (memory.escape <= span[1])
+
+    base = jnp.zeros((memory.escape.size, len(ACTIONS)), jnp.float32)
+    base = base.at[:, FORWARD].set(jnp.where(during(BACKWARDS), -1.0, 0.0))
+    return base.at[:, STRAFE].set(jnp.where(during(SIDEWAYS), memory.side, 0.0))
+
+
+def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
+    """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
+    position = mechs.position[:, :2]
+    living = mechs.alive[:, None]
+    centroid = jnp.sum(jnp.where(living, position, 0.0), axis=0) / jnp.maximum(jnp.sum(living), 1)
+    lonely = zone_lib.distance(mechs.position, zone) < 2.0 * zone[..., 2]
+    lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
+    lonely &= aim.distance > COHESION_PEACE
+    goal = jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
+    bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
+    inside = zone_lib.within(mechs.position, zone)
+    close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
+    forward = jnp.where(close, -0.3, jnp.cos(bearing))
+    strafe = jnp.where(close, 1.0, 0.25) * jnp.sin(bearing)
+    slow = jnp.where(inside, 0.5, 1.0)
+    return jnp.stack([slow * forward, slow * strafe], axis=-1), bearing
+
+
+def _fire(classes, aim: Aim) -> jax.Array:
+    """Returns which triggers are pulled, `[A, 9]` bool."""
+    reach = jnp.broadcast_to(jnp.asarray(WEAPON.range), (classes.shape[0], len(WEAPONS)))
+    missile = jnp.where(aim.painted, WEAPON.range[MISSILE], MISSILE_SIGHT_RANGE)
+    reach = reach.at[:, MISSILE].set(missile)
+    wanted = (aim.distance[:, None] <= reach) & (jnp.abs(aim.error)[:, None] <= _AIM)
+    wanted &= aim.clear[:, None] | ~_NEEDS_SIGHT
+    wanted = wanted.at[:, MISSILE].set(wanted[:, MISSILE] & (aim.clear | aim.painted))
+    wanted &= np.arange(len(WEAPONS)) != SMOKE
+    trigger = jnp.asarray(TRIGGERS)[classes]
+    pulled = trigger[:, None, :] == jnp.arange(len(ACTIONS))[:, None]
+    return jnp.any(pulled & wanted[:, None], axis=-1)
+
+
+def _with_control(base, target_slots) -> jax.Array:
+    """Adds the rest of the action: aims at the target's slot, wants the closest enemies, says nothing."""
+    size = base.shape[0]
+    action = jnp.zeros((size, commands.SIZE), jnp.float32)
+    action = action.at[:, : len(ACTIONS)].set(base)
+    action = action.at[:, commands.TARGET].set(target_slots)
+    action = action.at[:, commands.SORT.start].set(1.0)
+    return action.at[:, commands.HOSTILE_ONLY].set(1.0)
+
+
+def _wrap(angle):
+    return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))

@@ -1,0 +1,214 @@
+"""One episode of a battle from above, as a GIF."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from PIL import Image, ImageColor, ImageDraw, ImageFont
+
+from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, TEAMS
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, WEAPON, WEAPONS
+from jaxmarl_echelon.envs.echelon.view.palette import (
+    NEUTRAL,
+    SMOKE,
+    TEAM_COLOURS,
+    WEAPON_COLOURS,
+    WRECK,
+    terrain_image,
+)
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, Frame
+
+HEADER = 40
+_SIDE = 640
+_MOST_BYTES = 5_000_000
+_MOST_FRAMES = 160
+_TERRAIN_COLOURS = 64
+_INK, _PAPER, _GOOD, _HOT = "#1c1c1c", "#f4f2ec", "#37b24d", "#f76707"
+_SPLASH = float(WEAPON.splash_radius[WEAPONS.index("smoke")])
+
+
+class Canvas:
+    """A map from above that is drawn on: world coordinates in voxels, y upwards.
+
+    Attributes:
+      scale: whole pixels per voxel.
+      image: the picture so far, with a strip of `header` pixels above the map.
+    """
+
+    def __init__(self, background: Image.Image, rows: int, header: int = HEADER):
+        self.image = background.copy()
+        self.scale = (background.height - header) // rows
+        self.rows, self.header = rows, header
+        self.draw = ImageDraw.Draw(self.image)
+
+    def pixel(self, point) -> tuple[float, float]:
+        """The pixel of a point (x, y, ...)."""
+        return float(point[0]) * self.scale, self.header + (self.rows - float(point[1])) * self.scale
+
+    def box(self, center, half: float, **style) -> None:
+        """Draws a square of half side `half` voxels around a point."""
+        x, y = self.pixel(center)
+        reach = half * self.scale
+        self.draw.rectangle((x - reach, y - reach, x + reach, y + reach), **style)
+
+    def disc(self, center, radius: float, **style) -> None:
+        """Draws a circle of `radius` voxels."""
+        x, y = self.pixel(center)
+        reach = radius * self.scale
+        self.draw.ellipse((x - reach, y - reach, x + reach, y + reach), **style)
+
+    def line(self, start, end, colour: str, width: int = 2) -> None:
+        """Draws a line between two points."""
+        self.draw.line([self.pixel(start), self.pixel(end)], fill=colour, width=width)
+
+
+def save_gif(
+    path: str | Path,
+    episode: Episode,
+    draw: Callable | None = None,
+    colours: Sequence[str] = (),
+    header: int = HEADER,
+) -> None:
+    """Animates an episode, as a GIF below 5 MB.
+
+    Args:
+      path: file to write.
+      episode: what to show.
+      draw: `(canvas, episode, moment) -> image`, of one moment; by default the fight for the zone.
+      colours: that it uses besides those of every battle.
+      header: pixels above the map.
+    """
+    draw = draw or _draw
+    background = _background(episode.voxels, header)
+    palette = _palette(background, colours)
+    stride = max(1, -(-episode.last // _MOST_FRAMES))
+    while True:
+        order = np.unique(np.append(np.arange(0, episode.last, stride), episode.last))
+        images = [
+            draw(Canvas(background, episode.voxels.shape[1], header), episode, moment).quantize(
+                palette=palette, dither=Image.Dither.NONE
+            )
+            for moment in order
+        ]
+        durations = [*np.clip(600 * np.diff(order) * episode.period, 40, 400).astype(int).tolist(), 2500]
+        images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
+        if Path(path).stat().st_size < _MOST_BYTES or len(images) < 4:
+            return
+        stride *= 2
+
+
+def _background(voxels: np.ndarray, header: int) -> Image.Image:
+    rows, columns = voxels.shape[1:]
+    scale = max(2, _SIDE // max(rows, columns))
+    ground = Image.fromarray(terrain_image(voxels)[::-1]).quantize(_TERRAIN_COLOURS).convert("RGB")
+    image = Image.new("RGB", (columns * scale, rows * scale + header), _PAPER)
+    image.paste(ground.resize((columns * scale, rows * scale), Image.Resampling.NEAREST), (0, header))
+    return image
+
+
+def _palette(background: Image.Image, further: Sequence[str]) -> Image.Image:
+    """A palette that holds the terrain's colours and every colour drawn on it."""
+    marks = (*TEAM_COLOURS, *WEAPON_COLOURS, NEUTRAL, SMOKE, WRECK, _INK, _PAPER, _GOOD, _HOT, *further)
+    ground = [colour for _, colour in background.getcolors(256)]
+    colours = dict.fromkeys([ImageColor.getrgb(mark) for mark in marks] + ground)
+    image = Image.new("P", (1, 1))
+    image.putpalette([channel for colour in colours for channel in colour])
+    return image
+
+
+def _draw(canvas: Canvas, episode: Episode, moment: int) -> Image.Image:
+    owner = episode.holders[moment]
+    colour = NEUTRAL if owner == NOBODY else TEAM_COLOURS[owner]
+    canvas.disc(episode.zone[:2], episode.zone[2], outline=colour, width=4)
+    draw_fight(canvas, episode, moment)
+    _draw_header(canvas, episode, moment)
+    return canvas.image
+
+
+def draw_fight(canvas: Canvas, episode: Episode, moment: int) -> None:
+    """Draws mechs, smoke and shots of a moment."""
+    now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
+    _draw_mechs(canvas, episode, moment, now)
+    _draw_smoke(canvas, now)
+    for _, weapon, shooter, target in (beam for beam in episode.beams if beam[0] == moment):
+        start, end = episode.position[moment, [shooter, target]]
+        canvas.line(start, end, WEAPON_COLOURS[weapon])
+    _draw_projectiles(canvas, episode.frames, moment)
+
+
+def _draw_mechs(canvas: Canvas, episode: Episode, moment: int, now: Frame) -> None:
+    present, alive = episode.alive[[0, moment]]
+    for mech in sorted(np.flatnonzero(present), key=lambda mech: alive[mech]):
+        position, half = episode.position[moment, mech], CHASSIS.size[now.classes[mech], 0] / 2
+        colour = TEAM_COLOURS[episode.team[mech]]
+        if not alive[mech]:
+            canvas.box(position, half, fill=WRECK, outline=colour)
+            continue
+        canvas.box(position, half, fill=colour, outline=_INK)
+        yaw = now.yaw[mech] * YAW_UNIT
+        nose = position[:2] + 1.5 * half * np.array([np.cos(yaw), np.sin(yaw)])
+        canvas.line(position, nose, _PAPER)
+        _draw_bars(canvas, position, half, int(now.hp[mech]), int(now.heat[mech]))
+
+
+def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> None:
+    x, y = canvas.pixel(position)
+    reach, top = max(8, half * canvas.scale), y - half * canvas.scale - 8
+    for row, (percent, colour) in enumerate(((hp, _GOOD), (min(heat, 100), _HOT))):
+        low = top + 3 * row
+        canvas.draw.rectangle((x - reach, low, x + reach, low + 2), fill=_INK)
+        if percent:
+            canvas.draw.rectangle(
+                (x - reach, low, x - reach + 2 * reach * percent / 100, low + 2), fill=colour
+            )
+
+
+def _draw_smoke(canvas: Canvas, now: Frame) -> None:
+    """Clouds as stipple: what is inside stays visible."""
+    clouds = now.smoke[now.smoke_left > 0] * LENGTH_UNIT
+    if not len(clouds):
+        return
+    mask = Image.new("1", canvas.image.size)
+    stencil = ImageDraw.Draw(mask)
+    for cloud in clouds:
+        x, y = canvas.pixel(cloud)
+        reach = _SPLASH * canvas.scale
+        stencil.ellipse((x - reach, y - reach, x + reach, y + reach), fill=1)
+    rows, columns = np.indices(mask.size[::-1])
+    dots = (rows + columns) % 2 == 0
+    canvas.image.paste(SMOKE, mask=Image.fromarray(np.asarray(mask) & dots))
+
+
+def _draw_projectiles(canvas: Canvas, frames: Frame, moment: int) -> None:
+    kinds, before = frames.projectile_kind[moment], frames.projectile_kind[max(moment - 1, 0)]
+    for mech, place in np.argwhere(kinds != NOBODY):
+        kind = kinds[mech, place]
+        way = frames.projectile[: moment + 1, mech, place] * LENGTH_UNIT
+        if before[mech, place] == kind:
+            canvas.line(way[-2:][0], way[-1], WEAPON_COLOURS[kind], 1)
+        canvas.disc(way[-1], 3 / canvas.scale, fill=WEAPON_COLOURS[kind], outline=_INK)
+
+
+def _draw_header(canvas: Canvas, episode: Episode, moment: int) -> None:
+    """Score bars that grow from the edges towards the middle, who is left, and the time."""
+    width, font = canvas.image.width, ImageFont.load_default(size=15)
+    score, alive = episode.frames.score[moment], episode.alive[moment]
+    for team, colour in enumerate(TEAM_COLOURS):
+        length = min(score[team] / episode.score_goal, 1.0) * width / 2
+        edges = (0, length) if team == 0 else (width - length, width)
+        if length >= 1:
+            canvas.draw.rectangle((edges[0], 0, edges[1], 12), fill=colour)
+    canvas.draw.line((width / 2, 0, width / 2, 12), fill=_INK)
+    left = [alive[episode.team == team].sum() for team in range(len(TEAMS))]
+    seconds = episode.frames.decision[moment] * episode.period
+    ending = episode.result if moment == episode.last else ""
+    texts = (
+        (8, "la", f"{left[0]} alive   {score[0]:.1f} s", TEAM_COLOURS[0]),
+        (width - 8, "ra", f"{score[1]:.1f} s   {left[1]} alive", TEAM_COLOURS[1]),
+        (width / 2, "ma", f"t = {seconds:.1f} s   {ending}".rstrip(), _INK),
+    )
+    for x, anchor, text, colour in texts:
+        canvas.draw.text((x, 17), text, fill=colour, font=font, anchor=anchor)

@@ -1,0 +1,121 @@
+"""Frames: the recording of a battle at every decision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
+
+# Lengths are whole numbers of 1/64 voxel, which reaches 512 voxels; yaw is in 1/256 of a turn.
+LENGTH_UNIT = 1 / 64
+YAW_UNIT = 2 * np.pi / 256
+
+STATUS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm", "eccm", "hit")
+
+
+@struct.dataclass
+class Frame:
+    """One moment of a battle of M mechs, blue first, in small numbers.
+
+    Attributes:
+      position: `[M, 3]` int16 centres, in `LENGTH_UNIT`.
+      yaw: `[M]` uint8, in `YAW_UNIT`.
+      hp: `[M]` uint8 percent of the full body, above 0 while there is any.
+      heat: `[M]` uint8 percent of the capacity, at most 255; above 100 a mech is shut down.
+      status: `[M]` uint16, bit i for `STATUS[i]`.
+      classes: `[M]` uint8 index into `tables.CLASSES`.
+      pack: `[M]` uint8.
+      shots: `[M]` uint8, bit i if `tables.WEAPONS[i]` was fired during the last decision.
+      painter: `[M]` int8 mech that painted this one last, or -1.
+      kills: `[M]` uint8 enemies killed during the last decision.
+      dealt: `[M]` uint16 damage done to enemies during the last decision.
+      projectile: `[M, P, 3]` int16 positions, in `LENGTH_UNIT`.
+      projectile_kind: `[M, P]` int8 index into `tables.WEAPONS`, or -1.
+      smoke: `[M, C, 3]` int16 centres, in `LENGTH_UNIT`.
+      smoke_left: `[M, C]` uint8 substeps.
+      score: `[2]` float32 seconds that blue and red have held the zone.
+      zone_seconds: float32 seconds that win, maybe infinite.
+      map_index: int16.
+      decision: int16 decisions taken.
+      ending: int8 index into `outcomes.ENDINGS`, or -1 while the episode runs.
+    """
+
+    position: jax.Array
+    yaw: jax.Array
+    hp: jax.Array
+    heat: jax.Array
+    status: jax.Array
+    classes: jax.Array
+    pack: jax.Array
+    shots: jax.Array
+    painter: jax.Array
+    kills: jax.Array
+    dealt: jax.Array
+    projectile: jax.Array
+    projectile_kind: jax.Array
+    smoke: jax.Array
+    smoke_left: jax.Array
+    score: jax.Array
+    zone_seconds: jax.Array
+    map_index: jax.Array
+    decision: jax.Array
+    ending: jax.Array
+
+
+def snapshot(state, params, time=None) -> Frame:
+    """Returns what a picture needs of a state; pure, for use inside jit."""
+    del time
+    battle, mechs, tally = state.battle, state.battle.mechs, state.battle.tally
+    hp = mechs.hp / jnp.asarray(CHASSIS.hp)[params.classes]
+    heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[params.classes]
+    flags = dict(
+        alive=mechs.alive,
+        fallen=mechs.fallen > 0,
+        shutdown=heat > 1,
+        legged=mechs.leg_hp <= 0,
+        painted=mechs.painted > 0,
+        suppressed=mechs.suppressed > 0,
+        ecm=mechs.ecm,
+        eccm=mechs.eccm,
+        hit=tally.hit,
+    )
+    return Frame(
+        position=_lengths(mechs.position),
+        yaw=jnp.mod(jnp.round(mechs.yaw / YAW_UNIT), 256).astype(jnp.uint8),
+        hp=_whole(jnp.ceil(100 * hp), jnp.uint8),
+        heat=_whole(jnp.ceil(100 * heat), jnp.uint8),
+        status=_bits([flags[name] for name in STATUS], jnp.uint16),
+        classes=params.classes.astype(jnp.uint8),
+        pack=params.pack.astype(jnp.uint8),
+        shots=_bits(list(jnp.moveaxis(tally.shots > 0, -1, 0)), jnp.uint8),
+        painter=mechs.painter.astype(jnp.int8),
+        kills=_whole(tally.kills, jnp.uint8),
+        dealt=_whole(jnp.round(tally.dealt), jnp.uint16),
+        projectile=_lengths(battle.projectiles.position),
+        projectile_kind=battle.projectiles.kind.astype(jnp.int8),
+        smoke=_lengths(battle.smoke.position),
+        smoke_left=_whole(battle.smoke.left, jnp.uint8),
+        score=state.score.astype(jnp.float32),
+        zone_seconds=jnp.asarray(params.zone_seconds, jnp.float32),
+        map_index=battle.map_index.astype(jnp.int16),
+        decision=state.decision.astype(jnp.int16),
+        ending=state.ending.astype(jnp.int8),
+    )
+
+
+def _lengths(x: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.round(x / LENGTH_UNIT), -32768, 32767).astype(jnp.int16)
+
+
+def _whole(x: jax.Array, dtype) -> jax.Array:
+    return jnp.clip(x, 0, jnp.iinfo(dtype).max).astype(dtype)
+
+
+def _bits(flags: list[jax.Array], dtype) -> jax.Array:
+    return sum(flag.astype(dtype) << index for index, flag in enumerate(flags))
+
+
+def has(frames: Frame, name: str) -> np.ndarray:
+    """Whether mechs have the status `name`, bool in the shape of `frames.status`."""
+    return (frames.status >> STATUS.index(name)) & 1 == 1

@@ -1,0 +1,169 @@
+"""Pictures of mech battles: trajectories from above, an animation and an interactive replay."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxmarl_echelon.envs import base
+from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
+from jaxmarl_echelon.envs.echelon.results import ENDINGS
+from jaxmarl_echelon.envs.echelon.view.animation import save_gif
+from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS, terrain_image
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
+from jaxmarl_echelon.envs.echelon.view.replay import save_replay
+from jaxmarl_echelon.envs.echelon.view.snapshot import snapshot
+
+_PANELS = 6
+
+
+class Viewer(base.Viewer):
+    """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
+
+    What of the terrain is destroyed is not recorded: pictures show it as it was at the start, and
+    a wreck where a mech died.
+
+    Attributes:
+      snapshot: the function to record with.
+    """
+
+    snapshot = staticmethod(snapshot)
+
+    def __init__(self, bank, teams: tuple[int, int], outcomes: Sequence[str], period: float = 0.25):
+        """Remembers what recordings leave out.
+
+        Args:
+          bank: the terrains (`terrain.bank.TerrainBank`).
+          teams: numbers of blue and of red mechs.
+          outcomes: names of the outcome codes.
+          period: seconds per decision.
+        """
+        self.bank, self.teams, self.outcomes, self.period = bank, tuple(teams), tuple(outcomes), period
+
+    def picture(self, path: Path, evaluation) -> None:
+        """Draws the first episodes of an evaluation, one panel each, as a PNG."""
+        results = [self._result(evaluation, index) for index in range(len(evaluation.length))]
+        often = sorted(sorted(set(results)), key=results.count, reverse=True)
+        title = ", ".join(f"{results.count(result)} {result}" for result in often)
+        shown = [self._episode(evaluation, index) for index in range(min(_PANELS, len(results)))]
+        save_picture(path, shown, f"{len(results)} episodes: {title}")
+
+    def animation(self, path: Path, evaluation, episode: int) -> None:
+        """Draws one episode of an evaluation from above, as a GIF."""
+        save_gif(path, self._episode(evaluation, episode))
+
+    def replay(self, path: Path, evaluation, episode: int) -> None:
+        """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
+        save_replay(path, self._episode(evaluation, episode))
+
+    def _episode(self, evaluation, index: int) -> Episode:
+        length = int(evaluation.length[index]) + 1
+        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        terrain = int(frames.map_index[0])
+        return Episode(
+            voxels=np.asarray(self.bank.voxels.material[terrain]),
+            zone=np.asarray(self.bank.zone[terrain]),
+            frames=frames,
+            blue=self.teams[0],
+            result=self._result(evaluation, index),
+            period=self.period,
+        )
+
+    def _result(self, evaluation, index: int) -> str:
+        """How an episode ended, for people: "blue win by zone"."""
+        outcome, ending = int(evaluation.results["outcome"][index]), int(evaluation.frames.ending[-1, index])
+        if outcome < 0:
+            return "not over"
+        name = self.outcomes[outcome].replace("_", " ")
+        return f"{name} by {ENDINGS[ending]}" if ending >= 0 else name
+
+
+def save_picture(
+    path: str | Path,
+    episodes: Sequence[Episode],
+    title: str,
+    mark: Callable | None = None,
+    caption: Callable | None = None,
+    legend: Callable | None = None,
+    text_size: float = 10.0,
+) -> None:
+    """Draws the ways of all mechs on their terrains, as a PNG.
+
+    A dot is a start, a triangle the place of a survivor, a cross a death; the circle is the zone.
+
+    Args:
+      path: file to write.
+      episodes: at least one; each gets a panel.
+      title: headline.
+      mark: `(axes, episode)` draws what is at stake; by default the zone.
+      caption: `(episode) -> str`, below the number of an episode; by default its result and score.
+      legend: `() -> handles` of what `mark` draws; by default of the zone.
+      text_size: of captions, points.
+    """
+    mark, caption, legend = mark or _mark_zone, caption or _caption, legend or _zone_handles
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(episodes))
+    rows = -(-len(episodes) // columns)
+    figure = Figure(figsize=(5.2 * columns, 5.4 * rows + 0.8), dpi=100, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
+        _draw_panel(axes, episode, mark)
+        axes.set_title(f"episode {index}: {caption(episode)}", fontsize=text_size)
+    for axes in grid[len(episodes) :]:
+        axes.axis("off")
+    figure.suptitle(title)
+    _legend(figure, legend(), 3 * columns)
+    figure.savefig(path)
+
+
+def _mark_zone(axes, episode: Episode) -> None:
+    from matplotlib.patches import Circle
+
+    axes.add_patch(Circle(episode.zone[:2], episode.zone[2], fill=False, color="black", linewidth=1.6))
+
+
+def _draw_panel(axes, episode: Episode, mark: Callable) -> None:
+    rows, columns = episode.voxels.shape[1:]
+    image = terrain_image(episode.voxels)
+    axes.imshow(image, origin="lower", extent=(0, columns, 0, rows), interpolation="nearest")
+    mark(axes, episode)
+    for mech in np.flatnonzero(episode.alive[0]):
+        colour, died = TEAM_COLOURS[episode.team[mech]], episode.deaths[:, mech]
+        end = int(np.argmax(died)) if died.any() else episode.last
+        path = episode.position[: end + 1, mech]
+        axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=0.9, alpha=0.85)
+        axes.plot(*path[0, :2], "o", color=colour, markersize=3)
+        style = dict(marker="X" if died[end] else "^", markersize=7, markeredgecolor="black")
+        axes.plot(*path[-1, :2], color=colour, **style)
+    axes.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
+
+
+def _caption(episode: Episode) -> str:
+    present, alive = episode.alive[[0, -1]]
+    sides = [episode.team == team for team in range(len(TEAMS))]
+    left = " : ".join(f"{alive[side].sum()} of {present[side].sum()}" for side in sides)
+    score = " : ".join(f"{seconds:.1f}" for seconds in episode.frames.score[-1])
+    seconds = episode.frames.decision[-1] * episode.period
+    return f"{episode.result}, {seconds:.1f} s\nalive {left}, zone {score} s"
+
+
+def _zone_handles() -> list:
+    from matplotlib.lines import Line2D
+
+    return [Line2D([], [], color="black", label="capture zone")]
+
+
+def _legend(figure, further: list, columns: int) -> None:
+    """What colours and marks mean, below all panels, in rows of at most so many entries."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, label=team) for team, colour in zip(TEAMS, TEAM_COLOURS, strict=True)
+    ]
+    for marker, label in (("o", "start"), ("^", "alive at the end"), ("X", "destroyed")):
+        handles.append(Line2D([], [], color="#555555", marker=marker, linestyle="none", label=label))
+    handles += further
+    number = min(len(handles), columns)
+    figure.legend(handles=handles, loc="outside lower center", ncols=number, frameon=False)

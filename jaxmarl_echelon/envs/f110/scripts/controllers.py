@@ -1,0 +1,155 @@
+"""Scripted drivers for the cars of the F110 environments.
+
+Each builds a ScriptedPolicy for some of the cars, named by their indices; its actions are
+`[len(cars), 2]`, steering angle (rad) and speed (m/s). Drivers read the same scans as learners.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions
+from jaxmarl_echelon.envs.f110.scripts import follow_the_gap
+from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
+from physics.frenet import cartesian
+
+GAUSSIAN_STD = 0.6
+
+
+class DriverView(NamedTuple):
+    """What drivers of N cars look at: `scan` [N, B] m, `pose` [N, 3], `velocity` [N, 3], see `simulation`."""
+
+    scan: jax.Array
+    pose: jax.Array
+    velocity: jax.Array
+
+
+def driver_view(state, cars: Sequence[int]) -> DriverView:
+    """Returns what the drivers of `cars` see in an environment's state."""
+    index = np.asarray(cars)
+    physical = state.cars.state[index]
+    return DriverView(state.cars.scan[index], poses_of(physical), velocities_of(physical))
+
+
+def scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
+    """Returns the scripted policies of the adversarial task by name.
+
+    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
+    others suit either role: `standing`, `straight` at the spawn speed, uniformly `random`
+    commands, and `gaussian` commands around driving straight at 0.44 m/s.
+    """
+    space = env.spec.role("attacker").action
+    return {
+        "ftg": ftg((DEFENDER,), options),
+        "ftg_attacker": ftg((ATTACKER,), options),
+        "standing": constant((ATTACKER,), 0.0, 0.0),
+        "straight": straight(),
+        "random": random(1, space),
+        "gaussian": gaussian(space),
+    }
+
+
+def race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
+    """Returns the scripted policies of the racing task by name, each for all cars."""
+    cars = tuple(range(env.simulation.cars))
+    return {
+        "ftg": ftg(cars, options),
+        "pure_pursuit": pure_pursuit(env, cars),
+        "standing": constant(cars, 0.0, 0.0),
+        "random": random(len(cars), env.spec.role("car").action),
+    }
+
+
+def ftg(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
+    """Follows the gap with the gains in `params.ftg`."""
+
+    def init():
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(cars), *x.shape)), follow_the_gap.init())
+
+    def act(key, memory, state, params):
+        del key
+        view = driver_view(state, cars)
+        low = jnp.stack([params.car.s_min, params.car.v_min])
+        high = jnp.stack([params.car.s_max, params.car.v_max])
+
+        def one(memory, scan, velocity):
+            return follow_the_gap.act(memory, scan, velocity, params.ftg, options, low, high)
+
+        return jax.vmap(one)(memory, view.scan, view.velocity)
+
+    return ScriptedPolicy(init, act)
+
+
+def constant(cars: Sequence[int], steer: float, speed: float) -> ScriptedPolicy:
+    """Commands the same steering angle and speed for ever; 0 and 0 is standing still."""
+    action = np.tile(np.array([steer, speed], np.float32), (len(cars), 1))
+    return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.asarray(action)))
+
+
+def straight() -> ScriptedPolicy:
+    """Drives one car straight ahead at the episode's spawn speed."""
+
+    def act(key, memory, state, params):
+        return memory, jnp.stack([jnp.float32(0.0), state.spawn_speed])[None]
+
+    return ScriptedPolicy(tuple, act)
+
+
+def random(cars: int, space) -> ScriptedPolicy:
+    """Draws every command uniformly from an action space."""
+
+    def act(key, memory, state, params):
+        return memory, jax.vmap(space.sample)(jax.random.split(key, cars))
+
+    return ScriptedPolicy(tuple, act)
+
+
+def gaussian(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedPolicy:
+    """Draws one car's commands around driving straight at `speed` m/s; `std` in half widths of the space."""
+    low, high = (np.asarray(bound, np.float32) for bound in space.bounds())
+    mean = np.clip(np.array([0.0, speed], np.float32), low, high)
+
+    def act(key, memory, state, params):
+        action = mean + 0.5 * (high - low) * std * jax.random.normal(key, (1, 2))
+        return memory, jnp.clip(action, low, high)
+
+    return ScriptedPolicy(tuple, act)
+
+
+def pure_pursuit(
+    env, cars: Sequence[int], speed: float = 2.0, reach: float = 0.6, per_speed: float = 0.25
+) -> ScriptedPolicy:
+    """Steers for a point of the centreline ahead (R. C. Coulter, "Pure pursuit", 1992).
+
+    Args:
+      env: an environment whose state follows the cars along the track.
+      cars: indices of the cars.
+      speed: commanded speed, m/s, at most the car's own limit; less in bends.
+      reach: distance of the point along the track when standing, m.
+      per_speed: how much farther it is per m/s, s.
+    """
+    bank = env.simulation.bank
+    index = np.asarray(cars)
+
+    def act(key, memory, state, params):
+        del key
+        view = driver_view(state, cars)
+        ahead = reach + per_speed * jnp.abs(state.cars.state[index, SPEED])
+        where = jnp.broadcast_to(state.map_index, ahead.shape)
+        point = cartesian(bank, where, state.track.arc[index] + ahead, jnp.zeros_like(ahead))
+        offset = point[:, :2] - view.pose[:, :2]
+        bearing = jnp.arctan2(offset[:, 1], offset[:, 0]) - view.pose[:, 2]
+        gap = jnp.maximum(jnp.hypot(offset[:, 0], offset[:, 1]), 1e-3)
+        wheelbase = params.car.lf + params.car.lr
+        steer = jnp.arctan(2.0 * wheelbase * jnp.sin(bearing) / gap)
+        steer = jnp.clip(steer, params.car.s_min, params.car.s_max)
+        bend = jnp.abs(steer) / params.car.s_max
+        wanted = jnp.minimum(speed, params.car.v_max) * (1.0 - 0.6 * bend)
+        return memory, jnp.stack([steer, wanted], axis=-1)
+
+    return ScriptedPolicy(tuple, act)

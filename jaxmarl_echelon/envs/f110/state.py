@@ -1,0 +1,139 @@
+"""State and parameters of the F110 environments."""
+
+import jax
+from flax import struct
+
+from jaxmarl_echelon.envs.f110.cars.simulation import Cars
+from jaxmarl_echelon.envs.f110.gap_parameters import FTGParams
+from jaxmarl_echelon.envs.f110.observing.track_position import TrackPosition
+from jaxmarl_echelon.envs.f110.reward_components import Memory
+from physics.single_track import CarParams, ControlGains
+
+ATTACKER, DEFENDER = 0, 1
+
+
+@struct.dataclass
+class F110Params:
+    """What may change between episodes of the adversarial task without recompiling.
+
+    Attributes:
+      car: physical parameters, the same for both cars.
+      gains: gains of the low-level control.
+      ftg: gains of the follow-the-gap driver.
+      reward: weights of the reward.
+      spawn_weights: `[S]`, how often each spawn point is drawn; need not sum to 1.
+      spawn_jitter: `[3]`, largest random shift of the attacker: m along x, m along y, rad.
+      pose_jitter: `[3]`, largest random shift of each car, as far as there is room: m along x, m along
+        y, rad. Evaluation episodes have their own, see `evaluation_jitter`.
+      evaluation_jitter: `[3]`, how far the starts of evaluation episodes lie apart: m along x and along
+        y, rad, and a share of the spawn speed.
+      speed_range: `[2]`, both cars start at one speed drawn from this range, m/s.
+      lock_steps: int32, physics steps during which `locked` cars keep their spawn speed.
+      locked: `[2]` bool, attacker and defender.
+      map_weights: `[M]`, how often each map is drawn.
+      lidar_noise: standard deviation of a range, m.
+      max_steps: int32, time limit in physics steps, at most the environment's.
+      timeout_terminal: bool; the time limit is an outcome with a reward. Otherwise it cuts the
+        episode: nothing is paid and values are bootstrapped.
+      idle_speed: attackers slower than this (m/s) stand idle.
+      idle_decisions: int32, idle decisions in a row that end an episode; 0 for never.
+    """
+
+    car: CarParams
+    gains: ControlGains
+    ftg: FTGParams
+    reward: dict[str, dict[str, jax.Array]]
+    spawn_weights: jax.Array
+    spawn_jitter: jax.Array
+    pose_jitter: jax.Array
+    evaluation_jitter: jax.Array
+    speed_range: jax.Array
+    lock_steps: jax.Array
+    locked: jax.Array
+    map_weights: jax.Array
+    lidar_noise: jax.Array
+    max_steps: jax.Array
+    timeout_terminal: jax.Array
+    idle_speed: jax.Array
+    idle_decisions: jax.Array
+
+
+@struct.dataclass
+class F110State:
+    """One adversarial episode.
+
+    Attributes:
+      cars: attacker (0) and defender (1).
+      map_index: int32.
+      spawn: int32, spawn point.
+      spawn_speed: m/s.
+      step: int32, physics steps since the start.
+      idle: int32, decisions in a row that the attacker stood idle.
+      track: the cars' positions along the centreline; zeros where nothing asks for them.
+      reward: the reward's memory.
+      outcome: int32, `outcomes.RUNNING` or how the episode ended.
+    """
+
+    cars: Cars
+    map_index: jax.Array
+    spawn: jax.Array
+    spawn_speed: jax.Array
+    step: jax.Array
+    idle: jax.Array
+    track: TrackPosition
+    reward: Memory
+    outcome: jax.Array
+
+
+@struct.dataclass
+class RaceParams:
+    """What may change between races without recompiling.
+
+    Attributes:
+      car: physical parameters, the same for all cars.
+      gains: gains of the low-level control.
+      ftg: gains of the follow-the-gap driver.
+      reward: weights of the reward.
+      map_weights: `[M]`, how often each map is drawn.
+      lidar_noise: standard deviation of a range, m.
+      speed_range: `[2]`, all cars start at one speed drawn from this range, m/s.
+      grid_gap: metres along the track between neighbours on the starting grid.
+      grid_offset: metres to the side, left and right in turn.
+      max_steps: int32, time limit in physics steps, at most the environment's.
+      target_laps: laps after which a car has finished; 0 for none.
+      obstacles: bool; a crashed car stays where it is. Otherwise it vanishes.
+    """
+
+    car: CarParams
+    gains: ControlGains
+    ftg: FTGParams
+    reward: dict[str, dict[str, jax.Array]]
+    map_weights: jax.Array
+    lidar_noise: jax.Array
+    speed_range: jax.Array
+    grid_gap: jax.Array
+    grid_offset: jax.Array
+    max_steps: jax.Array
+    target_laps: jax.Array
+    obstacles: jax.Array
+
+
+@struct.dataclass
+class RaceState:
+    """One race of N cars.
+
+    Attributes:
+      cars: the cars.
+      map_index: int32.
+      step: int32, physics steps since the start.
+      track: the cars' positions along the centreline.
+      reward: the rewards' memories, `[N]`.
+      outcome: `[N]` int32, `race.RUNNING` or how each car's race ended.
+    """
+
+    cars: Cars
+    map_index: jax.Array
+    step: jax.Array
+    track: TrackPosition
+    reward: Memory
+    outcome: jax.Array

@@ -1,0 +1,195 @@
+"""Controllers: one interface for learners and scripts in rollouts and evaluations."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from algos import collectives
+from algos.types import ActionSpec, Agent, Asymmetric
+from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
+from jaxmarl_echelon.envs.trees import select
+
+PyTree = Any
+
+
+class Choice(NamedTuple):
+    """Decision of a learner, as recorded for its update.
+
+    Attributes:
+      action: `[E, A, D]` in the learner's own units.
+      extras: the learner's own pytree, leaves `[E, A, ...]`; None for greedy actions.
+    """
+
+    action: jax.Array
+    extras: PyTree
+
+
+class Controller(NamedTuple):
+    """Acts for all agents of a role in E environments.
+
+    Attributes:
+      init: `(num_envs) -> memory [E]`.
+      act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
+        `action` is in the role's action space, `choice` a learner's `Choice`, otherwise None.
+      policy: name of the policy whose state it acts with; None for scripts.
+      scored: `(num_envs) -> bool [E, A]`, the agents that an evaluation reports on; None for all.
+    """
+
+    init: Callable
+    act: Callable
+    policy: str | None = None
+    scored: Callable | None = None
+
+
+def action_spec(space: Space) -> ActionSpec:
+    """Converts an action space to an `ActionSpec`; raises ValueError for a Box of more than one dimension."""
+    if isinstance(space, Box):
+        if len(space.shape) != 1:
+            raise ValueError(f"action space {space}: learners act in one-dimensional boxes")
+        return ActionSpec("continuous", (space.shape[0],))
+    if isinstance(space, Discrete):
+        return ActionSpec("discrete", (space.n,))
+    return ActionSpec("discrete", tuple(space.sizes))
+
+
+def to_space(space: Space, action: jax.Array) -> jax.Array:
+    """Maps a learner's action `[..., D]` into an action space: boxes linearly from [-1, 1], clipped."""
+    if isinstance(space, Box):
+        low = jnp.asarray(np.broadcast_to(space.low, space.shape), jnp.float32)
+        high = jnp.asarray(np.broadcast_to(space.high, space.shape), jnp.float32)
+        return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+    return action[..., 0] if isinstance(space, Discrete) else action
+
+
+def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
+    """Builds the controller of the learner named `policy`: sampled actions with extras, or greedy actions."""
+
+    def init(num_envs):
+        return agent.initial_carry((num_envs, role.size))
+
+    def act(key, state, carry, view, reset):
+        mask = view.time.action_mask.get(role.name)
+        reset = view.time.restarts(role.name, reset)
+        if greedy:
+            action, carry = agent.greedy(state, view.time.obs[role.name], carry, reset, mask)
+            extras = None
+        else:
+            obs = observed(agent, view.time, role.name)
+            action, carry, extras = agent.act(state, collectives.fold(key), obs, carry, reset, mask)
+        return carry, to_space(role.action, action), Choice(action, extras)
+
+    return Controller(init, act, policy)
+
+
+def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
+    """Returns a role's observations for its learner, with `critic_obs` if the critic has its own."""
+    obs = time.obs[role]
+    return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
+
+
+def script(policy: ScriptedPolicy) -> Controller:
+    """Builds the controller of a scripted policy, vmapped over E; its memory is reset with each episode.
+
+    In turn-based games it decides for the acting seat.
+    """
+
+    def init(num_envs):
+        memory = policy.init()
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), memory)
+
+    def act(key, state, memory, view, reset):
+        del state
+        memory = select(reset, init(reset.shape[0]), memory)
+        keys = collectives.split(key, reset.shape[0])
+        memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
+        if view.seat is not None:
+            action = jnp.take_along_axis(action, view.seat.reshape((-1,) + (1,) * (action.ndim - 1)), axis=1)
+        return memory, action, None
+
+    return Controller(init, act)
+
+
+def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
+    """Builds a controller that switches to the option of traced `index`: one program for all options.
+
+    All options receive the same policy state, so that at most one of them may use a policy.
+    """
+
+    def init(num_envs):
+        return tuple(option.init(num_envs) for option in options)
+
+    def act_as(number, key, state, memories, view, reset):
+        memory, action, _ = options[number].act(key, state, memories[number], view, reset)
+        return (*memories[:number], memory, *memories[number + 1 :]), action, None
+
+    def act(*inputs):
+        return lax.switch(index, [partial(act_as, number) for number in range(len(options))], *inputs)
+
+    return Controller(init, act, next((option.policy for option in options if option.policy), None))
+
+
+def against(mine: Controller, other: Controller, seats: int) -> Controller:
+    """Builds a controller of all seats of a turn-based game: `mine` plays one seat, `other` the rest.
+
+    It decides for the acting seat. The seat of `mine` is the environment's index modulo N, so that it plays
+    all seats equally often. Only this seat is scored. `other` must not need a policy.
+    """
+
+    def own(num_envs):
+        return collectives.numbers(num_envs) % seats
+
+    def scored(num_envs):
+        return own(num_envs)[:, None] == jnp.arange(seats)
+
+    def init(num_envs):
+        return mine.init(num_envs), other.init(num_envs)
+
+    def act(key, state, memories, view, reset):
+        key_mine, key_other = jax.random.split(key)
+        memory, action, choice = mine.act(key_mine, state, memories[0], view, reset)
+        others, reply, _ = other.act(key_other, None, memories[1], view, reset)
+        decides = own(reset.shape[0]) == view.seat
+        chosen = jnp.where(decides.reshape((-1,) + (1,) * (action.ndim - 1)), action, reply)
+        return (memory, others), chosen, choice
+
+    return Controller(init, act, mine.policy, scored)
+
+
+def against_opponents(env: Environment, controllers: dict[str, Controller]) -> dict[str, Controller]:
+    """Adds the environment's opponents at the other seats to the controllers of an evaluation."""
+    return controllers | {
+        role: against(controllers[role], script(find_script(env, role, name)), env.spec.turns)
+        for role, name in env.opponents.items()
+    }
+
+
+def find_script(env: Environment, role: str, name: str, where: str | None = None) -> ScriptedPolicy:
+    """Returns a script of the environment; `NAME_ROLE` takes precedence over `NAME`.
+
+    Args:
+      env: the environment.
+      role: the role that the script plays.
+      name: the script.
+      where: the setting that names the script, if it is not `controllers.ROLE`; allowed names then differ.
+
+    Raises:
+      ValueError: one line that lists the allowed names, for an unknown script.
+    """
+    scripts = env.scripts
+    suffix = f"_{role}"
+    for key in (name + suffix, name):
+        if key in scripts:
+            return scripts[key]
+    others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
+    fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
+    learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
+    if where is not None:
+        learning, unknown = ["frozen:PATH"], f"unknown script of {role}"
+    known = ", ".join([*learning, *fitting])
+    raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")

@@ -1,0 +1,198 @@
+"""Rolling statistics and table of finished episodes, inside jit."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from jaxmarl_echelon.envs import results as results_lib
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.envs.trees import masked_mean
+from jaxmarl_echelon.training.acting.state import Recent
+from physics.sparse_batch import locate_active
+
+
+def columns(spec: EnvSpec) -> tuple[str, ...]:
+    """Returns the names of the ring's columns.
+
+    Columns are the return per role, the length, codes, and for every other result `NAME` its term in the
+    average's numerator; for weighted averages (per agent, or over another result) also `NAME/weight`, its
+    term in the denominator.
+    """
+    names = [f"return/{role.name}" for role in spec.roles] + ["length"]
+    for result in results_lib.kept(spec.results):
+        names.append(result.name)
+        if _weighted(result):
+            names.append(f"{result.name}/weight")
+    return tuple(names)
+
+
+class Ended(NamedTuple):
+    """First or newest finished episodes `[M]` of all shards, in order of decision and environment.
+
+    Attributes:
+      finished: the episodes; `mask` marks the filled places, which come first.
+      place: int32, decision times number of environments, plus environment.
+      number: int32, number of finished episodes, possibly more than M.
+      environments: E.
+    """
+
+    finished: Finished
+    place: jax.Array
+    number: jax.Array
+    environments: int
+
+
+def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
+    """Selects the first or newest `most` (at most T times E) finished episodes of a rollout `[T, E]`.
+
+    They are located by their ranks among the finished episodes, so that no column is read as a whole.
+    """
+    mine, here = finished.mask.shape[1], finished.mask.size
+    environments = mine * collectives.size()
+    mask = finished.mask.reshape(-1)
+    number = jnp.sum(mask, dtype=jnp.int32)
+    wanted = jnp.arange(min(most, here), dtype=jnp.int32)
+    ranks = wanted + jnp.maximum(number - wanted.size, 0) if newest else wanted
+    row = jnp.where(ranks < number, locate_active(mask, ranks), 0)
+    chosen = jax.tree.map(lambda x: x[row // mine, row % mine], finished)
+    chosen = chosen.replace(mask=ranks < number)
+    place = row // mine * environments + collectives.index() * mine + row % mine
+    if collectives.size() == 1:
+        return Ended(chosen, place, number, environments)
+
+    everywhere = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), collectives.stack((chosen, place)))
+    found, places = everywhere
+    order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
+    surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
+    picked = order[surplus + wanted]
+    return Ended(*jax.tree.map(lambda x: x[picked], everywhere), collectives.sum(number), environments)
+
+
+def recent_init(spec: EnvSpec, window: int) -> Recent:
+    """Returns an empty ring for `window` episodes."""
+    values = jnp.zeros((window, len(columns(spec))), jnp.float32)
+    return Recent(values=values, count=jnp.int32(0), cursor=jnp.int32(0))
+
+
+def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
+    """Writes finished episodes, with any leading axes, into the ring in order.
+
+    Only the last W are written, so that scatter indices are unique.
+    """
+    mask = finished.mask.reshape(-1)
+    window = recent.values.shape[0]
+    total = jnp.sum(mask, dtype=jnp.int32)
+    rank = jnp.cumsum(mask.astype(jnp.int32)) - 1
+    keep = mask & (total - rank <= window)
+    place = jnp.where(keep, (recent.cursor + rank) % window, window)
+    row = _row(finished, spec)
+    rows = jnp.stack([row[name].reshape(mask.shape).astype(jnp.float32) for name in columns(spec)], axis=-1)
+    return Recent(
+        values=recent.values.at[place].set(rows, mode="drop"),
+        count=jnp.minimum(recent.count + total, jnp.int32(2**30)),
+        cursor=(recent.cursor + total) % window,
+    )
+
+
+def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
+    """Averages over the ring as `train/...` scalars, NaN while it is empty; and its number of episodes.
+
+    Returns are averaged over episodes with at least one present agent of the role; weighted results are
+    ratios of sums. Results that are reported by the labels of a code have a scalar per label.
+    """
+    ring = dict(zip(columns(spec), recent.values.T, strict=True))
+    filled = jnp.arange(recent.values.shape[0]) < recent.count
+
+    def mean(values):
+        return masked_mean(values, filled & ~jnp.isnan(values))
+
+    def average(result, values, weights):
+        total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
+        return results_lib.average(result, total, weight)
+
+    metrics = {
+        "train/episode_length": mean(ring["length"]),
+        "train/window_episodes": jnp.minimum(recent.count, filled.size),
+    }
+    for role in learners:
+        name = "train/return" if len(learners) == 1 else f"train/return/{role}"
+        metrics[name] = mean(ring[f"return/{role}"])
+    for result in spec.results:
+        if result.kind == "code":
+            for index, label in enumerate(result.labels):
+                metrics[f"train/{result.name}/{label}"] = mean(ring[result.name] == index)
+        elif _weighted(result):
+            metrics[f"train/{result.column}"] = average(
+                result, ring[result.name], ring[f"{result.name}/weight"]
+            )
+        else:
+            metrics[f"train/{result.column}"] = mean(results_lib.read(spec.results, ring, result.name))
+
+    def terms(name):
+        value = results_lib.read(spec.results, ring, name)
+        weight = ring[f"{name}/weight"] if _weighted(spec.result(name)) else jnp.ones_like(value)
+        return tuple(jnp.where(filled, x, 0.0) for x in (value, weight))
+
+    grouped = results_lib.by_label(spec.results, ring.__getitem__, terms)
+    return metrics | {f"train/{name}": value for name, value in grouped.items()}
+
+
+def episode_rows(
+    finished: Finished, spec: EnvSpec, learners: tuple[str, ...], rows: int
+) -> dict[str, jax.Array]:
+    """Builds a table of the first `rows` finished episodes of a rollout `[T, E]` of all shards.
+
+    Returns:
+      `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
+      (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
+      means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
+    """
+    finished, place, number, environments = ended(finished, rows, newest=False)
+    table = {
+        "number": number,
+        "step": place // environments,
+        "env": place % environments,
+        "length": finished.length,
+    }
+    for role in learners:
+        table[f"return/{role}"] = masked_mean(finished.episode_return[role], finished.present[role])
+    return table | shown(finished.results, finished.present, spec) | finished.tags
+
+
+def shown(
+    results: dict[str, jax.Array], present: dict[str, jax.Array], spec: EnvSpec
+) -> dict[str, jax.Array]:
+    """Reduces every result to one number per episode: codes unchanged, per-agent results as means."""
+    found = {}
+    for result in spec.results:
+        if _weighted(result):
+            shares = results_lib.sums(spec.results, results, present, result.name)
+            found[result.name] = results_lib.average(result, *shares)
+        else:
+            found[result.name] = results_lib.read(spec.results, results, result.name)
+    return found
+
+
+def _weighted(result: results_lib.Result) -> bool:
+    """Whether a result's average has weights."""
+    return result.role is not None or result.over is not None
+
+
+def _row(finished: Finished, spec: EnvSpec) -> dict[str, jax.Array]:
+    """Values of the ring's columns for finished episodes."""
+    row = {
+        f"return/{role.name}": masked_mean(finished.episode_return[role.name], finished.present[role.name])
+        for role in spec.roles
+    }
+    row["length"] = finished.length
+    for result in results_lib.kept(spec.results):
+        if _weighted(result):
+            row[result.name], row[f"{result.name}/weight"] = results_lib.sums(
+                spec.results, finished.results, finished.present, result.name
+            )
+        else:
+            row[result.name] = finished.results[result.name]
+    return row

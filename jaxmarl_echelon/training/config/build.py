@@ -1,0 +1,232 @@
+"""Builds a run's objects from a composed Hydra configuration, with one-line errors."""
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from importlib import import_module
+from math import isfinite
+from typing import Any
+
+import jax
+import numpy as np
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from algos.on_policy.update_sizes import Plan
+from algos.settings import AUTO, LearnerSettings
+from jaxmarl_echelon.envs import contract
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.credit import TransformSettings
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training.config import input_files, role_assignment
+from jaxmarl_echelon.training.config.run_config import SIZES, RunConfig, require_sizes
+
+BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
+ELSEWHERE = (
+    "precision",
+    "reward",
+    "tracking",
+    "resume",
+    "run_name",
+    "output_dir",
+    "seeds",
+    "ablate",
+    "variants",
+    "devices",
+    "distributed",
+)
+# Defaults of keys that configurations of older runs do not have.
+PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None}
+TASK = ("env", "reward", "curriculum")
+PRECISIONS = ("float32", "bf16")
+
+
+def plans(config: RunConfig) -> dict[str, Plan]:
+    """Returns the `Plan` of every learner that has one, by role name."""
+    found = {name: algo.plan(config.columns(name), config.num_envs) for name, algo in config.algos.items()}
+    return {name: plan for name, plan in found.items() if plan is not None}
+
+
+def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
+    """Builds the objects that a composed configuration names, the environment last.
+
+    Args:
+      config: as composed.
+      env: an environment to use instead of the configured one.
+
+    Raises:
+      ValueError: one line with the key, the value and the allowed values.
+    """
+    if jax.config.jax_enable_x64:
+        raise ValueError("JAX_ENABLE_X64=1: must be off, as runs compute in float32")
+    _refuse_strangers(config)
+    _refuse_infinities(OmegaConf.to_container(config, resolve=True))
+    if config.get("precision", PRECISIONS[0]) not in PRECISIONS:
+        raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
+    _refuse_shapeless(config)
+    shards = 1 if config.get("shards") is None else config.shards
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
+    sizes = {key: config[key] for key in keys if key in config} | {"shards": shards}
+    require_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
+    curriculum = build(config.curriculum, "curriculum", _partial_=True)
+    pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
+    chosen = config.get("transforms")
+    transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
+    if AUTO not in config.algo.values():  # sizes that depend on the environment
+        build(config.algo, "algo")  # reports errors before minutes are spent on an environment
+    env = _build_env(config) if env is None else env
+    contract.require_spec(env)
+    controllers = OmegaConf.to_container(config.controllers) or {}
+    acting = role_assignment.of_roles(env, controllers)
+    learning = (role for role, name in acting.items() if role_assignment.learns(role, name))
+    agents = {role: role_assignment.share(env, acting, role, pool) for role in learning}
+    algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
+    _require("algo", config.algo, algo, "make")
+    return RunConfig(
+        env=env,
+        algo=algo,
+        algos=_read_algos(config, agents),
+        curriculum=curriculum,
+        controllers=controllers,
+        pool=pool,
+        transforms=transforms,
+        shards=shards,
+        **{key: config[key] for key in keys},
+    )
+
+
+def _build_env(config: DictConfig) -> Environment:
+    """Builds the environment with its reward."""
+    arguments = {}
+    if config.get("reward") is not None:
+        arguments["reward"] = build(config.reward, "reward")
+    # A partial, because Hydra converts objects among the arguments to configurations.
+    make = build(config.env, "env", _partial_=True)
+    with misfits_named("env"):
+        env = make(**arguments)
+    _require("env", config.env, env, "spec")
+    return env
+
+
+def saved(metadata: Mapping[str, Any]) -> DictConfig:
+    """Reads the configuration from a checkpoint's metadata, as input of `read`; refuses unknown keys.
+
+    Files that have moved with their project get their current names, see `files.located`.
+    """
+    plain = input_files.located(metadata["config"])
+    config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
+    # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
+    for node in (config.algo, *(config.get("algos") or {}).values()):
+        if "compute_dtype" in node and node.compute_dtype == config.get("precision"):
+            node.compute_dtype = "${precision}"
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str, LearnerSettings]:
+    """Builds the settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
+    result = {}
+    for role, node in (config.get("algos") or {}).items():
+        whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
+        result[role] = build(_sized(whole, config.num_envs, agents.get(role)), f"algos.{role}")
+    return result
+
+
+def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConfig:
+    """Adds the settings derived from the run's sizes to a learner's node; unchanged if `agents` is None."""
+    kind = _target(node)
+    if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
+        return node
+    return OmegaConf.merge(node, kind.sized(OmegaConf.to_container(node, resolve=True), num_envs, agents))
+
+
+def _target(node: DictConfig) -> Any:
+    """Imports the `_target_` of a node; None if the import fails, which building the node then reports."""
+    module, _, name = str(node.get("_target_")).rpartition(".")
+    try:
+        return getattr(import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
+
+
+def _refuse_strangers(config: DictConfig) -> None:
+    """Raises ValueError for unknown top-level keys."""
+    known = (*RunConfig.__dataclass_fields__, *ELSEWHERE)
+    for key in config:
+        if key not in known:
+            raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
+
+
+def _refuse_shapeless(config: DictConfig) -> None:
+    """Raises ValueError unless nodes are mappings and controller names are strings."""
+    needed = {"env": config.env, "algo": config.algo, "curriculum": config.curriculum}
+    optional = {key: config.get(key) for key in ("reward", "controllers", "algos", "pool", "transforms")}
+    needed |= {key: value for key, value in optional.items() if value is not None}
+    roles = optional["algos"].items() if OmegaConf.is_dict(optional["algos"]) else ()
+    needed |= {f"algos.{role}": value for role, value in roles}
+    for key, value in needed.items():
+        if not OmegaConf.is_dict(value):
+            raise ValueError(f"{key}={value}: must be a mapping")
+    for role, name in (optional["controllers"] or {}).items():
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"controllers.{role}={name}: must be the name of a controller")
+
+
+def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
+    """Raises ValueError if a built object lacks the attribute `needed`."""
+    if not hasattr(built, needed):
+        named = node.get("_target_")
+        raise ValueError(f"{where}._target_={named}: no valid {where}; the result has no {needed}")
+
+
+@contextmanager
+def misfits_named(where: str):
+    """Converts a constructor's TypeError or AttributeError into a one-line ValueError."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_infinities(values: Any, path: str = "") -> None:
+    """Raises ValueError for infinite or NaN values."""
+    if isinstance(values, Mapping | list):
+        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, value in pairs:
+            _refuse_infinities(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(values, float) and not isfinite(values):
+        raise ValueError(f"{path}={values}: must be a finite number, or null where that is allowed")
+
+
+def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+    """Copies a configuration with changed values, by dotted key."""
+    own = OmegaConf.create(OmegaConf.to_container(config))
+    for key, value in changes.items():
+        OmegaConf.update(own, key, value)
+    return own
+
+
+def same_shapes(ours: Any, theirs: Any) -> bool:
+    """Whether two trees of arrays have the same structure and shapes."""
+    if jax.tree.structure(ours) != jax.tree.structure(theirs):
+        return False
+    return all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+
+
+def same_arrays(ours: Any, theirs: Any) -> bool:
+    """Whether two trees of arrays of the same structure have equal values."""
+    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+
+
+def build(node: DictConfig, where: str, **arguments):
+    """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError."""
+    try:
+        return instantiate(node, **arguments, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, ValueError | OSError):
+            raise ValueError(str(cause)) from error
+        if isinstance(cause, TypeError | AttributeError | ImportError):
+            raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
+        raise

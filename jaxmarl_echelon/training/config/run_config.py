@@ -1,0 +1,243 @@
+"""Static configuration of a run, and derived sizes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from algos.settings import LearnerSettings
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.selfplay.credit import TransformSettings
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training.acting.controllers import action_spec
+from jaxmarl_echelon.training.config import role_assignment
+
+POSITIVE = (
+    "total_env_steps",
+    "num_envs",
+    "eval_every",
+    "eval_episodes",
+    "checkpoint_every",
+    "updates_per_chunk",
+    "window",
+    "episode_rows",
+    "shards",
+)
+
+
+SIZES = (*POSITIVE, "stagger", "seed")
+
+
+def require_sizes(values: Mapping[str, Any]) -> None:
+    """Checks the values of `SIZES`, before anything that takes time is built.
+
+    Raises:
+      ValueError: one line with the key, the value and the allowed values.
+    """
+    for key in POSITIVE:
+        value = values[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{key}={value}: must be a whole number of at least 1")
+    if not isinstance(values["stagger"], bool):
+        raise ValueError(f"stagger={values['stagger']}: must be true or false")
+    seed = values["seed"]
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}: must be a whole number from 0 to {2**32 - 1}")
+    for key in ("eval_every", "checkpoint_every"):
+        if values[key] % values["updates_per_chunk"]:
+            chunk = f"updates_per_chunk={values['updates_per_chunk']}"
+            raise ValueError(f"{key}={values[key]}: must be a multiple of {chunk}")
+    for key in ("num_envs", "eval_episodes"):
+        if values[key] % values["shards"]:
+            raise ValueError(f"{key}={values[key]}: must be a multiple of shards={values['shards']}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Static configuration of a run.
+
+    Attributes:
+      env: the environment.
+      algo: settings of the learners, see `algos.settings.LearnerSettings`.
+      algos: role name to settings of its learner, where they differ from `algo`.
+      curriculum: `(env) -> Curriculum`.
+      controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
+        (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
+        of this role, or of ROLE, in another run), "pool:ROLE" (a pool of past policies of that role's
+        learner, see docs/selfplay.md), or the name of a script of the environment.
+      total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
+        updates.
+      num_envs: parallel environments E.
+      shards: equal parts of the environments, see `algos.collectives`; divides `num_envs` and `eval_episodes`.
+      seed: seed of all random keys of the run.
+      eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
+      eval_episodes: episodes N of an evaluation.
+      updates_per_chunk: updates per call of the compiled program.
+      stagger: truncate first episodes at random times, to decorrelate the episode phases of environments
+        that start together; these episodes bootstrap and are not counted.
+      window: episodes in the rolling statistics.
+      episode_rows: largest number of finished episodes per update written to `episodes.csv`.
+      pool: settings of the pool of past policies, if one plays a role.
+      transforms: reward transforms that produce the learners' advantages; none by default.
+    """
+
+    env: Environment
+    algo: LearnerSettings
+    curriculum: Callable[[Environment], Curriculum]
+    total_env_steps: int
+    num_envs: int
+    shards: int = 1
+    seed: int = 0
+    eval_every: int = 10
+    eval_episodes: int = 64
+    checkpoint_every: int = 10
+    updates_per_chunk: int = 1
+    stagger: bool = True
+    window: int = 256
+    episode_rows: int = 1024
+    controllers: dict[str, str] = field(default_factory=dict)
+    algos: dict[str, LearnerSettings] = field(default_factory=dict)
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    transforms: TransformSettings = field(default_factory=TransformSettings)
+
+    def __post_init__(self):
+        require_sizes({key: getattr(self, key) for key in SIZES})
+        object.__setattr__(self, "controllers", role_assignment.checked(self.env, self.controllers))
+        object.__setattr__(self, "algos", self._all_algos())
+        if self.pooled is not None:
+            role_assignment.require_pool(self.env, self.controllers, self.pool, self.num_envs, self.shards)
+            if self.env.spec.turns and self.algos[self.pooled].replays:
+                where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
+                raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
+        self._require_league()
+        self._require_credit()
+
+    @property
+    def pooled(self) -> str | None:
+        """Role that a pool plays; None without a pool."""
+        return role_assignment.pooled(self.controllers)
+
+    @property
+    def rival(self) -> str:
+        """Learner that plays against the pool; see `seating.rival`."""
+        return role_assignment.rival(self.controllers, self.pooled)
+
+    def _all_algos(self) -> dict[str, LearnerSettings]:
+        """Checks and returns the settings of all learners, by role name."""
+        learners = [role for role, name in self.controllers.items() if role_assignment.learns(role, name)]
+        for role in self.algos:
+            if role not in learners:
+                raise ValueError(f"algos.{role}: not a learner of this run; learners: {', '.join(learners)}")
+        chosen = {role: self.algos.get(role, self.algo) for role in learners}
+        for role, algo in chosen.items():
+            if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
+                name = getattr(algo, "NAME", type(algo).__name__)
+                raise ValueError(f"algo={name}: cannot train {role}, which has privileged critics")
+        lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{role} {length}" for role, length in lengths.items())
+            raise ValueError(f"horizon of {found}: learners of one run need rollouts of one length")
+        numbers = {role: algo.segments for role, algo in chosen.items()}
+        if len(set(numbers.values())) > 1:
+            found = ", ".join(f"{role} {number}" for role, number in numbers.items())
+            raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
+        return chosen
+
+    def _require_league(self) -> None:
+        """Checks that the learners can form a league."""
+        if self.pool.league is None:
+            return
+        where = f"pool.league={dict(self.pool.league)}"
+        if self.pooled is None:
+            raise ValueError(f"{where}: needs a role that a pool plays, by controllers.ROLE=pool:LEARNER")
+        if self.shards > 1:
+            raise ValueError(f"{where}: needs shards=1, not {self.shards}")
+        if self.curriculum(self.env).stages:
+            raise ValueError(f"{where}: needs a curriculum without stages, as only one learner is evaluated")
+        for role, algo in self.algos.items():
+            if algo.replays:
+                raise ValueError(f"{where}: {role} learns from a replay; leagues need on-policy learners")
+
+    def _require_credit(self) -> None:
+        """Checks that the learners and the environment support the reward transforms."""
+        plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
+        if self.transforms.whole_games and not self.env.spec.turns:
+            raise ValueError(f"transforms.whole_games=true: {self.env.spec.name} is not turn-based")
+        if self.transforms.whole_games and limit > plies:
+            least = -(-limit // (self.env.spec.turns * self.segments))
+            raise ValueError(
+                f"transforms.whole_games=true: games of {self.env.spec.name} have up to {limit} plies, a "
+                f"rollout of horizon={self.horizon // self.segments} has {plies}; needs horizon={least}"
+            )
+        for role, algo in self.algos.items() if self.transforms else ():
+            if algo.replays:
+                name = getattr(algo, "NAME", type(algo).__name__)
+                raise ValueError(
+                    f"algo={name}: {role} learns from a replay; reward transforms need on-policy learners"
+                )
+
+    def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
+        """Returns positional and keyword arguments of `make` and `memory` for a role's learner."""
+        role = self.env.spec.role(name)
+        sizes = {
+            "samples": self.columns(name),
+            "episode_limit": self.env.spec.episode_limit,
+            "goal": self.env.goals.get(name),
+            "blocks": tuple(self.env.blocks.get(name, ())),
+            "observation_dtype": role.observation.dtype,
+        }
+        if self.env.spec.late:
+            sizes["late"] = True
+        if self.shards > 1:
+            sizes["shards"] = self.shards
+        if role.critic_observation is not None:
+            sizes["critic_shape"] = role.critic_observation.shape
+        return (role.observation.shape, action_spec(role.action)), sizes
+
+    def agents(self, learner: str) -> int:
+        """Agents per environment of a learner's policy, or of each of its policies."""
+        return role_assignment.agents(self.env, self.controllers, learner)
+
+    def columns(self, learner: str) -> int:
+        """Parallel agents from whose decisions a learner learns, over all environments."""
+        return int(self.num_envs * role_assignment.share(self.env, self.controllers, learner, self.pool))
+
+    def seats(self, learner: str) -> int:
+        """Number of seats of a turn-based game, or of roles, that a learner plays and learns from."""
+        if self.env.spec.turns:
+            return self.env.spec.turns
+        plays = (role_assignment.SHARED + learner, role_assignment.POOL + learner)
+        return 1 + sum(name in plays for role, name in self.controllers.items() if role != learner)
+
+    def policies(self, learner: str) -> int:
+        """Number of policies of a learner: 1, or one per agent."""
+        return (
+            self.env.spec.role(learner).size if self.controllers[learner] == role_assignment.PER_AGENT else 1
+        )
+
+    @property
+    def segments(self) -> int:
+        """Segments per rollout, the same for all learners."""
+        return next(iter(self.algos.values())).segments
+
+    @property
+    def horizon(self) -> int:
+        """Decisions per rollout, the same for all learners."""
+        return self.segments * next(iter(self.algos.values())).horizon
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps per update, of all learners of a league together.
+
+        In turn-based games a row of a rollout is a seat's own decision, so that it takes one step per seat.
+        """
+        replays = any(algo.replays for algo in self.algos.values())
+        plies = 1 if replays else max(self.env.spec.turns, 1)
+        learners = 1 if self.pooled is None else self.pool.learners
+        return self.num_envs * self.horizon * plies * learners
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run, rounded up to whole chunks."""
+        chunk = self.steps_per_update * self.updates_per_chunk
+        return -(-self.total_env_steps // chunk) * self.updates_per_chunk

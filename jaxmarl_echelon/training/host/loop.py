@@ -1,0 +1,280 @@
+"""Host loop of a run: dispatches compiled chunks, logs their reports, stops and resumes."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxmarl_echelon import checkpoints, processes
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import memory, reference_scores, run_record, selection_score
+from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.host.devices import ALONE, Layout, describe_devices
+from jaxmarl_echelon.training.host.run_record import DivergedError, Progress, Record
+from jaxmarl_echelon.training.program.program import Program, scored_assessment
+
+__all__ = ["DivergedError", "StopSignal", "train"]
+
+
+class StopSignal:
+    """Context that turns SIGINT and SIGTERM into a stop request, handled between chunks.
+
+    A second Ctrl-C raises KeyboardInterrupt at once.
+    """
+
+    def __init__(self):
+        self.requested = False
+        self._before = {}
+
+    def __enter__(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._handle)
+            except ValueError:  # not the main thread: the caller keeps its signal handlers
+                break
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number, _frame):
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+class Runner:
+    """Base class of loops over chunks of a compiled program, to the end of a run or a stop request.
+
+    Subclasses define the compiled functions and the handling of their results.
+
+    Attributes:
+      config: the run.
+      program: its program.
+      tracker: for the loop's own messages.
+      folder: the run's folder.
+      layout: its devices.
+    """
+
+    config: RunConfig
+    program: Program
+    tracker: Tracker
+    folder: Path
+    layout: Layout
+
+    def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
+        """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> Progress:
+        """Progress of the run."""
+        raise NotImplementedError
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.progress.updates * self.config.steps_per_update
+
+    def reports(self, reports, seconds: float) -> Any:
+        """Logs a chunk; returns the metrics for `training_scores`."""
+        raise NotImplementedError
+
+    def assessed(self, state, assessment, seconds: float) -> list[str]:
+        """Logs an evaluation; returns the names of checkpoints to save."""
+        raise NotImplementedError
+
+    def training_scores(self, state, metrics) -> list[str]:
+        """Returns the names of checkpoints to save because of training metrics."""
+        raise NotImplementedError
+
+    def save(self, state, names: list[str]) -> None:
+        """Saves a checkpoint under each name."""
+        raise NotImplementedError
+
+    def restore(self, checkpoint: Path, like) -> Any:
+        """Restores a checkpoint and drops later ones."""
+        raise NotImplementedError
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """Returns the run's summary."""
+        raise NotImplementedError
+
+    def references(self, state) -> list[str]:
+        """Evaluates the environment's reference scripts on the evaluation's episodes; returns a line each."""
+        raise NotImplementedError
+
+    def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
+        """Runs to the end or to a stop request; returns the summary."""
+        for line in (*self.program.env.describe(), *selection_score.describe(self.config)):
+            self.tracker.event(self.step, line)
+        for line in self.program.env.left_out() if processes.is_first() else ():
+            self.tracker.warn(self.step, line)
+        self.tracker.event(self.step, "compiling the program")
+        options = self.program.compiler_options
+        self.compiled = compile_program(
+            *self.functions(),
+            self.program.world,
+            self.config.updates_per_chunk,
+            options,
+            self.layout,
+            self.program.local,
+            partial(memory.check_arrays, layout=self.layout),
+        )
+        state = self._start(resume)
+        stats = self.compiled.executable().memory_analysis()
+        memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
+        self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
+        while self.progress.updates < self.config.updates:
+            if processes.any_of(stop.requested) or self.progress.updates == stop_after:
+                self.save(state, ["latest"])
+                self.tracker.event(self.step, "stopped")
+                return self._finish("stopped")
+            state = self._advance(state)
+        self.save(state, ["latest"])
+        for line in self.references(state):
+            self.tracker.event(self.step, line)
+        return self._finish("finished")
+
+    def _start(self, resume):
+        """Returns the first state: restored, or initial and evaluated."""
+        if resume is not None:
+            state = self.compiled.place(self.restore(resume, self.compiled.state))
+            self.tracker.event(self.step, f"resumed from {resume.name}")
+            return state
+        state, names = self._assess(self.compiled.init())
+        self.save(state, names)
+        return state
+
+    def _advance(self, state):
+        """Runs one chunk of updates, with the evaluation and checkpoints that follow it."""
+        begin = time.perf_counter()
+        state, reports = self.compiled.chunk(state)
+        reports = jax.device_get(reports)
+        metrics = self.reports(reports, time.perf_counter() - begin)
+        names, updates = [], self.progress.updates
+        if updates % self.config.eval_every == 0 or updates == self.config.updates:
+            state, names = self._assess(state)
+        if updates % self.config.checkpoint_every == 0:
+            names += ["latest", *self.training_scores(state, metrics)]
+        self.tracker.flush()
+        self.save(state, names)
+        return state
+
+    def _assess(self, state):
+        """Evaluates a state; returns it with the new curriculum state, and names of checkpoints to save."""
+        begin = time.perf_counter()
+        course, assessment = self.compiled.assess(state)
+        state, assessment = state.replace(curriculum=course), jax.device_get(assessment)
+        return state, self.assessed(state, assessment, time.perf_counter() - begin)
+
+    def _finish(self, status):
+        """Writes and returns the summary."""
+        result = self.summary(status) | {"device": describe_devices(self.layout.number)}
+        if processes.is_first():
+            (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+
+class SingleRun(Runner):
+    """Loop of one run with one seed."""
+
+    def __init__(self, record: Record, layout: Layout = ALONE):
+        self.layout = layout
+        self.record, self.config, self.program = record, record.config, record.program
+        self.tracker, self.folder = record.tracker, record.folder
+        self.reference_scores: reference_scores.Scores = {}
+
+    @property
+    def progress(self) -> Progress:
+        return self.record.progress
+
+    def functions(self):
+        assess = scored_assessment(self.program, self.config.seed)
+
+        def init(key, world):
+            return self.program.init(key, world=world)
+
+        return init, self.program.update, assess, (run_key(self.config.seed),)
+
+    def reports(self, reports, seconds):
+        return self.record.reports(reports, seconds)
+
+    def assessed(self, state, assessment, seconds):
+        return self.record.assessment(assessment, seconds)
+
+    def training_scores(self, state, metrics):
+        return self.record.training_score(metrics)
+
+    def save(self, state, names):
+        # With any whole state `latest` is saved too, so that no whole checkpoint is newer than `latest`.
+        whole = any(not run_record.holds_policy_only(name) for name in names)
+        self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
+
+    def references(self, state):
+        key = stream_key(self.config.seed, Stream.EVALUATION)
+        policies = self.layout.everywhere(self.program.policy(state))
+        self.reference_scores = reference_scores.scores(self.program, policies, key)
+        policy = self.record.progress.last_eval
+        return [
+            reference_scores.line(self.program, *found, policy) for found in self.reference_scores.items()
+        ]
+
+    def restore(self, checkpoint, like):
+        state = resuming.restore(self.program, checkpoint, like)
+        checkpoints.rewind(self.record.checkpoints, checkpoint)
+        return state
+
+    def summary(self, status):
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return self.record.summary(status, self.compiled.seconds()) | shown
+
+
+def train(
+    config: RunConfig,
+    program: Program,
+    resolved: dict[str, Any],
+    folder: Path,
+    tracker: Tracker,
+    resume: Path | None = None,
+    stop_after: int | None = None,
+    layout: Layout = ALONE,
+) -> dict[str, Any]:
+    """Runs a configuration to its end or to a stop request.
+
+    Args:
+      config: the run.
+      program: its program.
+      resolved: the composed configuration as plain data, stored in every checkpoint.
+      folder: the run's folder.
+      tracker: receives all metrics.
+      resume: checkpoint folder to continue from, bit for bit, or None.
+      stop_after: stop after this many updates in total; for tests.
+      layout: the run's devices.
+
+    Returns:
+      the run's summary, as written to `summary.json`.
+
+    Raises:
+      DivergedError: if a learner's loss is not finite, or all environments stay quarantined; the last
+        checkpoint is kept.
+      CheckpointError: if a checkpoint cannot be read or written.
+    """
+    facts = checkpoints.metadata(resume) if resume else {}
+    progress = resuming.carried(facts["progress"], facts["config"], resolved) if resume else Progress()
+    record = Record(config, program, resolved, folder, tracker, progress)
+    record.open(resumed=resume is not None)
+    try:
+        with StopSignal() as stop:
+            return SingleRun(record, layout).run(resume, stop, stop_after)
+    finally:
+        tracker.close()

@@ -1,0 +1,464 @@
+"""Host-side record of one run: logging, best scores, checkpoint metadata."""
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.selfplay.pool import EMPTY
+from jaxmarl_echelon.selfplay.report import KINDS, PAST
+from jaxmarl_echelon.tracking.base import RunInfo, Tracker
+from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
+from jaxmarl_echelon.training.acting.episode_statistics import shown
+from jaxmarl_echelon.training.config.role_assignment import POOL
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import selection_score
+from jaxmarl_echelon.training.program.evaluation import Evaluation
+from jaxmarl_echelon.training.program.program import Assessment, Program, Report
+
+
+@dataclass
+class Progress:
+    """Progress of a run on the host, stored in checkpoint metadata.
+
+    Attributes:
+      updates: updates done.
+      episodes: episodes finished in training.
+      seconds: wall-clock time spent in compiled chunks and evaluations.
+      stage: the curriculum's stage.
+      forced: number of curriculum advances forced by patience.
+      entered: number of finished episodes when the curriculum's stage was entered.
+      evaluated: updates done at the last evaluation.
+      best: name of a best checkpoint to its score, a list compared lexicographically.
+      last_eval: scalars of the last evaluation.
+      last_sums: `ScoreSums` of its episodes by the score's column; empty without a score, and in
+        checkpoints of older versions.
+    """
+
+    updates: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    stage: int = 0
+    forced: int = 0
+    entered: int = 0
+    evaluated: int = 0
+    best: dict[str, list[float]] = field(default_factory=dict)
+    last_eval: dict[str, float] = field(default_factory=dict)
+    last_sums: dict[str, list[float]] = field(default_factory=dict)
+
+
+# Decisions per environment, in at least two updates, with all environments quarantined before a run stops.
+SICK_DECISIONS = 64
+
+
+class DivergedError(RuntimeError):
+    """Error of a run with a non-finite loss, or without any environment with finite values."""
+
+
+class Record:
+    """Record of one run: logs its results to the tracker and saves its checkpoints.
+
+    Args:
+      config: the run.
+      program: its program.
+      resolved: the composed configuration as plain data, stored in every checkpoint.
+      folder: the run's folder.
+      tracker: receives all metrics.
+      progress: the run's progress, updated in place.
+      scored_on: in a group, the variant whose task the evaluations use, if it is not the run's own.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        program: Program,
+        resolved: dict[str, Any],
+        folder: Path,
+        tracker: Tracker,
+        progress: Progress,
+        scored_on: str | None = None,
+    ):
+        self.config, self.program, self.resolved = config, program, resolved
+        self.folder, self.tracker, self.progress = folder, tracker, progress
+        self.scored_on = scored_on
+        self.checkpoints = folder / "checkpoints"
+        self.snapshots: np.ndarray | None = None
+        self.rating: float | None = None
+        self.sick = 0
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.progress.updates * self.program.steps_per_update
+
+    @property
+    def evaluated_at(self) -> int:
+        """Environment steps at the last evaluation."""
+        return self.progress.evaluated * self.program.steps_per_update
+
+    def open(self, resumed: bool) -> None:
+        """Opens the tracker."""
+        self.tracker.open(
+            RunInfo(
+                folder=self.folder,
+                spec=self.program.env.spec,
+                total_steps=self.config.updates * self.program.steps_per_update,
+                config=self.resolved,
+                resume_step=self.step if resumed else None,
+                score_tells=selection_score.evaluations_tell(self.program.env),
+            )
+        )
+
+    def reports(self, reports: Report, seconds: float) -> dict[str, float]:
+        """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
+
+        Raises:
+          DivergedError: if a loss is not finite, or all environments stay quarantined.
+        """
+        self.progress.seconds += seconds
+        chunk = self.config.updates_per_chunk
+        for index in range(chunk):
+            self.progress.updates += 1
+            metrics = {name: float(values[index]) for name, values in reports.metrics.items()}
+            self._episodes({name: values[index] for name, values in reports.episodes.items()})
+            if reports.entries:
+                self._entries({name: values[index] for name, values in reports.entries.items()})
+            metrics["train/episodes"] = float(self.progress.episodes)
+            metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
+            metrics["time/train_seconds"] = self.progress.seconds
+            self.rating = metrics.get(selection_score.rating_column(self.config))
+            self._log(metrics | self._stage(metrics))
+            self._refuse_divergence(metrics)
+            self._refuse_quarantine(metrics, int(reports.episodes["number"][index]))
+        return metrics
+
+    def _log(self, values: dict[str, float | str]) -> None:
+        """Logs values by namespace at the current step."""
+        for namespace, part in by_namespace(values).items():
+            self.tracker.log(namespace, self.step, part)
+
+    def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
+        """Returns the name of the curriculum's stage; logs an event when it changes."""
+        stages = self.program.curriculum.stages
+        if not stages:
+            return {}
+        stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
+        if stage != before:
+            self.progress.stage, self.progress.entered = stage, self.progress.episodes
+            success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
+            forced = int(metrics.get("curriculum/forced_advances", 0.0))
+            onward = "forced: phase" if forced > self.progress.forced else "phase"
+            self.progress.forced = forced
+            move = onward if stage > before else "back: phase"
+            text = f"{move} {before} -> {stage}: {stages[stage]} (success {100 * success:.0f} %)"
+            self.tracker.event(self.step, text)
+        return {"curriculum/phase_name": stages[stage]}
+
+    def _refuse_divergence(self, metrics: dict[str, float]) -> None:
+        """Raises DivergedError for a loss that is not finite."""
+        for name in sorted(metrics):
+            prefix = name.rpartition("/")[0]
+            if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
+                continue
+            if not math.isfinite(metrics[name]):
+                raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
+
+    def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:
+        """Raises DivergedError if all environments are quarantined repeatedly before any episode ends."""
+        everywhere = metrics["train/quarantined_environments"] == self.config.num_envs
+        self.sick = self.sick + 1 if everywhere and not ended else 0
+        if self.sick < 2 or self.sick * self.config.horizon < SICK_DECISIONS:
+            return
+        number, last = self.config.num_envs, f"in each of the last {self.sick} updates"
+        raise DivergedError(
+            f"all {number} environments are quarantined after {self.step} steps: {last} every one had values "
+            f"that are not finite, and no episode ended; {self._last_good()}"
+        )
+
+    def _last_good(self) -> str:
+        """Names the last usable checkpoint, for messages."""
+        for name in ("latest", "best_eval"):
+            if (self.checkpoints / name).exists():
+                return f"last good checkpoint: {self.checkpoints / name}"
+        return "no checkpoint was saved yet"
+
+    def _episodes(self, table: dict[str, np.ndarray]) -> None:
+        """Logs the finished episodes of one update."""
+        number = int(table.pop("number"))
+        begin = self.step - self.program.steps_per_update
+        for row in range(min(number, len(table["length"]))):
+            values = {name: column[row].item() for name, column in table.items()}
+            step = begin + (values.pop("step") + 1) * self.config.num_envs
+            values |= self._names(values)
+            self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
+        self.progress.episodes += number
+
+    def _entries(self, table: dict[str, np.ndarray]) -> None:
+        """Logs the filled entries of a pool, and the added and evicted snapshots."""
+        for entry, values in enumerate(plain_rows(table)):
+            if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
+                continue
+            names = {"entry": entry, "name": self._entry_name(entry, values["iteration"]), "kind": kind}
+            if kind in PAST:
+                names["parent"] = self._parent(entry)
+            self.tracker.log("entries", self.step, names | values | names)
+        now = table["iteration"]
+        before, self.snapshots = self.snapshots, now
+        for entry in () if before is None else np.flatnonzero(now != before):
+            gone = f", evicted #{before[entry]}" if before[entry] >= 0 else ""
+            self.tracker.event(self.step, f"pool: added snapshot #{now[entry]}{gone}")
+
+    def _entry_name(self, entry: int, iteration: int) -> str:
+        """Name of a pool's entry in tables."""
+        pool = self.config.pool
+        if entry >= pool.first_fixed:
+            return pool.fixed[entry - pool.first_fixed]
+        if entry >= pool.learners:
+            return f"#{iteration}" if pool.league is None else f"{self._parent(entry)} #{iteration}"
+        return f"{self.config.rival if pool.league is None else pool.learner_name(entry)} now"
+
+    def _parent(self, entry: int) -> str:
+        """Name of the learner whose snapshot is in a slot."""
+        pool = self.config.pool
+        if pool.league is not None:
+            return pool.learner_name((entry - pool.learners) // pool.capacity)
+        return self.config.controllers[self.config.pooled].removeprefix(POOL)
+
+    def _names(self, values: dict[str, float]) -> dict[str, str]:
+        """Labels of an episode's codes and tags."""
+        spec, curriculum = self.program.env.spec, self.program.curriculum
+        codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
+        labels = codes | {name: known for name, known in curriculum.tags.items()}
+        found = {name: int(values[name]) for name in labels if name in values}
+        return {
+            name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()
+        }
+
+    @property
+    def judged_by(self) -> str | None:
+        """Column of the result that scores the run; see `EnvSpec.judged_by`."""
+        return self.program.env.spec.judged_by(self.program.agents)
+
+    def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
+        """Logs an evaluation; returns the names of best checkpoints to save."""
+        self.progress.seconds += seconds
+        self.progress.evaluated = self.progress.updates
+        values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
+        self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
+        self._log(values)
+        self._evaluation_episodes(assessment.result)
+        column = self.judged_by
+        score = [] if column is None else [values[f"eval_agg/{column}"]]
+        # The return is the first role's, as the environment's score is.
+        if column == self.program.env.spec.score_column:
+            score.append(values["eval_agg/avg_reward"])
+        judge = self.improved if selection_score.evaluations_tell(self.program.env) else self._followed
+        names = judge("best_eval", score)
+        if self.program.curriculum.stages:
+            phase = [values["eval_agg/phase_success_rate"]]
+            names += judge(f"best_eval_phase_{int(assessment.stage)}", phase)
+        return names
+
+    def _followed(self, name: str, score: list[float]) -> list[str]:
+        """As `improved`, by the rating instead of an uninformative score; `[name]` without a rating."""
+        del score
+        return [name] if self.rating is None else self.improved(name, [self.rating])
+
+    def _sums(self, result: Evaluation) -> dict[str, list[float]]:
+        """Sums over an evaluation's episodes, of the environment's score and of the run's if different."""
+        spec = self.program.env.spec
+        scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
+        return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
+
+    def _evaluation_episodes(self, result: Evaluation) -> None:
+        """Logs the episodes of an evaluation."""
+        returns = np.asarray(result.mean_return(self.program.role))
+        results = jax.device_get(shown(result.results, result.present, self.program.env.spec))
+        for index in np.flatnonzero(~result.quarantined):
+            values = {name: column[index].item() for name, column in results.items()}
+            values |= {
+                "episode": int(index) + 1,
+                **self._names(values),
+                "reward": float(returns[index]),
+                "length": int(result.length[index]),
+            }
+            self.tracker.log("eval", self.step, values)
+        self._games(result)
+
+    def _games(self, result: Evaluation) -> None:
+        """Logs the recorded episodes as text."""
+        if result.frames is None:
+            return
+        recorded = jax.tree.leaves(result.frames)[0].shape[1]
+        for index in np.flatnonzero(~np.asarray(result.quarantined)[:recorded]):
+            row = self.program.env.viewer.row(result, int(index))
+            self.tracker.log("games", self.step, {"episode": int(index) + 1, **row})
+
+    def training_score(self, metrics: dict[str, float]) -> list[str]:
+        """Returns the names of best checkpoints to save because of training metrics.
+
+        Empty until the rolling window is full: otherwise one early success would remain the best forever. A
+        later stage of a curriculum ranks above any result in an earlier one. In constant-sum games in which
+        only the learner plays, the score is uninformative, and the latest policy is always saved.
+        """
+        if metrics["train/window_episodes"] < self.config.window:
+            return []
+        if not selection_score.training_tells(self.config):
+            return ["best_training"]
+        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
+        if stage and not self._window_is_of_stage():
+            return []
+        score = self.judged_by
+        for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
+            if name in metrics:
+                return self.improved("best_training", [metrics[name]], stage)
+        return []
+
+    def _window_is_of_stage(self) -> bool:
+        """Whether the rolling window holds only episodes of the current stage.
+
+        Otherwise successes in an easier stage would remain the best of the later one forever. Episodes that
+        were running when the stage was entered must have ended as well.
+        """
+        since = self.progress.episodes - self.progress.entered
+        return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs
+
+    def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
+        """Returns `[name]` if `[*above, *score]` exceeds the best so far lexicographically, else `[]`.
+
+        Non-finite scores are ignored, both current and previous ones.
+        """
+        rank, best = [*above, *score], self.progress.best.get(name, [])
+        known = bool(best) and all(map(math.isfinite, best))
+        if not all(map(math.isfinite, rank)) or (known and rank <= best):
+            return []
+        self.progress.best[name] = rank
+        self.tracker.event(self.step, f"{name}: {score[0]:.3g}")
+        return [name]
+
+    def save(self, state, names: list[str]) -> None:
+        """Saves the state under each name; the best checkpoints of single phases hold only the policy."""
+        facts = {
+            "step": self.step,
+            "updates": self.progress.updates,
+            "episode": self.progress.episodes,
+            "phase": self.progress.stage,
+            "scores": self.progress.last_eval,
+            "scored_at": self.evaluated_at,
+            "scored_on": self.scored_on,
+            "progress": vars(self.progress),
+            "config": self.resolved,
+            "environment": environment(self.program.env.spec),
+            "versions": versions(),
+        }
+        phases = tuple(name for name in names if holds_policy_only(name))
+        whole = tuple(name for name in names if name not in phases)
+        if whole:
+            checkpoints.save(self.checkpoints, whole, state, facts)
+        if phases:
+            policy = self.program.policy(state)
+            checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
+
+    def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
+        """Returns the run's summary."""
+        return {
+            "status": status,
+            "env_steps": self.step,
+            "updates": self.progress.updates,
+            "episodes": self.progress.episodes,
+            "compile_seconds": round(compile_seconds, 2),
+            "train_seconds": round(self.progress.seconds, 2),
+            "stage": self.progress.stage,
+            "last_eval": self.progress.last_eval,
+            "last_eval_step": self.evaluated_at,
+            "best": self.progress.best,
+            "versions": versions(),
+        }
+
+
+def holds_policy_only(name: str) -> bool:
+    """Whether the checkpoint of this name holds only a policy: the best of a single phase."""
+    return name.startswith("best_eval_phase_")
+
+
+def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:
+    """Converts a table of columns `[n]` to rows of Python numbers."""
+    columns = [column.tolist() for column in table.values()]
+    return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
+    """Converts an evaluation's scalars to Python floats and adds the 95 % interval of the score.
+
+    Groups that did not occur are left out. Score and interval are NaN without counted episodes. For a score
+    that is reported by the labels of a code, its mean over the worst tenth of episodes is added, in total
+    and by label.
+    """
+    values = {name: float(value) for name, value in scalars.items()}
+    groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
+    groups += tuple(f"eval_agg/{one.column}/" for one in spec.results if one.by)
+    values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
+    if spec.score is not None:
+        value, weight = (np.asarray(x) for x in result.scores(spec))
+        values |= score_values(spec, sum_scores(value, weight))
+        if (code := spec.result(spec.score).by) is not None:
+            labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
+            values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
+    return values
+
+
+def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
+    """Mean score of the worst tenth of N episodes, over all and for each label that occurs.
+
+    Args:
+      score: `[N]`.
+      label: `[N]` names; empty for episodes without a label.
+    """
+
+    def worst(own: np.ndarray) -> float:
+        return float(np.mean(np.sort(own)[: -(-own.size // 10)])) if own.size else math.nan
+
+    by_label = {f"/{name}": worst(score[label == name]) for name in np.unique(label) if name}
+    return {f"eval_agg/worst_decile{name}": value for name, value in {"": worst(score), **by_label}.items()}
+
+
+def score_values(spec: EnvSpec, sums: ScoreSums) -> dict[str, float]:
+    """Mean score with its 95 % interval by column name, see `score_interval`."""
+    low, high = score_interval(sums)
+    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
+    return {f"eval_agg/{spec.score_column}": sums.mean} | ends
+
+
+def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:
+    """Groups values by namespace: splits `namespace/name` keys at the first slash."""
+    result: dict[str, dict[str, float | str]] = defaultdict(dict)
+    for name, value in metrics.items():
+        namespace, _, rest = name.partition("/")
+        result[namespace][rest] = value
+    return dict(result)
+
+
+def environment(spec: EnvSpec) -> str:
+    """Name of an environment with the version of its behaviour."""
+    return f"{spec.name} of version {spec.version}"
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that affect results."""
+    names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    found = {"python": sys.version.split()[0]}
+    for name in names:
+        try:
+            found[name] = packages.version(name)
+        except packages.PackageNotFoundError:
+            found[name] = "unknown"
+    return found

@@ -1,0 +1,40 @@
+"""Selection of best checkpoints when the score of a game is uninformative.
+
+If one policy plays all seats of a constant-sum game, the mean score over seats is the same for all policies.
+"""
+
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training.config.run_config import RunConfig
+
+# Rating metric by the pool's anchor: without an anchor there is no reference for rating differences.
+RATINGS = {"initial": "pool/rating_minus_anchor", "none": "pool/rating_mu"}
+
+
+def evaluations_tell(env: Environment) -> bool:
+    """Whether the score of evaluations can tell policies apart."""
+    return not env.spec.constant_sum or bool(env.opponents)
+
+
+def training_tells(config: RunConfig) -> bool:
+    """Whether the score of training can tell policies apart."""
+    return not config.env.spec.constant_sum or meets_others(config)
+
+
+def meets_others(config: RunConfig) -> bool:
+    """Whether the learner plays some games against a pool's entries, which are rated."""
+    return config.pooled is not None and config.pool.groups > config.pool.mirrored
+
+
+def rating_column(config: RunConfig) -> str | None:
+    """Returns the metric that rates the learner; None without ratings."""
+    return RATINGS[config.pool.anchor] if meets_others(config) else None
+
+
+def describe(config: RunConfig) -> tuple[str, ...]:
+    """Returns a line on the choice of best checkpoints if evaluation scores are uninformative, else `()`."""
+    if evaluations_tell(config.env):
+        return ()
+    follow = "best_eval follows the pool's rating"
+    if rating_column(config) is None:
+        follow = "best_eval and best_training follow the latest policy"
+    return (f"{follow}: in evaluations one policy plays all seats, so its mean score is constant",)

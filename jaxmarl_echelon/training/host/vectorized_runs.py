@@ -1,0 +1,327 @@
+"""Seeds and variants of a run as one vmapped program, with one record each."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_echelon import checkpoints, processes
+from jaxmarl_echelon.tracking.base import RunInfo, Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student
+from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import reference_scores, selection_score
+from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.devices import ALONE, Layout
+from jaxmarl_echelon.training.host.loop import Runner, StopSignal
+from jaxmarl_echelon.training.host.run_record import (
+    DivergedError,
+    Progress,
+    Record,
+    by_namespace,
+    environment,
+    score_values,
+    versions,
+)
+from jaxmarl_echelon.training.program.program import Program, make_program
+
+
+class Member(NamedTuple):
+    """Run of a group.
+
+    Attributes:
+      name: name of the run's folder.
+      variant: name of its variant.
+      config: its configuration, which differs from the other runs' only in numbers.
+      resolved: the configuration as plain data.
+    """
+
+    name: str
+    variant: str
+    config: RunConfig
+    resolved: dict[str, Any]
+
+
+def take(tree, index: int, axis: int = 0):
+    """Slices one member out of arrays stacked along `axis`."""
+    return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
+
+
+def courses(members: Sequence[Member]):
+    """Stacks the members' initial curriculum states to `[M, ...]`."""
+    states = [member.config.curriculum(member.config.env).init() for member in members]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
+    """Restores the members' states with their current hyper-parameters and tasks; see `resuming.restore`."""
+    resuming.require_environment(program, checkpoint)
+    state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
+    return jax.vmap(program.renewed)(state, courses(members))
+
+
+def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
+    """Restores the members' states without a compiled program, with the structure from `jax.eval_shape`."""
+    keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
+    like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
+    return restore(program, members, checkpoint, like)
+
+
+class Group(Runner):
+    """M runs that differ in seeds and task parameters, vmapped in one program."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        program: Program,
+        records: Sequence[Record],
+        resolved: dict[str, Any],
+        tracker: Tracker,
+        folder: Path,
+        layout: Layout = ALONE,
+    ):
+        self.layout, self.member = layout, layout.picker(program.local)
+        self.members, self.program, self.records, self.resolved = members, program, records, resolved
+        self.config, self.tracker, self.folder = members[0].config, tracker, folder
+        self.checkpoints = folder / "checkpoints"
+        self.diverged: set[str] = set()
+        self.reference_scores: dict[str, reference_scores.Scores] = {}
+
+    @property
+    def progress(self) -> Progress:
+        return self.records[0].progress
+
+    def functions(self):
+        seeds = [member.config.seed for member in self.members]
+        keys = jnp.stack([run_key(seed) for seed in seeds])
+        scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
+
+        def assess(runs, world):
+            keys = self.layout.own(scored)
+            return jax.vmap(self.program.assess, (0, 0, None))(runs, keys, world)
+
+        return (
+            jax.vmap(self.program.init, (0, 0, None)),
+            jax.vmap(self.program.update, (0, None)),
+            assess,
+            (keys, courses(self.members)),
+        )
+
+    def reports(self, reports, seconds):
+        results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
+        for index, record in enumerate(self.records):
+            try:
+                results.append(record.reports(take(reports, index, 1), seconds))
+            except DivergedError as error:
+                if record.folder.name not in self.diverged:
+                    self.tracker.event(self.step, f"{record.folder.name}: {error}")
+                self.diverged.add(record.folder.name)
+                reason = str(error)
+                record.progress.updates = updates
+                results.append({})
+        if len(self.diverged) == len(self.members):
+            raise DivergedError(f"every run of the group has diverged; {reason}")
+        values = mean_values(results)
+        if "time/steps_per_second" in values:
+            values["time/steps_per_second"] *= len(self.records)
+        for namespace, part in by_namespace(values).items():
+            self.tracker.log(namespace, self.step, part)
+        return results
+
+    def assessed(self, state, assessment, seconds):
+        values = []
+        for index, record in enumerate(self.records):
+            names = record.assessment(take(assessment, index), seconds)
+            self._save_member(state, index, names)
+            values.append(record.progress.last_eval)
+        pooled = mean_values(values)
+        spec = self.program.env.spec
+        if spec.score is not None:
+            pooled |= score_values(spec, pooled_sums(self.records, spec.score_column))
+        for namespace, part in by_namespace(pooled).items():
+            self.tracker.log(namespace, self.step, part)
+        return []
+
+    def _save_member(self, state, index, names):
+        """Saves one member's state under each name, unless it has diverged."""
+        record = self.records[index]
+        if names and record.folder.name not in self.diverged:
+            record.save(self.member(state, index), names)
+
+    def training_scores(self, state, metrics):
+        for index, values in enumerate(metrics):
+            if values:
+                self._save_member(state, index, self.records[index].training_score(values))
+        return []
+
+    def save(self, state, names):
+        if not names:
+            return
+        facts = {
+            "step": self.step,
+            "group": {record.folder.name: vars(record.progress) for record in self.records},
+            "config": self.resolved,
+            "environment": environment(self.program.env.spec),
+            "versions": versions(),
+        }
+        checkpoints.save(self.checkpoints, tuple(names), state, facts)
+        if self.progress.updates == self.config.updates:
+            for index in range(len(self.records)):
+                self._save_member(state, index, ["latest"])
+
+    def references(self, state):
+        if not reference_scores.names(self.program):
+            return []
+        keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
+        play = jax.jit(jax.vmap(partial(reference_scores.play, self.program), (0, 0, None)))
+        policies = self.layout.everywhere(jax.vmap(self.program.policy)(state))
+        played, lines = jax.device_get(play(policies, keys, self.program.world)), []
+        for index, record in enumerate(self.records):
+            name, policy = record.folder.name, record.progress.last_eval
+            found = reference_scores.values(self.program, take(played, index))
+            self.reference_scores |= {name: found} if found else {}
+            lines += [f"{name}: {reference_scores.line(self.program, *one, policy)}" for one in found.items()]
+        return lines
+
+    def restore(self, checkpoint, like):
+        state = restore(self.program, self.members, checkpoint, like)
+        checkpoints.rewind(self.checkpoints, checkpoint)
+        for record in self.records:
+            checkpoints.forget_after(record.checkpoints, self.step)
+        return state
+
+    def _variants(self):
+        """Rows of the summary's table of variants."""
+        rows = variant_rows(self.members, self.records, self.records[0].judged_by)
+        if not selection_score.evaluations_tell(self.program.env):
+            # The best policies were chosen by rating or time, which are not scores.
+            rows = [row | {"best": math.nan} for row in rows]
+        return rows
+
+    def summary(self, status):
+        shown = {"references": self.reference_scores} if self.reference_scores else {}
+        return shown | {
+            "status": status,
+            "env_steps": self.step,
+            "compile_seconds": round(self.compiled.seconds(), 2),
+            "train_seconds": round(self.progress.seconds, 2),
+            "diverged": sorted(self.diverged),
+            "variants": self._variants(),
+            "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
+        }
+
+
+def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Averages finite numbers by name over the members that report them, in the members' order."""
+    found = [result for result in results if result]
+    means = {}
+    for name in dict.fromkeys(name for result in found for name in result):
+        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+        if values:
+            means[name] = float(np.mean(values))
+    return means
+
+
+def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
+    """Adds up the score of this column over the episodes of the last evaluations of several runs.
+
+    Runs without this score are left out.
+    """
+    known = [record.progress.last_sums.get(column) for record in records]
+    found = [ScoreSums(*sums) for sums in known if sums]
+    return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
+
+
+def variant_rows(
+    members: Sequence[Member], records: Sequence[Record], column: str | None
+) -> list[dict[str, Any]]:
+    """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
+
+    The interval is the union of Student's t interval over seeds (if several) and, for scores, the interval
+    over all episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. Seeds
+    without a score (all episodes quarantined) are left out; without any seed, all values are NaN.
+    """
+    rows = []
+    for variant in dict.fromkeys(member.variant for member in members):
+        mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
+        name = f"eval_agg/{column or 'avg_reward'}"
+        last = [record.progress.last_eval[name] for record in mine]
+        last = [score for score in last if math.isfinite(score)] or [math.nan]
+        bests = [record.progress.best for record in mine]
+        best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
+        low, high = student(last) if len(last) > 1 else (last[0], last[0])
+        sums = pooled_sums(mine, column)
+        if sums.number:
+            least, most = score_interval(sums)
+            low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
+        rows.append(
+            {
+                "name": variant,
+                "measure": name.rpartition("/")[2],
+                "seeds": len(mine),
+                "success": float(np.mean(last)),
+                "low": low,
+                "high": high,
+                "best": float(np.mean(best)) if best else math.nan,
+            }
+        )
+    return rows
+
+
+def train_group(
+    members: Sequence[Member],
+    resolved: dict[str, Any],
+    folder: Path,
+    tracker: Tracker,
+    resume: Path | None = None,
+    stop_after: int | None = None,
+    layout: Layout = ALONE,
+) -> dict[str, Any]:
+    """Trains all members as one program; see `loop.train`.
+
+    Args:
+      members: the runs.
+      resolved: the group's configuration as plain data.
+      folder: the group's folder, with a subfolder per member.
+      tracker: receives means over members; each member's metrics go to CSV files in its folder.
+      resume: the group's checkpoint to continue from, or None.
+      stop_after: stop after this many updates in total; for tests.
+      layout: the group's devices.
+
+    Returns:
+      the summary, with a row per variant.
+    """
+    program = make_program(members[0].config, tuned=True)
+    facts = checkpoints.metadata(resume) if resume else {}
+    records = []
+    for member in members:
+        place = folder / member.name
+        if processes.is_first():
+            place.mkdir(parents=True, exist_ok=True)
+        progress = Progress()
+        if resume:
+            progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
+        own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
+        first = members[0].variant
+        other = None if member.variant == first else first
+        records.append(Record(member.config, program, member.resolved, place, own, progress, other))
+    group = Group(members, program, records, resolved, tracker, folder, layout)
+    total = group.config.updates * program.steps_per_update
+    step = group.step if resume else None
+    tells = selection_score.evaluations_tell(program.env)
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells))
+    try:
+        for record in records:
+            record.open(resumed=resume is not None)
+        with StopSignal() as stop:
+            return group.run(resume, stop, stop_after)
+    finally:
+        for record in records:
+            record.tracker.close()
+        tracker.close()

@@ -1,0 +1,98 @@
+"""Assigns pool opponents during a rollout in simultaneous-move environments."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from algos.types import Agent
+from jaxmarl_echelon.selfplay import matchmaking, pool
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.opponents.pool_role import TAG, Seat, opponents, tagged
+
+# Distinguishes the draw of opponents from other uses of a step's key.
+DRAWS = 17
+
+
+class Meetings(NamedTuple):
+    """Schedule of a pool's opponents in a rollout; the defaults do nothing.
+
+    Attributes:
+      start: `(RunState) -> RunState`, before the rollout.
+      begin: `(RunState, key) -> RunState`, before every decision.
+      policies: `(RunState) -> policies`, by name, including the pool's.
+      cut: `(RunState, last) -> [E]` bool, truncates the episode after this decision.
+      tagged: `(RunState, Flow) -> Flow`, with the tag `opponent`.
+      end: `(RunState) -> RunState`, after the rollout.
+      last: `(horizon, segments) -> [segments, T]` bool, the last decision; None without a pool.
+    """
+
+    start: Callable = lambda run: run
+    begin: Callable = lambda run, key: run
+    policies: Callable = lambda run: run.policies
+    cut: Callable = lambda run, last: run.stagger == 1
+    tagged: Callable = lambda run, flow: flow
+    end: Callable = lambda run: run
+    last: Callable = lambda horizon, segments: None
+
+
+def meetings(seat: Seat | None, agents: Mapping[str, Agent], run: RunState) -> Meetings:
+    """Builds the opponents of one rollout: constant, or drawn at the start of each episode."""
+    if seat is None:
+        return Meetings()
+    if seat.pool.settings.episodic:
+        return by_episode(seat, agents, run)
+    number = run.reset.shape[0]
+    entries, changes = seat.entries(run.pool, number), seat.changes(run.pool, number)
+    taken = opponents(seat, agents[seat.owner], run.pool, run.policies)
+
+    return Meetings(
+        policies=lambda run: run.policies | {seat.policy: taken._replace(owner=run.policies[seat.owner])},
+        cut=lambda run, last: (run.stagger == 1) | (last & changes),
+        tagged=lambda run, flow: tagged(flow, {TAG: entries}),
+        last=_last,
+    )
+
+
+def by_episode(seat: Seat, agents: Mapping[str, Agent], run: RunState) -> Meetings:
+    """Builds the schedule of opponents drawn per episode.
+
+    During the rollout `PoolState.slots` holds the entries of this shard's environments. The bank and the
+    probabilities of opponents stay constant.
+    """
+    before, mirrored = run.pool, seat.mirrored(run.reset.shape[0])
+    taken = opponents(seat, agents[seat.owner], before, run.policies)
+    chances, places = pool.chances(seat.pool, before), jnp.asarray(seat.pool.places, jnp.int32)
+
+    def with_slots(run, slots):
+        return run.replace(pool=run.pool.replace(slots=slots))
+
+    def begin(run, key):
+        slots, begins = run.pool.slots, run.reset[mirrored:]
+        key = collectives.fold(jax.random.fold_in(key, DRAWS))
+        return with_slots(run, jnp.where(begins, matchmaking.draw(key, chances, begins), slots))
+
+    def policies(run):
+        slots = run.pool.slots
+        met = taken._replace(owner=run.policies[seat.owner], slots=slots, places=places[slots])
+        return run.policies | {seat.policy: met}
+
+    def everywhere(rows):
+        return jnp.concatenate([jnp.zeros(mirrored, rows.dtype), rows])
+
+    return Meetings(
+        start=lambda run: with_slots(run, collectives.own(run.pool.slots)),
+        begin=begin,
+        policies=policies,
+        cut=lambda run, last: (run.stagger == 1) | (last & everywhere(pool.leaves(run.pool))),
+        tagged=lambda run, flow: tagged(flow, {TAG: everywhere(run.pool.slots)}),
+        end=lambda run: with_slots(run, collectives.gather(run.pool.slots)),
+        last=_last,
+    )
+
+
+def _last(horizon: int, segments: int) -> jax.Array:
+    """Marks the last decision of a rollout, `[segments, T]` bool."""
+    return (jnp.arange(horizon) == horizon - 1).reshape(segments, -1)

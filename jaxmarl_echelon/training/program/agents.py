@@ -1,0 +1,270 @@
+"""Builds the learners, frozen policies, teachers and controllers of a run."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.on_policy.distillation import Teacher
+from algos.stacked_agents import per_agent
+from algos.types import Agent, PyTree
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.envs.base import Environment, Role
+from jaxmarl_echelon.selfplay.credit import Credit, make_credit
+from jaxmarl_echelon.selfplay.pool import make_pool
+from jaxmarl_echelon.training.acting import controllers
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.input_files import split_role
+from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.opponents.pool_role import Seat, pooled
+from jaxmarl_echelon.training.rollouts import turn_based_pool
+
+
+def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
+    """Builds one agent per learning role; `tuned` is as for `make_program`."""
+    return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
+
+
+def make_actors(config: RunConfig) -> dict[str, Agent]:
+    """Builds the agents for acting only, without their teachers, whose checkpoints may be missing."""
+    return {role: make_learner(config, role) for role in config.algos}
+
+
+def make_learner(config: RunConfig, name: str, **options) -> Agent:
+    """Builds the agent of one role; `options` are passed to the algorithm's `make`."""
+    spaces, sizes = config.learner_task(name)
+    agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
+    return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
+
+
+def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
+    """Loads the teacher of a role's learner, as keyword arguments of `make_learner`.
+
+    Raises:
+      ValueError: as `frozen_policy`, and for a teacher without action probabilities.
+    """
+    path = config.algos[role].teacher
+    if path is None:
+        return {}
+    policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
+    if policy.agent.teach is None:
+        raise ValueError(f"algo.teacher={path}: must be a ppo, ppo_rnn or a2c run without privileged critics")
+    return {"teacher": Teacher(*policy)}
+
+
+class FrozenPolicy(NamedTuple):
+    """Policy of another run: its agent, and its state reduced to acting."""
+
+    agent: Agent
+    state: PyTree
+
+
+def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the policies of all roles with controller `frozen:PATH`, and the frozen opponents of a pool."""
+    return fixed_policies(config) | {
+        role: frozen_policy(
+            config,
+            role,
+            name.removeprefix(FROZEN),
+            f"controllers.{role}={name}",
+            config.env.spec.role(role).size,
+        )
+        for role, name in config.controllers.items()
+        if name.startswith(FROZEN)
+    }
+
+
+def fixed_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the frozen policies among a pool's fixed opponents, by the names of `fixed_name`."""
+    if (role := config.pooled) is None:
+        return {}
+    size = config.env.spec.role(role).size
+    return {
+        fixed_name(number): frozen_policy(config, role, name.removeprefix(FROZEN), f"pool.fixed={name}", size)
+        for number, name in enumerate(config.pool.fixed)
+        if name.startswith(FROZEN)
+    }
+
+
+def fixed_name(number: int) -> str:
+    """Name of the state of a pool's fixed opponent in `RunState.policies`."""
+    return f"pool/{number}"
+
+
+def make_seat(
+    config: RunConfig, agents: Mapping[str, Agent], frozen: Mapping[str, FrozenPolicy]
+) -> Seat | None:
+    """Builds the description of the role that a pool plays; None without a pool.
+
+    Frozen policies that act by the same program as the pool's learner, apart from their parameters, are
+    stored in the pool's bank. The comparison uses untuned agents: a learner that is tuned for training
+    computes the same with other operations, and the bank must hold the same policies in a run and in readers
+    of its checkpoints.
+    """
+    if (role := config.pooled) is None:
+        return None
+    owner = config.controllers[role].removeprefix(POOL)
+    decisions = config.horizon * max(config.env.spec.turns, 1)
+    names = {number: fixed_name(number) for number in range(len(config.pool.fixed))}
+    names = {number: name for number, name in names.items() if name in frozen}
+    pinned = tuple(
+        number
+        for number, name in names.items()
+        if same_arrays_as(agents[owner], frozen[name].state)
+        and alike(make_learner(config, owner), frozen[name], config.env.spec.role(role))
+    )
+    pool = make_pool(
+        config.pool,
+        config.env.spec.episode_limit,
+        decisions,
+        own=config.rival == owner,
+        pinned=pinned,
+        environments=config.num_envs,
+    )
+    fixed = tuple(None if number in pinned else names.get(number) for number in range(len(config.pool.fixed)))
+    return Seat(role, owner, config.rival, pool, fixed)
+
+
+def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
+    """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
+    if not same_arrays_as(ours, theirs.state):
+        return False
+    state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
+
+    def program(agent: Agent) -> tuple[str, list]:
+        agent = agent._replace(asymmetric=False)
+        inputs = obs, agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool), None
+        traced = jax.make_jaxpr(agent.act)(state, jax.random.key(0), *inputs)
+        # The text of functions contains their addresses.
+        return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
+
+    (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
+    return ours == other and all(map(np.array_equal, our_consts, their_consts))
+
+
+def same_arrays_as(agent: Agent, state: PyTree) -> bool:
+    """Whether a state for acting has the structure and shapes of an agent's."""
+    own = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    return build.same_shapes(own, state)
+
+
+def make_credits(config: RunConfig) -> dict[str, Credit]:
+    """Builds the reward transforms of every learner, by its name; empty if none are configured."""
+    if not config.transforms:
+        return {}
+    return {role: make_credit(config.transforms, config.seats(role)) for role in config.algos}
+
+
+def make_pooled(
+    config: RunConfig, env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]
+) -> controllers.Controller:
+    """Builds the controller of the role that a pool plays in training."""
+    seat = make_seat(config, agents, frozen)
+    role, greedy = env.spec.role(seat.role), config.pool.greedy
+    asked, fixed = role_of_seat(env, role), {}
+    for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
+        if state is not None:
+            fixed[number] = controllers.learner(frozen[state].agent, asked, state, greedy=greedy)
+        elif number not in seat.pool.pinned:
+            policy = controllers.find_script(env, role.name, name, "pool.fixed")
+            fixed[number] = controllers.script(policy)
+    make = turn_based_pool.pooled if env.spec.turns else pooled
+    return make(seat, agents[seat.owner], role, fixed)
+
+
+def role_of_seat(env: Environment, role: Role) -> Role:
+    """Returns the role as a controller plays it: in turn-based games one seat at a time."""
+    return replace(role, size=1) if env.spec.turns else role
+
+
+def assessed_by(config: RunConfig, role: str) -> str:
+    """Name of a role's controller in evaluations: its own, or for a pool's role the environment's script.
+
+    If the environment has no default script for the role, the pool's learner plays it.
+    """
+    name = config.controllers[role]
+    if not name.startswith(POOL):
+        return name
+    usual = config.env.controllers.get(role)
+    return usual if usual not in (None, *LEARNERS) else SHARED + name.removeprefix(POOL)
+
+
+def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
+    """Loads a role's policy from a run's checkpoint (`best_eval`, or the one that PATH names).
+
+    Args:
+      config: the run that uses the policy.
+      role: the role that the policy plays.
+      path: the run's folder or a checkpoint, with `@ROLE` at the end for the policy of another role.
+      where: the setting, for messages.
+      agents: agents per environment that the policy controls.
+
+    Raises:
+      ValueError: one line, if that run has no policy for the role, or has other spaces.
+    """
+    stem, named = split_role(path, [one.name for one in config.env.spec.roles])
+    folder = checkpoints.find(stem, "best_eval")
+    theirs = build.read(build.saved(checkpoints.metadata(folder)))
+    learnt = named or role
+    if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
+        learnt = actor.removeprefix(SHARED).removeprefix(POOL)
+    if learnt not in theirs.algos:
+        raise ValueError(f"{where}: that run trained {', '.join(theirs.algos)}, not {learnt}")
+    ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
+    if not ours.fits(other):
+        raise ValueError(
+            f"{where}: its observations {other.observation.shape} and actions {other.action} differ from "
+            f"this run's {ours.observation.shape} and {ours.action}"
+        )
+    if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
+        raise ValueError(
+            f"{where}: that run trained one policy for each of {other.size} agents, here are {agents}"
+        )
+    agent = make_learner(theirs, learnt)
+    like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
+    # Only the actor is used, which takes no critic observations.
+    agent = agent._replace(asymmetric=False)
+    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
+
+
+def make_controllers(
+    config: RunConfig,
+    env: Environment,
+    agents: dict[str, Agent],
+    frozen: dict[str, FrozenPolicy],
+    *,
+    greedy: bool,
+) -> dict[str, controllers.Controller]:
+    """Builds the controllers of all roles.
+
+    Args:
+      config: the run; `config.controllers` assigns the roles.
+      env: its environment, possibly with another world; source of the scripts.
+      agents: the learners.
+      frozen: the frozen policies.
+      greedy: whether networks act deterministically instead of sampling; with imperfect information
+        (`EnvSpec.hidden`) they always sample.
+    """
+    acting = agents | {role: policy.agent for role, policy in frozen.items()}
+    result = {}
+    for role in env.spec.roles:
+        name = assessed_by(config, role.name)
+        if config.controllers[role.name].startswith(POOL) and not greedy:
+            result[role.name] = make_pooled(config, env, agents, frozen)
+            continue
+        policy = name.removeprefix(SHARED)
+        policy = policy if policy in acting or name != config.controllers[role.name] else role.name
+        if policy in acting:
+            modes = greedy and not env.spec.hidden
+            result[role.name] = controllers.learner(
+                acting[policy], role_of_seat(env, role), policy, greedy=modes
+            )
+        else:
+            policy = controllers.find_script(env, role.name, name)
+            result[role.name] = controllers.script(policy)
+    return result

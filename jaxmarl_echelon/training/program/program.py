@@ -1,0 +1,521 @@
+"""A whole run as pure functions: init, update, evaluate."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos import collectives
+from algos.types import Agent, Rollout, shared_only
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.selfplay import diversity, league_pool
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report as pool_report
+from jaxmarl_echelon.selfplay.league import Membership
+from jaxmarl_echelon.training.acting import controllers as controllers_lib
+from jaxmarl_echelon.training.acting import episode_statistics
+from jaxmarl_echelon.training.acting.random_streams import Stream, split_initial, split_update, stream_key
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
+from jaxmarl_echelon.training.program import evaluation, league
+from jaxmarl_echelon.training.program.agents import (
+    fixed_name,
+    frozen_policies,
+    make_agents,
+    make_controllers,
+    make_credits,
+    make_seat,
+)
+from jaxmarl_echelon.training.program.shards import Shards
+from jaxmarl_echelon.training.rollouts import collect as rollout
+from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
+from jaxmarl_echelon.training.rollouts.spec import Collected, Collector
+from jaxmarl_echelon.training.rollouts.transitions import no_pending
+
+PyTree = Any
+# Episodes of an evaluation in training that are recorded where the viewer can write them as text.
+RECORDED = 8
+
+
+class Report(NamedTuple):
+    """Output of an update for the host.
+
+    Attributes:
+      metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
+      episodes: table of finished episodes, see `statistics.episode_rows`.
+      entries: table of the pool's entries, see `selfplay.report.rows`; empty without a pool.
+    """
+
+    metrics: dict[str, jax.Array]
+    episodes: dict[str, jax.Array]
+    entries: dict[str, jax.Array] = {}
+
+
+class Assessment(NamedTuple):
+    """Output of an evaluation for the host.
+
+    Attributes:
+      scalars: by full name (`eval_agg/...`).
+      result: episodes of the task that scores the run; with the frames of the first `RECORDED` where the
+        viewer writes episodes as text and the curriculum has no stages.
+      stage: the current stage of the curriculum, int32.
+    """
+
+    scalars: dict[str, jax.Array]
+    result: evaluation.Evaluation
+    stage: jax.Array
+
+
+class World(NamedTuple):
+    """Constant arrays shared by all runs of a group; an argument that is never donated or checkpointed.
+
+    Attributes:
+      env: `Environment.world`.
+      policies: initial states of frozen policies, by name.
+      teachers: states of the policies that learners imitate, by the learner's name.
+    """
+
+    env: PyTree
+    policies: dict[str, PyTree]
+    teachers: dict[str, PyTree]
+
+
+class Program(NamedTuple):
+    """Run as pure functions of its state and of the program's `world`.
+
+    With `world=None` the program's own world is used, as constants of the compiled code. `init`, `update` and
+    `assess` run all shards, or those of one device under `jax.shard_map` (see `training.shards`).
+
+    Attributes:
+      init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
+      update: `(RunState, world=None) -> (RunState, Report)`: one rollout and the learners' updates.
+      assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
+        that scores the run, and one of the current stage, which updates the curriculum. It reads only the
+        parts that `policy` keeps and does not return them, so that no replay is copied.
+      evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
+        deterministic, on the task that scores the run or on `params`; `episodes` defaults to
+        `eval_episodes`.
+      evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
+        the environment has opponents, they play the other seats.
+      policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
+      local: `(RunState) -> RunState` with a bool for every array: whether it has an axis of shards.
+      renewed: `(RunState, course=None) -> RunState`, applies the current configuration's hyper-parameters
+        and task parameters to a restored state; `course` is as for `init`.
+      controllers: `(env, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
+      world: see `World`.
+      env, agents, curriculum: the parts of which it was built.
+      steps_per_update: environment steps per update.
+    """
+
+    init: Callable
+    update: Callable
+    assess: Callable
+    evaluate: Callable
+    evaluate_as: Callable
+    policy: Callable
+    local: Callable
+    renewed: Callable
+    env: Environment
+    agents: dict[str, Agent]
+    controllers: Callable[[Environment], dict[str, controllers_lib.Controller]]
+    world: World
+    curriculum: Curriculum
+    steps_per_update: int
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """XLA options that `update` was built for; empty unless the program is tuned."""
+        return {name: x for agent in self.agents.values() for name, x in agent.compiler_options.items()}
+
+    @property
+    def role(self) -> str:
+        """Role that scores the run: the first learner's."""
+        return next(iter(self.agents))
+
+
+def make_program(
+    config: RunConfig, agents: dict[str, Agent] | None = None, *, tuned: bool = False
+) -> Program:
+    """Builds the program of a run.
+
+    Args:
+      config: the run.
+      agents: role name to learner; None for `make_agents`.
+      tuned: whether the caller compiles `update` with `Program.compiler_options`; without them, a tuned
+        program's gradient steps can be slower than untuned ones.
+
+    Raises:
+      ValueError: for a configuration whose parts are inconsistent.
+    """
+    env = config.env
+    agents = make_agents(config, tuned=tuned) if agents is None else agents
+    frozen = frozen_policies(config)
+    curriculum = config.curriculum(env)
+    scored = next(iter(agents))
+
+    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
+    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
+    own = World(env.world, states, taught)
+
+    def placed(world):
+        return env if world is None else env.with_world(world.env)
+
+    def seats(env, greedy=True):
+        return make_controllers(config, env, agents, frozen, greedy=greedy)
+
+    seats(env)  # unknown controllers raise here instead of at trace time
+
+    if config.pooled is not None:
+        seats(env, False)
+    spread, credits = Shards(config.shards), make_credits(config)
+    seat = make_seat(config, agents, frozen)
+
+    def local(run):
+        return local_of_run(agents, run)
+
+    def collector(world):
+        here = placed(world)
+        acting = seats(here, False)
+        whole = config.transforms.whole_games
+        return Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
+
+    in_league = config.pooled is not None and config.pool.league is not None
+
+    def init(key, course=None, world=None):
+        def one(key, course, world):
+            return initial_state(config, collector(world), curriculum, world or own, key, course)
+
+        def member(key, number, course, world):
+            return initial_state(config, collector(world), curriculum, world or own, key, course, number)
+
+        if in_league:
+            return league.begin(member, config.pool)(key, course, world)
+        return spread.begin(one, local)(key, course, world)
+
+    def update(run, world=None):
+        def one(run, world):
+            return update_once(config, collector(world), curriculum, run)
+
+        if in_league:
+            return league.advance(one, config.pool)(run, world)
+        where = local(run)
+        return spread.each(one, (where, False), (where, False))(run, world)
+
+    def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
+        here = placed(world)
+        params = curriculum.evaluation(run.curriculum) if params is None else params
+        episodes = episodes or config.eval_episodes
+        params = evaluation.evaluation_params(here, params, episodes)
+        playing = controllers_lib.against_opponents(here, seats(here))
+        number = episodes // collectives.size()
+        return evaluation.play(here, playing, policies, key, params, record, number)
+
+    def evaluate(run, key, params=None, record=None, episodes=None, world=None):
+        return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
+
+    def assess(run, key, world=None):
+        run = policy_only(agents, run)
+        return spread.each(assess_one, (False, False, False), (False, False))(run, key, world)
+
+    def assess_one(run, key, world):
+        course, stage = run.curriculum, curriculum.stage(run.curriculum)
+        if not curriculum.stages:
+            record = env.viewer.snapshot if env.viewer is not None and env.viewer.tells else None
+            result = evaluate(run, key, record=record, world=world)
+            result = result.replace(frames=jax.tree.map(lambda x: x[:, :RECORDED], result.frames))
+            return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
+        # lax.map compiles the evaluation once for both tasks.
+        tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
+        tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
+        both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
+        result, own = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
+        scalars = evaluation.summary(result, env.spec, scored)
+        rate = own.score(env.spec)
+        scalars["eval_agg/phase_success_rate"] = rate
+        return curriculum.evaluated(course, rate, own.finished), Assessment(scalars, result, stage)
+
+    return Program(
+        init=init,
+        update=update,
+        assess=assess,
+        evaluate=evaluate,
+        evaluate_as=evaluate_as,
+        policy=lambda run: policy_only(agents, run),
+        local=local,
+        renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
+        env=env,
+        agents=agents,
+        controllers=seats,
+        world=own,
+        curriculum=curriculum,
+        steps_per_update=config.steps_per_update,
+    )
+
+
+def scored_assessment(program: Program, seed: int) -> Callable:
+    """Returns the evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
+
+    Compiling it hits the persistent compilation cache of the run.
+    """
+
+    def assess(run, world):
+        return program.assess(run, stream_key(seed, Stream.EVALUATION), world)
+
+    return assess
+
+
+def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
+    """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
+
+    For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
+    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code. `tuned` is
+    as for `make_program`; the caller then compiles with `Program.compiler_options`.
+    """
+    program = make_program(config, tuned=tuned)
+
+    def train(key, world=None):
+        start = program.init(key, world=world)
+        return jax.lax.scan(lambda run, _: program.update(run, world), start, None, config.updates)
+
+    return train
+
+
+def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
+    """Reduces a run to the parts that acting and evaluation need: no replay, optimisers or episodes."""
+    policies = {
+        name: agents[name].policy_state(state) if name in agents else state
+        for name, state in run.policies.items()
+    }
+    return run.replace(
+        key=None,
+        policies=policies,
+        memories=None,
+        reset=None,
+        episodes=None,
+        stagger=None,
+        tickets=None,
+        recent=None,
+        pending=None,
+        pool=None,
+        plays=None,
+        had=None,
+        credit=None,
+        league=None,
+    )
+
+
+def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
+    """Marks the arrays of a run that have an axis of shards; see `Program.local`."""
+    marks = shared_only(run)
+    policies = {
+        name: agents[name].local(state) if name in agents else marks.policies[name]
+        for name, state in run.policies.items()
+    }
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had")
+    mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
+    credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
+    return marks.replace(policies=policies, credit=credit, **mine)
+
+
+def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
+    """Applies the configuration's hyper-parameters and tasks to a restored run; all else is bit-identical.
+
+    The new arrays are copies: the state is donated, and the curriculum's initial state may hold the
+    environment's own arrays.
+    """
+    policies = {
+        name: state.replace(hyper=copied(agents[name].hyper())) if adjustable(agents, name) else state
+        for name, state in run.policies.items()
+    }
+    fresh = copied(curriculum.init() if course is None else course)
+    others = run.league
+    if others is not None:
+        others = jax.vmap(lambda one: renewed(agents, curriculum, one, fresh))(others)
+    return run.replace(
+        policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
+    )
+
+
+def copied(tree: PyTree) -> PyTree:
+    """Copies all arrays of a tree."""
+    return jax.tree.map(jnp.array, tree)
+
+
+def adjustable(agents: dict[str, Agent], name: str) -> bool:
+    """Whether a policy's state holds hyper-parameters from the configuration."""
+    return name in agents and agents[name].hyper is not None
+
+
+def initial_state(
+    config,
+    collector,
+    curriculum: Curriculum,
+    world: World,
+    key: jax.Array,
+    course: PyTree,
+    member: jax.Array | None = None,
+) -> RunState:
+    """Returns one shard's state before the first update.
+
+    `course` is the curriculum's state, None for its initial one; `member` the index of a league's learner.
+    """
+    keys = split_initial(key)
+    learner_keys = jax.random.split(keys.learners, len(collector.agents))
+    learners = {
+        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
+        for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
+    }
+    pool, seat, others = None, collector.seat, dict(world.policies)
+    if seat is not None:
+        policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
+        origin = learners[seat.owner]
+        if adjustable(collector.agents, seat.owner):
+            origin = origin.replace(hyper={})
+        membership = None if member is None else Membership(member, origin, jnp.int32(0))
+        pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
+        pool = pool_lib.init(seat.pool, keys.opponents, policy, membership, pinned)
+    explores = seat is not None and seat.pool.settings.explores
+    course = curriculum.init() if course is None else course
+    number = config.num_envs // collectives.size()
+    episodes = episodes_lib.start(collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number)
+    limit = collector.env.spec.episode_limit
+    stagger = collectives.own(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
+    return RunState(
+        key=keys.run,
+        policies=learners | jax.tree.map(jnp.asarray, others),
+        memories=begin_memories(collector, number),
+        reset=jnp.ones(number, bool),
+        episodes=episodes,
+        # Turn-based games end at different times anyway, and must not be truncated.
+        stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
+        curriculum=course,
+        tickets=curriculum.tickets(config.num_envs),
+        recent=episode_statistics.recent_init(collector.env.spec, config.window),
+        pending=no_pending(collector, episodes.time),
+        updates=jnp.int32(0),
+        pool=pool,
+        plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
+        had=seat_rounds.begin(number, collector.env.spec.turns) if alternates(collector) else None,
+        credit={
+            role: one.init(config.columns(role) * config.policies(role) // collectives.size())
+            for role, one in collector.credits.items()
+        }
+        or None,
+    )
+
+
+def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
+    """Memories of controllers before the first decision, by role name; in turn-based games of all seats."""
+    if collector.env.spec.turns and collector.seat is None:
+        ((role, one),) = collector.controllers.items()
+        return {role: turn_based.begin_memories(one, num_envs, collector.env.spec.turns)}
+    return {role: one.init(num_envs) for role, one in collector.controllers.items()}
+
+
+def alternates(collector: Collector) -> bool:
+    """Whether a learner plays one seat of each game, and all seats in rotation."""
+    return collector.seat is not None and collector.env.spec.turns > 0
+
+
+def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
+    """Runs one rollout, then updates every rollout learner and the curriculum, for one shard."""
+    own_keys = split_update(run.key)
+    collect = rollout.collect
+    if turn_based.drives(collector):
+        collect = turn_based.collect if collector.seat is None else turn_based_pool.collect
+    run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
+    policies, losses = dict(run.policies), dict(collected.metrics)
+    credit, rollouts = credited(collector, run, collected)
+    keys = jax.random.split(own_keys.learning, len(collector.agents))
+    for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
+        if role in rollouts:
+            policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
+    flow = collected.flow
+    pool, plays, policies = advanced_pool(collector, run, own_keys.opponents, policies, flow.finished)
+    finished = judged = flow.finished
+    if collector.seat is not None:
+        finished = pool_role.own_games(collector.env.spec, collector.seat, finished)
+        judged = pool_role.judged_games(collector.env.spec, collector.seat, finished)
+    course, tickets = curriculum.update(
+        run.curriculum, run.tickets, collectives.gather(flow.replace(finished=finished), 1)
+    )
+    newest = episode_statistics.ended(judged, config.window, newest=True).finished
+    run = run.replace(
+        key=own_keys.following,
+        policies=policies,
+        curriculum=course,
+        tickets=tickets,
+        recent=episode_statistics.recent_add(run.recent, newest, collector.env.spec),
+        updates=run.updates + 1,
+        pool=pool,
+        plays=plays,
+        credit=credit,
+    )
+    roles = tuple(collector.agents)
+    metrics = {}
+    for role in roles:
+        prefix = "losses" if len(roles) == 1 else f"losses/{role}"
+        metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
+    metrics |= episode_statistics.recent_metrics(run.recent, collector.env.spec, roles)
+    metrics |= curriculum.metrics(run.curriculum)
+    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
+    metrics["train/quarantined"], metrics["train/quarantined_environments"] = collectives.sum(sick)
+    rows = episode_statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
+    entries = {}
+    if collector.seat is not None:
+        metrics |= pool_report.metrics(collector.seat.pool, pool)
+        if plays is not None:
+            metrics |= pool_report.exploration(plays, collector.env.spec.roles[0].action)
+        entries = pool_report.rows(collector.seat.pool, pool)
+    return run, Report(metrics, rows, entries)
+
+
+def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, dict[str, Rollout]]:
+    """Applies reward transforms to the rollouts; returns the transforms' states and the rollouts."""
+    credit, rollouts = {}, dict(collected.rollouts)
+    for role, transforms in collector.credits.items():
+        given = run.credit[role], rollouts[role], collected.stories[role]
+        credit[role], rollouts[role] = transforms.apply(*given)
+    return credit or None, rollouts
+
+
+def advanced_pool(
+    collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
+) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
+    """Updates the pool after a rollout's games and the learners' updates; None without a pool.
+
+    Returns the pool, the record of moves, and the policies, in which a league's learner may be reset.
+    """
+    seat, plays = collector.seat, run.plays
+    if seat is None:
+        return None, None, policies
+    before = run.pool
+    if plays is not None:
+        moves = diversity.number_of(collector.env.spec.roles[0].action)
+        before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
+    rated = finished
+    if alternates(collector):
+        rated = seat_rounds.balanced(finished, seat.pool.settings.entries, collector.env.spec.turns)
+    counts = pool_role.count(collector.env.spec, seat, rated)
+    agent, learner = collector.agents[seat.owner], policies[seat.owner]
+    games = pool_role.ranked(jax.random.fold_in(key, pool_role.RANKED), collector.env.spec, seat, rated)
+    points = pool_role.points(collector.env.spec, seat, rated)
+    given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
+    if before.league is not None:
+        after, anew = league_pool.after_update(*given)
+        origin = before.league.origin
+        if adjustable(collector.agents, seat.owner):
+            origin = origin.replace(hyper=learner.hyper)
+        learner = jax.tree.map(lambda x, y: jnp.where(anew, x, y), origin, learner)
+        return after, plays, policies | {seat.owner: learner}
+    after = pool_lib.after_update(*given)
+    if plays is not None:
+        plays = diversity.forgotten(plays, after.iteration != before.iteration)
+    return after, plays, policies

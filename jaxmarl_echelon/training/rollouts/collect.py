@@ -1,0 +1,277 @@
+"""Rollouts: T decisions in E environments, interleaved with the updates of replay learners.
+
+See docs/reference/trainer.md 12.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Agent, Rollout
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.selfplay.credit import Story
+from jaxmarl_echelon.training.acting.controllers import observed
+from jaxmarl_echelon.training.acting.decisions import decide
+from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.opponents.pool_role import lead, score_of
+from jaxmarl_echelon.training.opponents.schedule import meetings
+from jaxmarl_echelon.training.rollouts.spec import Collected, Collector, Moment, joined, moment_of
+from jaxmarl_echelon.training.rollouts.transitions import settle, transition_of
+from physics.sparse_batch import compute_rows
+
+PyTree = Any
+
+BOOTSTRAP_CHUNK = 64
+
+
+def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
+    """Steps the environments T times, records rollouts and updates replay learners after each step.
+
+    Args:
+      collector: the static inputs.
+      run: the run; its episodes, memories, reset flags and replay learners are advanced.
+      key: typed random key.
+      draw: `(key) -> Drawn`, draws the parameters of a new episode.
+
+    Returns:
+      the advanced run and the rollout.
+    """
+    recorded, learning = collector.learning("rollout"), collector.learning("step")
+    turns = collector.env.spec.turns > 0
+    met = meetings(collector.seat, collector.agents, run)
+
+    def step(run, inputs):
+        step_key, last = inputs
+        key_act, key_env, key_learn = jax.random.split(step_key, 3)
+        run = met.begin(run, key_act)
+        view = View(run.episodes.env, run.episodes.params, run.episodes.time)
+        keys = jax.random.split(key_act, len(collector.controllers))
+        memories, actions, choices = decide(
+            collector.controllers, met.policies(run), keys, run.memories, view, run.reset
+        )
+        episodes, transition = episodes_lib.step(
+            collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run, last)
+        )
+        records = {
+            role: joined(
+                _record(
+                    agent,
+                    run.policies[role],
+                    seat,
+                    collector.part(seat, moment_of(run, transition)),
+                    choices[seat],
+                    collector.memory(seat, memories),
+                    turns=turns,
+                )
+                for seat in collector.seats(role)
+            )
+            for role, agent in recorded.items()
+        }
+        stories = {
+            role: joined(
+                _story(
+                    collector.env.spec,
+                    seat,
+                    number,
+                    collector.part(seat, moment_of(run, transition)),
+                    scored=credit.scored,
+                )
+                for number, seat in enumerate(collector.seats(role))
+            )
+            for role, credit in collector.credits.items()
+        }
+        policies, pending, metrics = dict(run.policies), dict(run.pending), {}
+        for k, (role, agent) in zip(
+            jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
+        ):
+            decided = {
+                seat: transition_of(
+                    collector.env,
+                    seat,
+                    collector.part(seat, moment_of(run, transition)),
+                    choices[seat].action,
+                )
+                for seat in collector.seats(role)
+            }
+            gamma = 1.0 if turns else agent.gamma(run.policies[role])
+            for seat in (seat for seat in decided if seat in pending):
+                alive = collector.part(seat, transition.time.alive[seat])
+                goes_on = ~alive & ~decided[seat].boundary
+                pending[seat], complete = settle(pending[seat], decided[seat], goes_on, gamma)
+                sound = ~collector.part(seat, transition.quarantined)[:, None]
+                decided[seat] = complete.replace(alive=complete.alive & sound)
+            policies[role], metrics[role] = agent.update(run.policies[role], k, joined(decided.values()))
+        flow = met.tagged(run, flow_of(run, transition))
+        run = run.replace(
+            policies=policies,
+            pending=pending,
+            episodes=episodes,
+            memories=memories,
+            reset=transition.reset_next,
+            stagger=jnp.maximum(run.stagger - 1, 0),
+        )
+        return run, (records, stories, metrics, flow, transition.quarantined)
+
+    def segment(run, inputs):
+        carries = {
+            role: joined(collector.memory(seat, run.memories) for seat in collector.seats(role))
+            for role in recorded
+        }
+        run, played = jax.lax.scan(step, run, inputs)
+        return run, (carries, played)
+
+    keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
+    inputs = (keys, met.last(collector.horizon, collector.segments))
+    run, (carries, played) = jax.lax.scan(segment, met.start(run), inputs, unroll=collector.segments == 1)
+    run = met.end(run)
+    records, stories, metrics, flow, quarantined = jax.tree.map(
+        lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
+    )
+    rollouts = {
+        role: Rollout(
+            **record,
+            carry=carries[role],
+            last_value=_values(collector, run, role),
+            last_skip=_waiting(collector, run, role),
+        )
+        for role, record in records.items()
+    }
+    learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
+    return run, Collected(rollouts, learnt, flow, quarantined, stories)
+
+
+def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
+    """Starts and ends of episodes at one decision, `[E]`.
+
+    Episodes that start before their environment's stagger has elapsed are not counted, truncated or not:
+    those that end before the truncation are short, and would bias the statistics.
+    """
+    counts = run.stagger == 0
+    finished = transition.finished
+    return Flow(
+        begins=run.reset & counts,
+        tags=run.episodes.tags,
+        over=transition.reset_next,
+        finished=finished.replace(mask=finished.mask & counts),
+    )
+
+
+def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Means of metrics `[T]`, weighted by gradient steps; NaN without any."""
+    weight = metrics["gradient_steps"]
+    total = jnp.sum(weight)
+
+    def mean(values):
+        summed = jnp.sum(jnp.where(weight > 0, values * weight, 0.0))
+        return jnp.where(total > 0, summed / jnp.maximum(total, 1.0), jnp.nan)
+
+    return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
+
+
+def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry, *, turns: bool) -> dict:
+    """Row of a learner's Rollout for one decision, without `carry`, `last_value` and `last_skip`."""
+    before, after, transition = moment.before, moment.after, moment.transition
+    over = transition.reset_next[:, None]
+    waited = transition.waited.get(role)
+    concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
+    truncated = after.truncated[role] & concerned
+    return {
+        "obs": observed(agent, before, role),
+        "action": choice.action,
+        "extras": choice.extras,
+        "reward": after.reward[role],
+        "reset": before.restarts(role, moment.reset),
+        "discount": jnp.where(after.terminated[role], 0.0, 1.0),
+        "boundary": after.terminated[role] | after.truncated[role] | over,
+        "bootstrap": _bootstrap(agent, state, truncated, after, role, carry),
+        "alive": transition.acted[role],
+        "skip": waited if turns else None,
+        "out": None if turns else waited,
+        "mask": before.action_mask.get(role),
+    }
+
+
+def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: bool) -> Story:
+    """Inputs of the reward transforms for one decision of the learner's role `number`, `[E, A]`.
+
+    If transforms use scores (`scored`), an agent's decisions are rewarded at the end of the episode, even if
+    its own trajectory ended before: the result is known only then.
+    """
+    after, transition = moment.after, moment.transition
+    acted, waited = transition.acted[role], transition.waited.get(role)
+    finished = transition.finished.mask[:, None]
+    over = jnp.broadcast_to(transition.reset_next[:, None], acted.shape)
+    if scored:
+        ended = finished & transition.finished.present[role]
+    else:
+        concerned = acted if waited is None else acted | waited
+        ended = concerned & (after.terminated[role] | finished)
+        over = over | after.terminated[role] | after.truncated[role]
+    score = jnp.broadcast_to(_won(spec, role, transition.finished), acted.shape)
+    return Story(jnp.full(acted.shape, number), ended, score, over)
+
+
+def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
+    """Result of a finished episode, `[E, 1]`, or `[E, A]` by agent: 1 for a win, 1/2 a draw, 0 a loss.
+
+    A win is a higher score than that of the only other role if that role has a score, else a score above 1/2.
+    """
+    own = spec.scores(finished.results, role)
+    if own is None:
+        return jnp.full((finished.mask.shape[0], 1), 0.5)
+    others = [one.name for one in spec.roles if one.name != role]
+    if len(others) == 1 and score_of(spec, others[0], finished) is not None:
+        ahead = lead(spec, role, others[0], finished)[:, None]
+    else:
+        ahead = own.reshape(own.shape[0], -1) - 0.5
+    return 0.5 + 0.5 * jnp.sign(ahead)
+
+
+def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
+    """Values `[E, A]` of final observations where truncated, as sparse batched work; None without a critic.
+
+    Computed inside the rollout because a recurrent critic needs the carry of that step.
+    """
+    if agent.value is None:
+        return None
+
+    def value(inputs):
+        obs, carry, mask = inputs
+        reset = jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
+        return agent.value(state, obs, carry, reset, mask)
+
+    inputs = (observed(agent, after, role), carry, after.action_mask.get(role))
+    values = compute_rows(
+        jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
+    )
+    return jnp.where(truncated, values, 0.0)
+
+
+def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+    """Mask `[E, A]` of a learner's agents that wait for their turn after the rollout; None without turns."""
+    if not collector.env.spec.turns:
+        return None
+    waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
+    seats = collector.seats(learner)
+    return joined(collector.part(role, waits[role]) for role in seats) if waits else None
+
+
+def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+    """Values `[E, A]` of the observations after the rollout, of all agents of a learner.
+
+    None without a critic.
+    """
+    time, agent, state = run.episodes.time, collector.agents[learner], run.policies[learner]
+    if agent.value is None:
+        return None
+
+    def value(role):
+        now, reset = collector.part(role, (time, run.reset))
+        obs, reset = observed(agent, now, role), now.restarts(role, reset)
+        carry = collector.memory(role, run.memories)
+        return agent.value(state, obs, carry, reset, now.action_mask.get(role))
+
+    return joined(value(role) for role in collector.seats(learner))

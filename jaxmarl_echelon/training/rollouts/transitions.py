@@ -1,0 +1,113 @@
+"""Transitions of off-policy learners, one decision at a time, including those with pending rewards.
+
+See docs/reference/trainer.md 12.6.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Transition
+from jaxmarl_echelon.envs.base import Environment, TimeStep
+from jaxmarl_echelon.training.acting.controllers import action_spec
+from jaxmarl_echelon.training.rollouts.spec import Collector, Moment
+
+PyTree = Any
+
+# Lowest score of a success, for replays that store successful episodes.
+GOOD = 0.5
+
+
+class Pending(NamedTuple):
+    """Incomplete transition per agent, to which further rewards may be credited.
+
+    Attributes:
+      obs: `[E, A, ...]` observation acted on.
+      action: `[E, A, D]` in the learner's own units.
+      reward: `[E, A]` accumulated so far, discounted to the decision.
+      waits: `[E, A]` bool; a transition is pending.
+      discount: `[E, A]` discount of the next rewards, relative to the decision's own reward.
+    """
+
+    obs: PyTree
+    action: jax.Array
+    reward: jax.Array
+    waits: jax.Array
+    discount: jax.Array
+
+
+def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
+    """Returns an empty `Pending` per role of the step learners; empty without delayed rewards."""
+    if not collector.env.spec.late:
+        return {}
+    return {
+        role: Pending(
+            obs=jax.tree.map(jnp.zeros_like, now.obs[role]),
+            action=jnp.zeros((*alive.shape, action_spec(collector.env.spec.role(role).action).dimensions)),
+            reward=jnp.zeros(alive.shape, jnp.float32),
+            waits=jnp.zeros(alive.shape, bool),
+            discount=jnp.ones(alive.shape, jnp.float32),
+        )
+        for learner in collector.learning("step")
+        for role in collector.seats(learner)
+        for now, alive in [collector.part(role, (time, time.alive[role]))]
+    }
+
+
+def settle(
+    pending: Pending, transition: Transition, goes_on: jax.Array, gamma: jax.Array | float = 1.0
+) -> tuple[Pending, Transition]:
+    """Adds delayed rewards to pending transitions and completes those whose agents act next or end.
+
+    Args:
+      pending: pending transitions.
+      transition: transition of this step; `alive` where an agent acted, `reward` for all agents.
+      goes_on: `[E, A]` bool; the agent's trajectory continues, and it does not act next.
+      gamma: discount per step of an agent that is out; 1 where discounts count decisions.
+
+    Returns:
+      the new pending transitions, and the complete ones of this step, at most one per agent. After n further
+      steps the discount of a complete transition contains gamma^n; learners apply one more gamma.
+    """
+    acted, waited = transition.alive, pending.waits & ~transition.alive
+
+    def older(old, new):
+        return jax.tree.map(
+            lambda a, b: jnp.where(waited.reshape(waited.shape + (1,) * (b.ndim - 2)), a, b), old, new
+        )
+
+    elapsed = jnp.where(waited, pending.discount, 1.0)
+    reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)
+    obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
+    begun = acted | waited
+    complete = transition.replace(
+        obs=obs,
+        action=action,
+        reward=reward,
+        discount=elapsed * transition.discount,
+        alive=begun & ~goes_on,
+    )
+    return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
+
+
+def transition_of(env: Environment, role: str, moment: Moment, action: jax.Array) -> Transition:
+    """Builds the transition of a role's decision, for its learner's replay.
+
+    `action` is in the learner's own units.
+    """
+    before, after, transition = moment.before, moment.after, moment.transition
+    alive = transition.acted[role]
+    score = env.spec.scores(transition.finished.results, role)
+    success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
+    return Transition(
+        obs=before.obs[role],
+        action=action,
+        reward=after.reward[role],
+        discount=jnp.where(after.terminated[role], 0.0, 1.0),
+        next_obs=after.obs[role],
+        boundary=after.terminated[role] | after.truncated[role] | transition.reset_next[:, None],
+        success=jnp.broadcast_to(success if success.ndim == 2 else success[:, None], alive.shape)
+        & transition.finished.mask[:, None],
+        alive=alive,
+    )

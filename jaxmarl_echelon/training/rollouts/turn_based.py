@@ -1,0 +1,295 @@
+"""Rollouts of turn-based games with one dense row per decision of a seat.
+
+Plies are assigned in rotation to N phase agents: ply p is decided by phase agent p mod N in every
+environment, whatever seat this is in the environment's current game. A phase agent keeps its seat until the
+game ends, and has one row per N plies: the decision, and all rewards of its seat until its next one. Networks
+compute one row per ply and environment, instead of one for each of the N seats. See
+docs/reference/trainer.md 12.3.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Rollout
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.envs.base import EnvSpec, Role
+from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.selfplay import diversity
+from jaxmarl_echelon.selfplay.credit import Story
+from jaxmarl_echelon.selfplay.diversity import Plays
+from jaxmarl_echelon.training.acting.controllers import Choice, Controller, observed
+from jaxmarl_echelon.training.acting.decisions import Due, act_in_turn, for_all_seats, show_due_seat
+from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.opponents.pool_role import TAG
+from jaxmarl_echelon.training.rollouts.collect import flow_of
+from jaxmarl_echelon.training.rollouts.spec import Collected, Collector
+
+PyTree = Any
+
+
+class Ply(NamedTuple):
+    """Outcome of one ply for all phase agents.
+
+    Attributes:
+      reward: `[E, N]` reward of each phase agent's seat.
+      ended: `[E]` bool; the game ended by its rules.
+      broken: `[E]` bool; the game was discarded.
+      score: `[E, N]` fraction of the other seats that each phase agent's seat has beaten where the game
+        ended; None if not requested.
+    """
+
+    reward: jax.Array
+    ended: jax.Array
+    broken: jax.Array
+    score: jax.Array | None = None
+
+
+class Spans(NamedTuple):
+    """Outcomes of decisions in T super-steps, up to the same phase agent's next ply, `[T, N, E]` each.
+
+    Attributes:
+      reward: sum of rewards from the ply itself on, within its game.
+      ended: bool; its game ended by its rules.
+      broken: bool; its game was discarded.
+      score: fraction of the other seats that its seat has beaten where its game ended; None if not
+        requested.
+    """
+
+    reward: jax.Array
+    ended: jax.Array
+    broken: jax.Array
+    score: jax.Array | None = None
+
+
+class Table(NamedTuple):
+    """Assignment of policies to phase agents, and selection of the decisions that are learnt from.
+
+    Attributes:
+      act: `(key, run, due, phase) -> (memories, action [E, 1, ...], record)`: decides for phase agent
+        `phase`, int32, in every environment. `record` is the result of `decision`, leaves `[M, 1, ...]`, for
+        the M environments in which that phase agent learns.
+      pick: `(x [T, N, E, ...]) -> [T, N * M, ...]`, selects the columns of these decisions by phase agent.
+      carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
+      cut: `[E]` bool; games truncated after the last ply because their opponents change; None if none are.
+      tagged: `(flow, phase, length [E]) -> flow`, adds tags; None if no tags are added.
+      waits: `(run, phase) -> [E]` bool; games whose start is delayed beyond this ply, which passes without a
+        decision like a forced ply. None if no game is delayed.
+      after: `(run, flow, phase, length [E]) -> run`, applied after every ply; None for no change.
+    """
+
+    act: Callable
+    pick: Callable
+    carry: Callable
+    cut: jax.Array | None = None
+    tagged: Callable | None = None
+    waits: Callable | None = None
+    after: Callable | None = None
+
+
+def drives(collector: Collector) -> bool:
+    """Whether this module collects the rollouts: turn-based games without off-policy learners."""
+    return collector.env.spec.turns > 0 and not collector.learning("step")
+
+
+def mirror(collector: Collector) -> Table:
+    """Builds the table of pure self-play: the learner plays and learns from all phase agents, `[N * E]`."""
+    (role,) = collector.env.spec.roles
+    controller = collector.controllers[role.name]
+
+    def act(key, run, now, phase):
+        policy = run.policies[controller.policy]
+        memories = jax.tree.map(lambda x: x[:, :, None], run.memories[role.name])
+        memories, action, choice = act_in_turn(controller, key, policy, memories, now, phase)
+        memories = jax.tree.map(lambda x: x[:, :, 0], memories)
+        return {role.name: memories}, action, decision(collector, role.name, now, choice)
+
+    def carry(memories):
+        return jax.tree.map(lambda x: by_phase(jnp.moveaxis(x, 1, 0)[None])[0][:, None], memories[role.name])
+
+    return Table(act, by_phase, carry)
+
+
+def begin_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
+    """Returns a learner's initial memories `[E, N, ...]`, one for each phase agent."""
+    return jax.tree.map(lambda x: jnp.repeat(x, seats, axis=1), controller.init(num_envs))
+
+
+def pass_by(now: Due, held: jax.Array) -> Due:
+    """Marks all agents as not alive in environments `held [E]`, whose next game has not begun yet."""
+    time = now.view.time
+    alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
+    return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
+
+
+def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
+    """Record of a decision for a Rollout, without its outcome, leaves `[E, 1, ...]`.
+
+    With reward transforms it also has `seat`.
+    """
+    time = now.view.time
+    told = {"seat": now.seat[:, None]} if collector.credits else {}
+    return told | {
+        "obs": observed(collector.agents[role], time, role),
+        "action": choice.action,
+        "extras": choice.extras,
+        "reset": now.reset[:, None],
+        "alive": time.alive[role],
+        "skip": ~time.alive[role],
+        "mask": time.action_mask.get(role),
+    }
+
+
+def collect(
+    collector: Collector, run: RunState, key: jax.Array, draw, table: Table | None = None
+) -> tuple[RunState, Collected]:
+    """Plays T super-steps of N plies in E environments; see `rollout.collect`.
+
+    By default the learner plays all phase agents.
+
+    The learner's rollout has axes `[T, N * M, 1]`. The last row of each column has a return only where its
+    game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the
+    previous row's return.
+    """
+    spec, table = collector.env.spec, mirror(collector) if table is None else table
+    (role,), turns = spec.roles, spec.turns
+    broken_off = jnp.ones_like(run.reset) if collector.whole_games else table.cut
+
+    def ply(run, inputs):
+        phase, last, step_key = inputs
+        key_act, key_env = jax.random.split(step_key)
+        length = run.episodes.running.tree.sums.length
+        now = show_due_seat(View(run.episodes.env, run.episodes.params, run.episodes.time), length, turns)
+        held = None if table.waits is None else table.waits(run, phase)
+        now = now if held is None else pass_by(now, held)
+        memories, action, record = table.act(key_act, run, now, phase)
+        actions = {role.name: for_all_seats(action, turns)}
+        episodes, transition = episodes_lib.step(
+            collector.env, key_env, run.episodes, actions, draw, cut=cut(last), held=held
+        )
+        told = tell(spec, transition, length, phase, scored=bool(collector.credits))
+        flow = flow_of(run, transition)
+        begins_later = transition.reset_next
+        if held is not None:
+            flow, begins_later = flow.replace(begins=flow.begins & ~held), begins_later | held
+        if table.tagged is not None:
+            flow = table.tagged(flow, phase, length)
+        if table.after is not None:
+            run = table.after(run, flow, phase, length)
+        if run.plays is not None:
+            run = run.replace(plays=noted(role, run.plays, now, action, flow))
+        run = run.replace(episodes=episodes, memories=memories, reset=begins_later)
+        return run, (record, told, flow, transition.quarantined)
+
+    def cut(last):
+        return None if last is None else broken_off & last
+
+    def segment(run, inputs):
+        carry = table.carry(run.memories)
+        run, played = jax.lax.scan(ply, run, inputs)
+        return run, (carry, played)
+
+    plies = collector.horizon * turns
+    keys = jax.random.split(key, plies).reshape(collector.segments, -1)
+    phases = (jnp.arange(plies) % turns).reshape(collector.segments, -1)
+    last = None if broken_off is None else (jnp.arange(plies) == plies - 1).reshape(collector.segments, -1)
+    inputs = (phases, last, keys)
+    run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
+    record, told, flow, quarantined = jax.tree.map(lambda x: x.reshape((plies,) + x.shape[2:]), played)
+    record = jax.tree.map(lambda x: by_phase(x.reshape((-1, turns) + x.shape[1:])), record)
+    paid = jax.tree.map(lambda x: table.pick(x)[..., None], spans(told))
+    seat = record.pop("seat", None)
+    rollout = finished_rollout(record, paid, carries)
+    stories = {name: Story(seat, paid.ended, paid.score) for name in collector.credits}
+    return run, Collected({role.name: rollout}, {}, flow, quarantined, stories)
+
+
+def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:
+    """Adds the moves of a ply to the record of moves; `action` is `[E, 1, ...]`."""
+    moves = diversity.as_number(role.action, action[:, 0])
+    moves = jnp.where(now.view.time.alive[role.name][:, 0], moves, diversity.NOTHING)
+    return diversity.noted(plays, moves, flow.finished.mask, flow.tags[TAG], flow.over)
+
+
+def tell(
+    spec: EnvSpec,
+    transition: episodes_lib.Stepped,
+    length: jax.Array,
+    phase: jax.Array,
+    *,
+    scored: bool = False,
+) -> Ply:
+    """Computes the outcome of a ply for all phase agents.
+
+    Args:
+      spec: spec of the environment.
+      transition: the ply.
+      length: `[E]` plies of each game before it.
+      phase: int32, the phase agent that decided.
+      scored: whether to compute the scores of ended games.
+    """
+    (role,), turns = spec.roles, spec.turns
+    # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
+    seats = (jnp.arange(turns) - phase + length[:, None]) % turns
+    ended = jnp.all(transition.time.terminated[role.name], axis=1)
+    points = spec.beaten(transition.finished.results) if scored else None
+    return Ply(
+        reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
+        ended=ended,
+        # Discarded for other reasons than its end: a value that is not finite, or a change of opponent.
+        broken=transition.reset_next & ~ended,
+        score=None if points is None else jnp.take_along_axis(points, seats, axis=1),
+    )
+
+
+def spans(told: Ply) -> Spans:
+    """Accumulates the outcomes of the plies `[T * N, E]` of T super-steps, from each decision to the next."""
+    turns = told.reward.shape[-1]
+    everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
+    total = score = jnp.zeros_like(own_plies(told.reward, 0))
+    ended = broken = jnp.zeros(total.shape, bool)
+    for ahead in range(turns):
+        running = ~(ended | broken)
+        now_ended, now_broken = (own_plies(x, ahead) for x in everyone)
+        total = total + jnp.where(running, own_plies(told.reward, ahead), 0.0)
+        if told.score is not None:
+            score = jnp.where(running & now_ended, own_plies(told.score, ahead), score)
+        ended, broken = ended | (running & now_ended), broken | (running & now_broken)
+    return Spans(total, ended, broken, None if told.score is None else score)
+
+
+def own_plies(x: jax.Array, ahead: int) -> jax.Array:
+    """Selects from `x [T * N, E, N]` each phase agent's values `ahead` plies after its own: `[T, N, E]`."""
+    turns = x.shape[-1]
+    later = jnp.concatenate([x[ahead:], jnp.zeros_like(x[:ahead])])
+    return jnp.stack([later[phase::turns, :, phase] for phase in range(turns)], axis=1)
+
+
+def by_phase(x: jax.Array) -> jax.Array:
+    """Merges the axes of phase agents and environments: `[T, N, M, ...]` to `[T, N * M, ...]`."""
+    return x.reshape((x.shape[0], -1) + x.shape[3:])
+
+
+def finished_rollout(record: dict, paid: Spans, carries: PyTree) -> Rollout:
+    """Combines decisions and outcomes into a learner's rollout of C columns.
+
+    Args:
+      record: results of `decision`, leaves `[T, C, 1, ...]`.
+      paid: outcomes, `[T, C, 1]`.
+      carries: memories `[k, C, 1, ...]` before each segment.
+    """
+    value = record["extras"].get("value")
+    followed = {
+        # Decisions whose game was discarded are not learnt from.
+        "alive": record["alive"] & ~paid.broken,
+        "skip": record["skip"] & ~paid.broken,
+        "reward": paid.reward,
+        "discount": jnp.where(paid.ended, 0.0, 1.0),
+        "boundary": paid.ended | paid.broken,
+        "bootstrap": None if value is None else jnp.where(paid.broken, value, 0.0),
+    }
+    last = jnp.ones(paid.reward.shape[1:], bool)
+    last_value = None if value is None else jnp.zeros(last.shape)
+    return Rollout(**record | followed, carry=carries, last_value=last_value, last_skip=last)
