@@ -1,4 +1,4 @@
-"""Checks of settings: each raises a ValueError of one line with the key, the value and what is allowed."""
+"""Checks of settings: each raises a one-line ValueError with the key, the value and the allowed values."""
 
 import math
 from dataclasses import fields
@@ -7,11 +7,11 @@ from typing import get_type_hints
 
 
 def require_switches(settings: object, prefix: str = "") -> None:
-    """Demands true or false for every field of a dataclass that is annotated as `bool`.
+    """Checks that every field of a dataclass annotated as `bool` is true or false.
 
     Args:
       settings: an instance of the dataclass.
-      prefix: what precedes the fields' names in messages, such as `replay.`.
+      prefix: text before the fields' names in messages, such as `replay.`.
     """
     kinds = get_type_hints(type(settings))
     for field in fields(settings):
@@ -21,38 +21,38 @@ def require_switches(settings: object, prefix: str = "") -> None:
 
 
 def require_choice(key: str, value: object, allowed: tuple) -> None:
-    """Demands that `value` is one of `allowed`."""
+    """Checks that `value` is one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"{key}={value}: unknown; allowed: {', '.join(map(str, allowed))}")
 
 
 def require_range(key: str, value: float, low: float, high: float) -> None:
-    """Demands a finite number with `low <= value <= high`; an infinite bound is none."""
+    """Checks for a finite number with `low <= value <= high`; infinite bounds do not restrict it."""
     if not is_number(value) or not low <= value <= high:
         bounds = f"a number from {low:g} " + (f"to {high:g}" if math.isfinite(high) else "on that is finite")
         raise ValueError(f"{key}={value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
 
 
 def require_list(key: str, value: object) -> tuple:
-    """Returns the values of a list (or tuple) as a tuple; demands one."""
+    """Returns a list (or tuple) as a tuple; raises for other values."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{key}={value}: must be a list")
     return tuple(value)
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a finite number, and no truth value."""
+    """Whether `value` is a finite number and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def require_count(key: str, value: int) -> None:
-    """Demands a whole number of at least 1."""
+    """Checks for a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{key}={value}: must be a whole number of at least 1")
 
 
 def require_whole(key: str, value: int, high: float) -> None:
-    """Demands a whole number from 0 to `high`."""
+    """Checks for a whole number from 0 to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
         raise ValueError(f"{key}={value}: must be a whole number from 0 to {high:g}")
 
@@ -63,7 +63,7 @@ def require_minibatches(
     unit: str = "samples of a rollout (horizon * environments * agents)",
     key: str = "num_minibatches",
 ) -> None:
-    """Demands that the samples of a rollout split evenly into the minibatches."""
+    """Checks that the samples of a rollout split evenly into the minibatches."""
     if samples % num_minibatches == 0:
         return
     legal = [n for n in range(1, samples + 1) if samples % n == 0]

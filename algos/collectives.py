@@ -1,12 +1,13 @@
 """Collectives over the logical shards of a run; identities where a program runs on one shard.
 
-The environments of a run are divided into S shards. What belongs to environments is its shard's own, what is
-learnt is the same on all of them. A program is traced once, for one shard, under axes that JAX has bound by
-name: `DEVICES` by `jax.shard_map` over a mesh, `HERE` by `jax.vmap` over the shards that a device holds. The
-shard's number counts devices first. Nothing is kept in this module: it asks JAX which of the two axes
-are bound where it is called, so that the same function is right under both, under one, and under none.
+The environments of a run are divided into S shards. State of environments belongs to one shard; parameters
+and statistics are the same on all shards. A program is traced once, for one shard, under axes that JAX has
+bound by name: `DEVICES` by `jax.shard_map` over a mesh, `HERE` by `jax.vmap` over the shards that a device
+holds. The shard's index counts devices first. This module has no state: it asks JAX which of the two axes
+are bound at the call, so that the same function is right under both axes, under one, and under none. See
+docs/reference/trainer.md 16.1.
 
-No gradient is taken through these functions, and none may be called under a condition that can differ
+Do not take gradients through these functions, and do not call them under a condition that can differ
 between shards.
 """
 
@@ -33,7 +34,7 @@ def devices() -> int:
 
 
 def index() -> jax.Array | int:
-    """This shard's number, int32 from 0 to S - 1; the number 0 with one shard."""
+    """This shard's index, int32 from 0 to S - 1; the Python number 0 with one shard."""
     number = 0
     for name in _bound():
         number = number * lax.axis_size(name) + lax.axis_index(name)
@@ -41,17 +42,17 @@ def index() -> jax.Array | int:
 
 
 def fold(key: jax.Array) -> jax.Array:
-    """A key of this shard's own; the key itself with one shard."""
+    """Folds this shard's index into a key; returns the key itself with one shard."""
     return jax.random.fold_in(key, index()) if size() > 1 else key
 
 
 def numbers(count: int) -> jax.Array:
-    """Numbers `[count]`, among those of all shards, of this shard's `count` rows."""
+    """Global indices `[count]`, over the rows of all shards, of this shard's `count` rows."""
     return index() * count + jnp.arange(count)
 
 
 def own(rows: jax.Array) -> jax.Array:
-    """This shard's part `[N / S, ...]` of rows `[N, ...]` of all."""
+    """Returns this shard's part `[N / S, ...]` of the rows `[N, ...]` of all shards."""
     if size() == 1:
         return rows
     count = rows.shape[0] // size()
@@ -59,17 +60,17 @@ def own(rows: jax.Array) -> jax.Array:
 
 
 def split(key: jax.Array, count: int) -> jax.Array:
-    """Keys of this shard's `count` rows: its part of those of all shards' rows, whatever their number is."""
+    """Keys of this shard's `count` rows: its part of one split for the rows of all shards."""
     return own(jax.random.split(key, count * size()))
 
 
 def sum(tree: PyTree) -> PyTree:
-    """Sums of numbers over all shards; one collective per dtype."""
+    """Sums every leaf over all shards; one collective per dtype."""
     return _packed(lambda x: lax.psum(x, _bound()), tree)
 
 
 def mean(tree: PyTree) -> PyTree:
-    """Means over all shards, each of which counts the same; one collective."""
+    """Averages every leaf over all shards with equal weights; one collective."""
     return jax.tree.map(lambda x: x / size(), sum(tree)) if size() > 1 else tree
 
 
@@ -89,7 +90,7 @@ def any(flag: jax.Array) -> jax.Array:
 
 
 def stack(tree: PyTree) -> PyTree:
-    """Leaves `[S, ...]` with those of all shards, in order; one collective per dtype."""
+    """Stacks the leaves of all shards, in order, to `[S, ...]`; one collective per dtype."""
 
     def everywhere(x):
         for name in reversed(_bound()):
@@ -100,7 +101,7 @@ def stack(tree: PyTree) -> PyTree:
 
 
 def gather(tree: PyTree, axis: int = 0) -> PyTree:
-    """Leaves whose `axis` joins that of all shards, in order; one collective per dtype."""
+    """Concatenates the leaves of all shards along `axis`, in order; one collective per dtype."""
 
     def joined(x):
         x = jnp.moveaxis(x, 0, axis)
@@ -110,7 +111,7 @@ def gather(tree: PyTree, axis: int = 0) -> PyTree:
 
 
 def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree, PyTree, jax.Array]:
-    """Joins the gradients of all shards' parts of a minibatch; one collective.
+    """Averages the gradients of all shards' parts of a minibatch by their samples; one collective.
 
     Args:
       grads: of this shard's loss, a mean over its samples.
@@ -128,11 +129,12 @@ def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree
 
 
 def _bound() -> tuple[str, ...]:
-    """The bound axes with more than one place, the slowest first."""
+    """Names of the bound axes of size above 1, the slowest first."""
     return tuple(name for name in (DEVICES, HERE) if _places(name) > 1)
 
 
 def _places(name: str) -> int:
+    """Size of an axis; 1 where it is not bound."""
     try:
         return lax.axis_size(name)
     except NameError:
@@ -140,7 +142,7 @@ def _places(name: str) -> int:
 
 
 def _packed(collective: Callable, tree: PyTree) -> PyTree:
-    """Applies a collective to all leaves of one dtype as one array `[n]`; it may prepend axes."""
+    """Applies a collective to all leaves of one dtype as one array `[n]`; the collective may prepend axes."""
     if size() == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)

@@ -1,4 +1,4 @@
-"""What the settings of every algorithm offer, whatever it learns from."""
+"""Interface of the settings of every algorithm, on-policy or off-policy."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,23 +9,23 @@ AUTO = "auto"
 
 
 class LearnerSettings:
-    """Base of all algorithms' settings; `make` builds the agent, see `algos.types.Agent`.
+    """Base class of all algorithms' settings; `make` builds the agent, see `algos.types.Agent`.
 
     `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype,
-    tuned)` is for `samples` agents side by side (E * A), a run of `updates` updates and episodes of at most
+    tuned)` is for `samples` parallel agents (E * A), a run of `updates` updates and episodes of at most
     `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
     `algos.types.Block`s of its observations. See `critics_apart`, and `tuned` in `algos.optim.small_batches`.
 
     Attributes:
       horizon: decisions per segment of a rollout.
-      replays: whether it learns after every decision, from a replay, instead of from rollouts.
-      critics_apart: whether `make` takes `critic_shape`, the shape of what only critics see.
-      teacher: path of the run whose policy is imitated; None where an algorithm imitates nobody.
+      replays: whether the algorithm learns from a replay after every decision, instead of from rollouts.
+      critics_apart: whether `make` takes `critic_shape`, the shape of privileged critic observations.
+      teacher: path of the run whose policy is imitated; None without a teacher.
     """
 
     replays: ClassVar[bool] = False
     critics_apart: ClassVar[bool] = False
-    # Not a field: settings that can imitate declare one of this name.
+    # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
     teacher: ClassVar[str | None] = None
     horizon: int
 
@@ -35,26 +35,26 @@ class LearnerSettings:
         return 1
 
     def plan(self, samples: int, environments: int | None = None) -> Any:
-        """The sizes of an update, to be shown before a run; None where there is nothing to say."""
+        """Returns the sizes of an update, shown before a run; None for algorithms without such a plan."""
         del samples, environments
         return None
 
     def memory(self, observation_shape: tuple[int, ...], action: ActionSpec, **run) -> int:
-        """Bytes that the learner keeps on the device from the start besides its parameters."""
+        """Bytes that the learner allocates on the device from the start, in addition to its parameters."""
         del observation_shape, action, run
         return 0
 
     @classmethod
     def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
-        """The settings with numbers for those that follow from the run's sizes.
+        """Returns the settings with numbers for those that are derived from the run's sizes.
 
         Args:
-          settings: as configured, before the class is built.
-          num_envs: environments.
-          agents: per environment, of this learner.
+          settings: as configured, before an instance is built.
+          num_envs: parallel environments.
+          agents: agents of this learner per environment.
 
         Raises:
-          ValueError: one line, where one does not follow from the other.
+          ValueError: one line, where a size cannot be derived.
         """
         del num_envs, agents
         return dict(settings)

@@ -1,4 +1,4 @@
-"""Many states of one agent at once: a policy per agent of a role, or one per group of environments."""
+"""Several stacked states of one agent: a policy per agent of a role, or one per group of environments."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,21 +9,21 @@ import jax.numpy as jnp
 from algos.nets.distributions import full
 from algos.types import Agent, Metrics, PyTree, Rollout, Transition
 
-# Where the axis A of agents lies in `[E, A, ...]` and in `[T, E, A, ...]`.
+# Index of the axis A of agents in `[E, A, ...]` and in `[T, E, A, ...]`.
 DECISION, HISTORY = 1, 2
 
 
 def per_agent(agent: Agent, number: int) -> Agent:
-    """Learners of one kind side by side, one for each of the A agents of a role.
+    """Vectorises a learner over the A agents of a role: one independent learner per agent.
 
-    Every leaf of the state has a leading axis `[A]`. Each learner has the batches that it would have alone,
-    with an axis of one agent; nothing passes between them. Metrics are means over them, weighted with their
-    gradient steps where they count these. Under `vmap` both branches of a conditional are computed: learners
-    with a replay take their steps in the warm-up too, and throw them away.
+    Every leaf of the state has a leading axis `[A]`. Each learner gets the batches that it would get alone,
+    with an axis of one agent; the learners share nothing. Metrics are means over the learners, weighted by
+    gradient steps where learners report them. Under `vmap` both branches of a conditional are computed:
+    learners with a replay compute their steps in the warm-up too, and discard them.
 
     Args:
-      agent: one of them, made for one agent in each environment.
-      number: A.
+      agent: a learner for one agent in each environment.
+      number: A, agents of the role.
     """
 
     def init(key):
@@ -72,17 +72,17 @@ def per_agent(agent: Agent, number: int) -> Agent:
 
 
 def apart(tree: PyTree, axis: int) -> PyTree:
-    """Leaves `[..., A, ...]` with the agents at `axis` as `[A, ..., 1, ...]`."""
+    """Moves the agents' axis `axis` of leaves `[..., A, ...]` to the front: `[A, ..., 1, ...]`."""
     return jax.tree.map(lambda x: jnp.expand_dims(jnp.moveaxis(x, axis, 0), axis + 1), tree)
 
 
 def together(tree: PyTree, axis: int) -> PyTree:
-    """The inverse of `apart`."""
+    """Inverse of `apart`."""
     return jax.tree.map(lambda x: jnp.moveaxis(jnp.squeeze(x, axis + 1), 0, axis), tree)
 
 
 def batch_apart(batch: Rollout | Transition) -> Rollout | Transition:
-    """What each of the A agents learns from: leading axis `[A]`, and 1 for the axis of agents."""
+    """Splits a batch by agent: leading axis `[A]`, and an axis of length 1 in place of the agents'."""
     if isinstance(batch, Transition):
         return apart(batch, DECISION)
     ends = apart({"last_value": batch.last_value, "last_skip": batch.last_skip}, DECISION)
@@ -90,7 +90,7 @@ def batch_apart(batch: Rollout | Transition) -> Rollout | Transition:
 
 
 def rows_apart(tree: PyTree, axis: int, number: int) -> PyTree:
-    """Rows S at `axis`, ordered by environment and then by agent, as `[A, ..., S / A, ...]`."""
+    """Splits the S rows at `axis`, ordered by environment and then agent, into `[A, ..., S / A, ...]`."""
 
     def split(x):
         return jnp.moveaxis(x.reshape(x.shape[:axis] + (-1, number) + x.shape[axis + 1 :]), axis + 1, 0)
@@ -99,7 +99,7 @@ def rows_apart(tree: PyTree, axis: int, number: int) -> PyTree:
 
 
 def averaged(metrics: Metrics) -> Metrics:
-    """Means over A learners; those that took no gradient steps, where steps are counted, say nothing."""
+    """Averages metrics over A learners, weighted by gradient steps where learners report them."""
     steps = metrics.get("gradient_steps")
     if steps is None:
         return {name: x.mean(0) for name, x in metrics.items()}
@@ -109,7 +109,7 @@ def averaged(metrics: Metrics) -> Metrics:
 
 
 class Bank(NamedTuple):
-    """The acting part of an `Agent` whose state is a stack of G states `[G, ...]`; see there."""
+    """Acting functions of an `Agent` whose state is a stack of G states `[G, ...]`; see `Agent`."""
 
     initial_carry: Callable
     act: Callable
@@ -119,16 +119,16 @@ class Bank(NamedTuple):
 
 
 def in_groups(agent: Agent, groups: int) -> Bank:
-    """Lets G states of one agent act, each in its own part of the environments.
+    """Vectorises an agent's acting functions over G states, each in its own part of the environments.
 
-    The first E / G environments belong to the first state, and so on: parameters are never copied per row.
+    The first E / G environments belong to the first state, and so on; parameters are not copied per row.
 
     Args:
-      agent: whose functions they are.
-      groups: G.
+      agent: the agent.
+      groups: G, number of states.
 
     Raises:
-      ValueError: by the functions, where E is no multiple of G.
+      ValueError: from the functions, if E is not a multiple of G.
     """
 
     def split(tree):

@@ -13,7 +13,7 @@ Hyper = dict[str, jax.Array]
 
 
 class ActionSpec(NamedTuple):
-    """Actions as a learner sees them.
+    """Action space of a learner.
 
     Attributes:
       kind: "continuous" (each coordinate in [-1, 1]; the driver maps it to the space's
@@ -39,11 +39,11 @@ class ActionSpec(NamedTuple):
 
 @struct.dataclass
 class Asymmetric:
-    """Observations of an agent whose critic sees other things than its actor (Pinto et al. 2018).
+    """Observations for a critic with privileged inputs (asymmetric actor-critic, Pinto et al. 2018).
 
     Attributes:
-      actor: `[batch, ...]` what the policy sees.
-      critic: `[batch, ...]` what the value is a function of; None where nobody asks for values.
+      actor: `[batch, ...]` inputs of the policy.
+      critic: `[batch, ...]` inputs of the value function; None where no values are computed.
     """
 
     actor: PyTree
@@ -51,7 +51,7 @@ class Asymmetric:
 
 
 def of_actor(obs: PyTree) -> PyTree:
-    """The part of observations that the policy sees."""
+    """Returns the policy's part of observations."""
     return obs.actor if isinstance(obs, Asymmetric) else obs
 
 
@@ -60,12 +60,12 @@ class Rollout:
     """On-policy experience with axes `[T, E, A]`.
 
     A rollout may hold k segments of T / k decisions each, one after the other. The flags `reset`,
-    `discount`, `boundary`, `alive`, `skip` and `out` are never merged.
+    `discount`, `boundary`, `alive`, `skip` and `out` stay separate. See docs/reference/trainer.md 1.
 
     Attributes:
       obs: `[T, E, A, ...]` observations acted on.
       action: `[T, E, A, D]` as sampled, in the learner's own units.
-      extras: leaves `[T, E, A, ...]`, what the agent's `act` returned beside its actions.
+      extras: leaves `[T, E, A, ...]`, the `extras` that the agent's `act` returned with its actions.
       reward: `[T, E, A]` raw rewards.
       reset: `[T, E, A]` bool; recurrent state is cleared *before* this step.
       discount: `[T, E, A]` 0 where this step terminated the agent, 1 otherwise.
@@ -74,15 +74,15 @@ class Rollout:
         without a critic.
       alive: `[T, E, A]` bool; the agent acted in this step and learns from it.
       mask: `[T, E, A, n]` bool action mask, or None.
-      skip: `[T, E, A]` bool; the agent waited for its turn: what it is paid belongs to its last decision, and
-        discounts count decisions. None where agents do not take turns.
-      last_skip: `[E, A]` bool; it will not act on the observation after the last step, but wait for its turn.
-        None as for `skip`.
-      out: `[T, E, A]` bool; the agent is out of the game before its trajectory ends: what it is paid belongs
-        to its last decision, discounted by time, and what it sees has a value. None where nobody is paid
-        when out.
-      advantage: `[T, E, A]` advantages of the actions, where others have formed them than the learner; None
-        where it estimates them by its critic.
+      skip: `[T, E, A]` bool; the agent waited for its turn: its rewards are credited to its last decision,
+        and discounts count decisions. None where agents do not take turns.
+      last_skip: `[E, A]` bool; the agent does not act on the observation after the last step, but waits for
+        its turn. None as for `skip`.
+      out: `[T, E, A]` bool; the agent is out of the game before its trajectory ends: its delayed rewards are
+        credited to its last decision, discounted by time, and its observations have values. None in
+        environments without delayed rewards.
+      advantage: `[T, E, A]` precomputed advantages of the actions (reward transforms); None where the learner
+        estimates them with its critic.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
       last_value: `[E, A]` value of the observation after the last step; None as for `bootstrap`.
@@ -107,12 +107,12 @@ class Rollout:
 
     @property
     def valued(self) -> jax.Array:
-        """`[T, E, A]` bool; rows that a critic learns from: of agents that act, and of those that are out."""
+        """Mask `[T, E, A]` of the rows that a critic learns from: of agents that act or are out."""
         return self.alive if self.out is None else self.alive | self.out
 
     @property
     def paid(self) -> jax.Array:
-        """`[T, E, A]` bool; rows whose rewards count: the valued ones, and those of agents that wait."""
+        """Mask `[T, E, A]` of the rows whose rewards count: valued rows, and rows of agents that wait."""
         return self.valued if self.skip is None else self.valued | self.skip
 
 
@@ -124,8 +124,8 @@ class Transition:
       obs: `[E, A, ...]` observations acted on.
       action: `[E, A, D]` in the learner's own units.
       reward: `[E, A]`.
-      discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise; smaller where its last decision
-        waited for what it is paid, by the learner's discount per step waited.
+      discount: `[E, A]` 0 where this step terminated the agent, 1 otherwise; where its last decision waited
+        for delayed rewards, times the learner's discount per step waited.
       next_obs: `[E, A, ...]` next observations; the true final one where an episode ended.
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
       success: `[E, A]` bool; the episode ended here with a success of the agent's role.
@@ -143,14 +143,14 @@ class Transition:
 
 
 class Block(NamedTuple):
-    """A contiguous part of a flat observation with a shape of its own.
+    """Named contiguous part of a flat observation, with its own shape.
 
     Attributes:
-      name: of the block.
+      name: name of the block.
       start: index of its first feature.
       shape: shape of the part.
-      kind: "vector" `[F]`, "set" `[K, F]` of unordered rows (zeros: empty places), or "map" `[H, W]`.
-      fields: names along the last axis; empty where it has none.
+      kind: "vector" `[F]`, "set" `[K, F]` of unordered rows (rows of zeros are empty), or "map" `[H, W]`.
+      fields: names along the last axis; empty for unnamed features.
     """
 
     name: str
@@ -171,17 +171,17 @@ class Block(NamedTuple):
 
     @property
     def slice(self) -> slice:
-        """Its place in a flat observation."""
+        """Slice of the block in a flat observation."""
         return slice(self.start, self.stop)
 
 
 class ObservationSpec(NamedTuple):
-    """What networks are told of an observation.
+    """Static description of an observation, used to build networks.
 
     Attributes:
-      shape: of what the policy sees.
-      blocks: of that, once it is flat.
-      critic: shape of what the critic sees instead; None for the same.
+      shape: shape of the policy's observation.
+      blocks: blocks of the flattened observation.
+      critic: shape of the critic's own observation; None if it has the policy's.
     """
 
     shape: tuple[int, ...]
@@ -195,7 +195,7 @@ class ObservationSpec(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """How an environment's goals appear in observations, for hindsight relabelling.
+    """Access to the goals in an environment's observations, for hindsight relabelling.
 
     All functions are pure, work on flat observations `[..., F]` and goals `[..., G]`.
 
@@ -213,7 +213,7 @@ class Goal(NamedTuple):
 
 
 def shared_only(state: PyTree) -> PyTree:
-    """`Agent.local` of a learner that keeps nothing of single environments."""
+    """`Agent.local` of a learner without state of single environments."""
     return jax.tree.map(lambda x: False, state)
 
 
@@ -227,30 +227,30 @@ class Agent(NamedTuple):
       init: `(key) -> state`.
       initial_carry: `(batch_shape) -> carry`.
       act: `(state, key, obs, carry, reset, mask) -> (action, carry, extras)`, sampled;
-        `extras` is the agent's own pytree, leaves `[batch, ...]`, which comes back in its Rollout.
+        `extras` is the agent's own pytree, leaves `[batch, ...]`, which its Rollout returns to it.
       greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       value: `(state, obs, carry, reset, mask) -> [batch]`, or None for agents without a state value; the
         carry is not advanced. Rollouts of an agent without one have no bootstraps.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
         after every decision, and the metric `gradient_steps` counts the steps that followed.
-      policy_state: `(state) -> state` without all but what is kept of a policy, for `act` and `greedy`: no
-        replay, no optimiser. It computes nothing, so that the parts can be read from a checkpoint alone.
-      acting_state: `(state) -> state` like `policy_state`, of the policy that acts in rollouts, where that of
-        evaluations is another (a mean of policies); None where it is the same one.
+      policy_state: `(state) -> state` reduced to the parts that `act` and `greedy` need: no replay, no
+        optimiser. It computes nothing, so that these parts can be read from a checkpoint alone.
+      acting_state: `(state) -> state` like `policy_state`, of the policy that acts in rollouts, where
+        evaluations use another one (a mean of policies); None where both are the same.
       teach: `(state, obs, carry, reset, mask) -> (distribution, value)` of T decisions, flat observations
         `[T, ..., F]` and the carry before the first; None for agents that cannot be imitated.
-      gamma: `(state) -> scalar`, the discount per step; None for those that learn from rollouts.
-      compiler_options: options of XLA that `update` was built for; whoever compiles it passes them on.
+      gamma: `(state) -> scalar`, the discount per step; None for agents that learn from rollouts.
+      compiler_options: XLA options that `update` was built for; the caller compiles it with them.
       hyper: `() -> dict`, the initial traced hyper-parameters, as in `hyper` of a fresh state; None for
         agents whose state has none.
-      frozen: arrays that `init` puts into the state and nothing changes (a teacher's), or None.
-      init_with: `(key, frozen) -> state`, the same with these as an argument instead of constants; None
+      frozen: constant arrays that `init` puts into the state (a teacher's parameters), or None.
+      init_with: `(key, frozen) -> state`, like `init` with `frozen` as an argument instead of constants; None
         without such arrays.
-      asymmetric: whether `act`, `value` and `update` are handed observations as `Asymmetric`. `greedy`, and
-        `act` where it is not learnt from, are handed what the actor sees.
-      local: `(state) -> state` with a bool in place of every array: whether it belongs to the environments of
-        one shard (see `algos.collectives`). All else is the same on every shard.
+      asymmetric: whether `act`, `value` and `update` take observations as `Asymmetric`. `greedy`, and `act`
+        where its decisions are not learnt from, take the actor's observations.
+      local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
+        environments of one shard (see `algos.collectives`), False if it is the same on every shard.
     """
 
     init: Callable
@@ -272,5 +272,5 @@ class Agent(NamedTuple):
     local: Callable = shared_only
 
     def rollout_policy(self, state: PyTree) -> PyTree:
-        """The part of a state that acts in rollouts, with the structure of `policy_state`."""
+        """Returns the part of a state that acts in rollouts, with the structure of `policy_state`."""
         return self.policy_state(state) if self.acting_state is None else self.acting_state(state)

@@ -1,4 +1,4 @@
-"""Actor and critic of learners of rollouts, feed-forward or recurrent, as pure functions."""
+"""Actor and critic of on-policy learners, feed-forward or recurrent, as pure functions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -37,8 +37,8 @@ class ActorCritic(nn.Module):
       policy_widths: hidden layers of the policy (of both, when shared).
       value_widths: hidden layers of the critic; unused when shared.
       shared: whether both heads read one trunk.
-      layers: how the hidden layers are computed; each trunk has an encoder of its own, but for that of a
-        critic which sees other things.
+      layers: configuration of the hidden layers; each trunk has its own encoder, except that of a critic
+        with privileged observations, which has none.
     """
 
     policy: PolicyHead
@@ -61,21 +61,21 @@ class ActorCritic(nn.Module):
 
 
 def privileged_value(widths: tuple[int, ...], layers: Layers, obs: Asymmetric) -> jax.Array | None:
-    """The value of what the critic sees, by a trunk of its own; None where it sees nothing. In a module."""
+    """Value of privileged critic observations, from a separate trunk; None without them. Call in a module."""
     if obs.critic is None:
         return None
     return ValueHead(name="value")(MLP(widths, layers, name="critic_trunk")(obs.critic))
 
 
 class RecurrentActorCritic(nn.Module):
-    """Policy and value of a history of observations: trunk, recurrent core, and both heads on top of it.
+    """Policy and value of a history of observations: trunk, recurrent core, and both heads on the core.
 
     Attributes:
       policy: the policy head.
       widths: hidden layers of the trunk.
-      value_widths: hidden layers of a critic that sees other things, which remembers nothing; unused else.
+      value_widths: hidden layers of a critic with privileged observations, which has no memory; else unused.
       core: settings of the core.
-      layers: how the hidden layers are computed.
+      layers: configuration of the hidden layers.
     """
 
     policy: PolicyHead
@@ -105,15 +105,15 @@ class ActorCriticConfig:
     Attributes:
       widths: hidden layers of the policy (of both, when shared).
       value_widths: hidden layers of the critic; None for the same as `widths`. Unused with a recurrent core,
-        unless critics have observations of their own.
+        unless critics have privileged observations.
       shared: one trunk for both heads.
       activation: "tanh", "relu" or "silu".
-      initial_std: initial standard deviation of continuous actions (before squashing).
+      initial_std: initial standard deviation of continuous actions, before squashing.
       state_dependent_std: whether the deviation is an output of the network.
       squash: tanh-squash continuous actions into (-1, 1).
       initial_action: initial mean action per dimension; None for 0.
       encoder: settings of the encoder of observations; a mapping is accepted.
-      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
+      compute_dtype: a key of `PRECISIONS`; dtype of the hidden layers' arithmetic; parameters stay float32.
     """
 
     widths: tuple[int, ...] = (256, 256)
@@ -153,7 +153,7 @@ class Policy(NamedTuple):
       step: `(params, obs, carry, reset, mask) -> (carry, distribution, value)`, one decision; the carry is
         cleared before it where `reset`.
       sequence: `(params, obs, carry, reset, mask) -> (distribution, value)` of T decisions, all `[T, ...]`
-        but the carry, which is that before the first.
+        except the carry, which is the state before the first.
     """
 
     init: Callable
@@ -164,7 +164,7 @@ class Policy(NamedTuple):
 
 
 def behind(policy: Policy, statistics: Statistics) -> Policy:
-    """The policy as a function of observations that `algos.nets.observations.compact` kept."""
+    """Wraps a policy to take observations in the compact form of `algos.nets.observations.compact`."""
 
     def apply(params, obs, mask):
         return policy.apply(params, unfold(statistics, obs), mask)
@@ -182,7 +182,7 @@ def make_actor_critic(
     core: CoreConfig | None = None,
     dot_general: Callable = jax.lax.dot_general,
 ) -> Policy:
-    """Builds the networks and the action distribution on top of them.
+    """Builds the networks and the action distributions that they parametrise.
 
     Args:
       config: the settings.
@@ -225,6 +225,8 @@ def make_actor_critic(
 
 
 def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric) -> Policy:
+    """Builds the pure functions of a feed-forward network; its carry is `()`."""
+
     def apply(params, obs, mask):
         out, value = network.apply(params, obs)
         return distribution(*out, mask), value
@@ -241,6 +243,7 @@ def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Arr
 def _recurrent(
     network: RecurrentActorCritic, distribution: Callable, example: jax.Array | Asymmetric
 ) -> Policy:
+    """Builds the pure functions of a recurrent network."""
     initial_carry = Core(network.core).initial_carry
 
     def init(key):

@@ -1,7 +1,7 @@
 """Recurrent cores of policies, in single steps and over whole sequences.
 
-All kinds share one interface, and `kind="none"` is the identity with an empty state, so that a
-feed-forward policy is the same code.
+All kinds share one interface. `kind="none"` is the identity with an empty state, so that feed-forward
+policies use the same code. See docs/reference/trainer.md 5.
 """
 
 import math
@@ -35,16 +35,15 @@ class CoreConfig:
       weight_init: "orthogonal" (gain 1, each fused kernel as one matrix) or "uniform" (within
         1 / sqrt(width) of 0).
       bias_init: initial value of all biases; None for 1 with "lstm" and 0 otherwise. Each gate has one
-        bias, so two bias vectors of another framework count with their sum.
+        bias; where another framework has two bias vectors, this is their sum.
       forget_bias: initial bias of the forget gate alone, "lstm" only; None for `bias_init`.
-      candidate: what "mingru" moves its state towards: "positive" (x + 1/2 above 0 and sigmoid(x)
+      candidate: activation of the candidate state of "mingru": "positive" (x + 1/2 above 0, sigmoid(x)
         below) or "linear".
       highway: "mingru" only; a third gate mixes the layer's input into its output.
-      scan: "mingru" only; "sequential" is the faster on CPUs, "parallel" takes O(log T) dependent
-        operations.
+      scan: "mingru" only; "sequential" is faster on CPUs, "parallel" takes O(log T) dependent operations.
 
     Raises:
-      ValueError: if a value is out of range, or set for a kind that does not use it.
+      ValueError: if a value is out of range, or is set for a kind that does not use it.
     """
 
     kind: str = "none"
@@ -72,6 +71,7 @@ class CoreConfig:
         self._require_kind("mingru", candidate="positive", highway=False, scan="sequential")
 
     def _require_kind(self, kind: str, **defaults) -> None:
+        """Checks that settings of one kind keep their defaults with other kinds."""
         for key, default in defaults.items():
             value = getattr(self, key)
             if self.kind != kind and value != default:
@@ -81,13 +81,13 @@ class CoreConfig:
 
 
 class Cell(NamedTuple):
-    """Equations of a recurrent layer whose gates read its last output.
+    """Equations of a recurrent layer whose gates read its previous output.
 
     Attributes:
       gates: blocks of `width` columns in both kernels.
       states: arrays carried from step to step, the output first.
-      step: `(states, inputs, recurrent) -> states`, where the input's share of the gates, bias
-        included, and the last output's are both `[..., gates * width]`.
+      step: `(states, inputs, recurrent) -> states`; `inputs` (bias included) and `recurrent` are the
+        contributions of the input and of the previous output to the gates, `[..., gates * width]` each.
     """
 
     gates: int
@@ -96,7 +96,7 @@ class Cell(NamedTuple):
 
 
 def lstm_step(states, inputs: jax.Array, recurrent: jax.Array):
-    """One step of the LSTM with a forget gate (Gers, Schmidhuber and Cummins 2000), without peepholes.
+    """Takes one step of the LSTM with a forget gate (Gers, Schmidhuber and Cummins 2000), without peepholes.
 
     Gates come in the order input, forget, candidate, output; states are `(output, cell)`.
     """
@@ -107,9 +107,9 @@ def lstm_step(states, inputs: jax.Array, recurrent: jax.Array):
 
 
 def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
-    """One step of the GRU (Cho et al. 2014), with the reset gate applied after the recurrent product.
+    """Takes one step of the GRU (Cho et al. 2014), with the reset gate applied after the recurrent product.
 
-    Gates come in the order reset, update, candidate; update 1 keeps the state.
+    Gates come in the order reset, update, candidate; an update gate of 1 keeps the state.
     """
     (hidden,) = states
     inputs, recurrent = jnp.split(inputs, 3, axis=-1), jnp.split(recurrent, 3, axis=-1)
@@ -130,7 +130,7 @@ def clear(carry: PyTree, reset: jax.Array) -> PyTree:
 def linear_recurrence(
     decay: jax.Array, drive: jax.Array, state: jax.Array, reset: jax.Array, *, parallel: bool
 ) -> jax.Array:
-    """All states of `h_t = decay_t * h_{t-1} + drive_t`, where `h_{t-1}` counts as 0 at a reset.
+    """Solves `h_t = decay_t * h_{t-1} + drive_t`, with `h_{t-1}` replaced by 0 at a reset.
 
     Args:
       decay, drive: `[T, ..., H]`.
@@ -160,11 +160,12 @@ def linear_recurrence(
 
 
 def positive_candidate(x: jax.Array) -> jax.Array:
-    """A continuous, increasing map to positive numbers (Feng et al. 2024, appendix B)."""
+    """Continuous, increasing map to positive numbers (Feng et al. 2024, appendix B)."""
     return jnp.where(x >= 0.0, x + 0.5, nn.sigmoid(x))
 
 
 def _weight_init(config: CoreConfig) -> Callable:
+    """Initialiser of the kernels."""
     if config.weight_init == "orthogonal":
         return orthogonal()
     bound = 1.0 / math.sqrt(config.width)
@@ -172,6 +173,7 @@ def _weight_init(config: CoreConfig) -> Callable:
 
 
 def _bias_init(config: CoreConfig) -> Callable:
+    """Initialiser of the biases, with the forget gate's own value for the LSTM."""
     lstm = config.kind == "lstm"
     common = float(lstm) if config.bias_init is None else config.bias_init
     forget = common if config.forget_bias is None else config.forget_bias
@@ -184,7 +186,7 @@ def _bias_init(config: CoreConfig) -> Callable:
 
 
 def _product(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The product computed in `dtype`, returned in at least float32."""
+    """Matrix product computed in `dtype` and returned in at least float32."""
     product = jnp.dot(x.astype(dtype), kernel.astype(dtype))
     return product.astype(jnp.promote_types(dtype, jnp.float32))
 
@@ -266,7 +268,7 @@ class Core(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
-        """One step.
+        """Takes one step.
 
         Args:
           carry: state after the last step, as from `initial_carry`.
@@ -274,14 +276,14 @@ class Core(nn.Module):
           reset: `[...]` bool; the state is cleared before the step where True.
 
         Returns:
-          `(carry, y)`, y `[..., H]`, or x itself with kind "none".
+          `(carry, y)` with y `[..., H]`, or x itself with kind "none".
         """
         carry, y = self.sequence(carry, x[None], reset[None])
         return carry, y[0]
 
     @nn.compact
     def sequence(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
-        """T steps at once.
+        """Takes T steps.
 
         Args:
           carry: state before the first step.
@@ -300,7 +302,7 @@ class Core(nn.Module):
         return tuple(after), x
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """The cleared state: per layer a tuple of zeros `[*batch_shape, H]`; `()` with kind "none"."""
+        """Returns the cleared state: per layer a tuple of zeros `[*batch_shape, H]`; `()` with "none"."""
         if self.config.kind == "none":
             return ()
         states = CELLS[self.config.kind].states if self.config.kind in CELLS else 1

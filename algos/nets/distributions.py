@@ -1,7 +1,7 @@
 """Action distributions: Gaussian, tanh-squashed Gaussian and masked multi-categorical.
 
-All three offer `sample(key)`, `mode()`, `log_prob(action)` and `entropy()`, reduced over the
-action axis, for any leading batch axes.
+All three have `sample(key)`, `mode()`, `log_prob(action)` and `entropy()`, reduced over the
+action axis, for any leading batch axes. See docs/reference/trainer.md 6.2.
 """
 
 import math
@@ -40,7 +40,7 @@ class Gaussian:
         return distrax.Normal(self.mean, self.std).sample(seed=key)
 
     def mode(self) -> jax.Array:
-        """The most likely action `[..., D]`."""
+        """Returns the most likely action `[..., D]`."""
         return self.mean
 
     def log_prob(self, action: jax.Array) -> jax.Array:
@@ -56,10 +56,10 @@ class Gaussian:
 
 @struct.dataclass
 class SquashedGaussian:
-    """The hyperbolic tangent of a diagonal Gaussian, on (-1, 1) in every dimension.
+    """Hyperbolic tangent of a diagonal Gaussian, on (-1, 1) in every dimension.
 
-    Samples keep a distance of 1e-6 from the bounds and log-probabilities are taken after the same
-    clipping, so a stored action has the log-probability it was sampled with.
+    Samples are clipped to a distance of 1e-6 from the bounds, and log-probabilities use the same clipping, so
+    that a stored action keeps the log-probability with which it was sampled.
 
     Attributes:
       mean: `[..., D]`, before squashing.
@@ -79,10 +79,10 @@ class SquashedGaussian:
         return jnp.clip(jnp.tanh(Gaussian(self.mean, self.log_std).sample(key)), -SQUASH_LIMIT, SQUASH_LIMIT)
 
     def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draws one action `[..., D]`; returns it with its log-density `[...]`.
+        """Draws one action `[..., D]` and returns it with its log-density `[...]`.
 
-        Both are differentiable in the mean and the deviation. The density is taken from the value
-        before squashing, so it and its gradient stay exact where the action is saturated.
+        Both are differentiable in the mean and the deviation. The density is computed from the value
+        before squashing, so that it and its gradient stay exact where the action saturates.
         """
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         raw = self.mean + self.std * noise
@@ -90,7 +90,7 @@ class SquashedGaussian:
         return jnp.clip(jnp.tanh(raw), -SQUASH_LIMIT, SQUASH_LIMIT), density.sum(-1)
 
     def mode(self) -> jax.Array:
-        """The squashed mean `[..., D]`, which is the median of each dimension."""
+        """Returns the squashed mean `[..., D]`, which is the median of each dimension."""
         return jnp.tanh(self.mean)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
@@ -99,7 +99,7 @@ class SquashedGaussian:
         return Gaussian(self.mean, self.log_std).log_prob(raw) - _log_tanh_slope(raw).sum(-1)
 
     def entropy(self) -> jax.Array:
-        """Differential entropy `[...]` in nats, by Gauss-Hermite quadrature (needs no key)."""
+        """Differential entropy `[...]` in nats, by Gauss-Hermite quadrature (no key needed)."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
         nodes = nodes.astype(self.mean.dtype)
         weights = (weights / weights.sum()).astype(self.mean.dtype)
@@ -118,7 +118,7 @@ class MultiCategorical:
     """Independent categorical choices with masked options.
 
     Attributes:
-      logits: `[..., sum(sizes)]`, the choices one after the other; build it with `masked`.
+      logits: `[..., sum(sizes)]`, the choices concatenated; see `masked`.
       sizes: number of options of each choice.
     """
 
@@ -127,26 +127,26 @@ class MultiCategorical:
 
     @property
     def std(self) -> None:
-        """Choices have no standard deviation."""
+        """None: choices have no standard deviation."""
         return None
 
     @classmethod
     def masked(cls, logits: jax.Array, sizes: tuple[int, ...], mask: jax.Array | None) -> "MultiCategorical":
-        """Builds the distribution in which options that are False in `mask` have probability 0.
+        """Builds the distribution with probability 0 for options that are False in `mask`.
 
-        A choice without any legal option is uniform over its options.
+        A choice without legal options is uniform over its options.
         """
         if mask is not None:
             logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
         return cls(logits, sizes)
 
     def heads(self) -> list[distrax.Categorical]:
-        """One distribution per choice."""
+        """Returns one distribution per choice."""
         edges = np.concatenate([[0], np.cumsum(self.sizes)])
         return [distrax.Categorical(self.logits[..., low:high]) for low, high in pairwise(edges)]
 
     def probabilities(self) -> jax.Array:
-        """Probabilities `[..., sum(sizes)]`, each choice summing to 1."""
+        """Probabilities `[..., sum(sizes)]`, which sum to 1 per choice."""
         return jnp.concatenate([head.probs for head in self.heads()], -1)
 
     def sample(self, key: jax.Array) -> jax.Array:
@@ -156,7 +156,7 @@ class MultiCategorical:
         return jnp.stack([head.sample(seed=k) for head, k in zip(heads, keys, strict=True)], -1)
 
     def mode(self) -> jax.Array:
-        """The most likely options, int32 `[..., len(sizes)]`."""
+        """Returns the most likely options, int32 `[..., len(sizes)]`."""
         return jnp.stack([head.mode() for head in self.heads()], -1).astype(jnp.int32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
@@ -174,7 +174,8 @@ Distribution = Gaussian | SquashedGaussian | MultiCategorical
 def divergence(first: Distribution, second: Distribution) -> jax.Array:
     """Kullback-Leibler divergence KL(first || second) `[...]`, in nats.
 
-    Both are of one family. Squashing does not change it. Options of probability 0 under `first` count 0.
+    Both are of one family. Squashing does not change the divergence. Options with probability 0 under `first`
+    contribute 0.
     """
     if isinstance(first, MultiCategorical):
         pairs = zip(first.heads(), second.heads(), strict=True)
@@ -185,13 +186,14 @@ def divergence(first: Distribution, second: Distribution) -> jax.Array:
 
 
 def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Kullback-Leibler divergence of two categorical distributions with these logits."""
     log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
     probability = jnp.exp(log_p)
     return jnp.where(probability > 0, probability * (log_p - log_q), 0.0).sum(-1)
 
 
 def full(distribution: Distribution) -> Distribution:
-    """The same distribution with every array broadcast to the batch shape, so that batches may be sliced."""
+    """Broadcasts every array of a distribution to the batch shape, so that batches can be sliced."""
     if isinstance(distribution, MultiCategorical):
         return distribution
     return distribution.replace(log_std=jnp.broadcast_to(distribution.log_std, distribution.mean.shape))

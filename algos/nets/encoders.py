@@ -1,6 +1,6 @@
 """Encoders of structured observations: sets of entities, small maps, and plain vectors.
 
-Observations are flat vectors everywhere else; an encoder is given the blocks they consist of.
+Elsewhere observations are flat vectors; encoders work on their blocks (`algos.types.Block`).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ GAIN = 2.0**0.5
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Settings of the encoder in front of the hidden layers of a network.
+    """Settings of the encoder before the hidden layers of a network.
 
     Attributes:
-      kind: "none" leaves it flat; "deepset" (Zaheer et al. 2017) embeds the rows of every set one by one
-        and pools them; "attention" lets the rows of a set attend to each other first (Vaswani et al. 2017).
+      kind: "none" for flat observations; "deepset" (Zaheer et al. 2017) embeds the rows of every set
+        separately and pools them; "attention" adds self-attention between the rows (Vaswani et al. 2017).
       width: size of an embedded row, and of an embedded map.
-      heads: of the attention; must divide `width`.
-      maps: "cnn" for two convolutions of every map, "flat" for its cells as they are.
+      heads: attention heads; must divide `width`.
+      maps: "cnn" for two convolutions of every map, "flat" for its cells unchanged.
     """
 
     kind: str = "none"
@@ -50,12 +50,12 @@ class EncoderConfig:
 class SetEncoder(nn.Module):
     """Permutation-invariant embedding of a set of rows: `[..., K, F]` to `[..., 2 * width]`.
 
-    Empty places have no effect.
+    Empty rows have no effect.
 
     Attributes:
       width: size of an embedded row.
-      heads: of the attention between rows; 0 for none.
-      dtype: type of the arithmetic.
+      heads: heads of the attention between rows; 0 for no attention.
+      dtype: dtype of the arithmetic.
     """
 
     width: int
@@ -96,12 +96,12 @@ class MapEncoder(nn.Module):
 
 
 class EntityEncoder(nn.Module):
-    """Encodes each block of an observation by its kind and concatenates the results, `[..., G]`.
+    """Encodes each block of an observation by its kind and concatenates the results to `[..., G]`.
 
     Attributes:
       config: the settings; `kind` is not "none".
       blocks: the blocks of the observation.
-      dtype: type of the arithmetic.
+      dtype: dtype of the arithmetic.
     """
 
     config: EncoderConfig
@@ -130,7 +130,7 @@ class EntityEncoder(nn.Module):
 def make_encoder(
     config: EncoderConfig, blocks: Sequence[Block] | None, dtype: jnp.dtype = jnp.float32
 ) -> Callable | None:
-    """A factory `(name=...) -> module` of encoders; None if observations stay flat.
+    """Returns a factory `(name=...) -> module` of encoders; None if observations stay flat.
 
     Raises:
       ValueError: if the observations have no blocks.
@@ -145,10 +145,10 @@ def make_encoder(
 
 
 def blocks_apart(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks that are encoded one by one; none if observations stay flat."""
+    """Returns the blocks that are encoded separately; empty if observations stay flat."""
     return () if config.kind == "none" else tuple(blocks)
 
 
 def encode(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
-    """Applies an encoder of this name, if there is one; to be called inside a module."""
+    """Applies an encoder with this name; returns `obs` without one. Call inside a module."""
     return obs if encoder is None else encoder(name=name)(obs)

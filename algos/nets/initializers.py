@@ -11,12 +11,12 @@ ORTHOGONAL_ITERATIONS = 40
 
 
 def orthogonal(gain: float = 1.0) -> Callable:
-    """Initialiser of kernels with orthogonal rows or columns, whichever are fewer, of length `gain`.
+    """Initialiser of kernels with orthogonal rows or columns (the fewer of the two) of length `gain`.
 
-    The kernel is the polar factor of a Gaussian matrix, which is uniformly distributed over all such
-    kernels (Saxe et al. 2014 take the factor of a QR decomposition). It comes from Newton-Schulz
-    iterations, which need products alone: the decompositions of XLA's CPU backend can deadlock if
-    kernels are drawn for several seeds or critics at once.
+    The kernel is the polar factor of a Gaussian matrix, which is uniformly distributed over these kernels
+    (Saxe et al. 2014 use the factor of a QR decomposition). It is computed by Newton-Schulz iterations,
+    which need only products: the matrix decompositions of XLA's CPU backend can deadlock when kernels are
+    drawn for several seeds or critics at once.
     """
 
     def init(key, shape, dtype=jnp.float32):
@@ -30,6 +30,7 @@ def orthogonal(gain: float = 1.0) -> Callable:
 # Compiled once per shape where networks are initialised outside of a program.
 @partial(jax.jit, static_argnums=(1, 2))
 def _polar_factor(key: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Polar factor `[rows, columns]` of a Gaussian matrix."""
     x = jax.random.normal(key, (rows, columns))
     x = x / jnp.linalg.norm(x)
 

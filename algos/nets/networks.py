@@ -25,11 +25,11 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class Linear(nn.Module):
-    """Affine map to few outputs, `[..., F]` to `[..., size]`, float32 whatever the inputs are.
+    """Affine map to few outputs, `[..., F]` to `[..., size]`, in float32 for inputs of any dtype.
 
-    Outputs need more digits than bfloat16 has: values of hundreds whose differences are advantages,
-    log-probabilities whose differences are ratios. So their products are float32 of the highest precision,
-    also on devices that round the factors of a product by default.
+    Outputs need more precision than bfloat16: advantages are small differences of large values, and ratios
+    are differences of log-probabilities. The products are therefore float32 of the highest precision, also
+    on devices that round the factors of a product by default.
 
     The kernel is `[size, F]`, because XLA's CPU backend is slow at the gradient of a kernel whose
     last axis is short.
@@ -55,13 +55,13 @@ class Linear(nn.Module):
 
 @dataclass(frozen=True)
 class Layers:
-    """How hidden layers are computed, the same in all networks of a learner.
+    """Configuration of hidden layers, the same in all networks of a learner.
 
     Attributes:
       activation: a key of `ACTIVATIONS`.
-      dtype: type of the arithmetic; parameters stay float32.
+      dtype: dtype of the arithmetic; parameters stay float32.
       encoder: `(name=...) -> module`, makes the encoder of observations; None for flat observations.
-      dot_general: product of inputs and kernel, as `jax.lax.dot_general`.
+      dot_general: product of inputs and kernel, with the signature of `jax.lax.dot_general`.
     """
 
     activation: str = "relu"
@@ -74,8 +74,8 @@ class MLP(nn.Module):
     """Fully connected layers, each followed by the activation: `[..., F]` to `[..., widths[-1]]`.
 
     Attributes:
-      widths: width of each layer; none gives the identity.
-      layers: how they are computed.
+      widths: width of each layer; empty for the identity.
+      layers: configuration of the layers.
     """
 
     widths: tuple[int, ...]
@@ -97,13 +97,13 @@ class MLP(nn.Module):
 
 
 class PolicyHead(nn.Module):
-    """Linear map to the parameters of an action distribution, whose mean is near `mean_bias` initially.
+    """Linear map to the parameters of an action distribution, with a mean near `mean_bias` initially.
 
     Attributes:
       size: outputs (action dimensions, or options of all choices).
-      log_std: initial logarithm of the standard deviation; None for a head without one.
-      state_dependent_std: whether the logarithm of the deviation is an output too, rather than a
-        parameter of its own.
+      log_std: initial logarithm of the standard deviation; None for a head without a deviation.
+      state_dependent_std: whether the log-deviation is an output of the network instead of a free
+        parameter.
       mean_bias: initial bias of the outputs, one per output, or empty for 0.
     """
 
@@ -143,7 +143,7 @@ class Actor(nn.Module):
     Attributes:
       head: the policy head.
       widths: widths of the hidden layers.
-      layers: how these are computed.
+      layers: configuration of the hidden layers.
     """
 
     head: PolicyHead
@@ -158,15 +158,15 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Estimates of the value of an action, near 0 at initialisation.
+    """Estimates of action values, near 0 at initialisation.
 
-    The first layer keeps the kernel of the action apart from that of the observation, so that the
-    gradient with respect to the action needs no product with the latter.
+    The first layer has separate kernels for the action and the observation, so that the gradient with
+    respect to the action needs no product with the observation's kernel.
 
     Attributes:
       widths: widths of the hidden layers, at least one.
       outputs: estimates per action.
-      layers: how the hidden layers are computed.
+      layers: configuration of the hidden layers.
     """
 
     widths: tuple[int, ...]
@@ -198,11 +198,11 @@ class Network(NamedTuple):
 
 
 def make_critics(critic: Critic, count: int, observation: ObservationSpec, action_size: int) -> Network:
-    """An ensemble of independent critics, whose parameters have a leading axis `[count]`.
+    """Builds an ensemble of independent critics; their parameters have a leading axis `[count]`.
 
     Returns:
       the network; `apply(params, obs, action)` maps `[..., F]` and `[..., D]` to
-      `[members, ..., outputs]` for as many members as `params` holds.
+      `[members, ..., outputs]` for all members in `params`.
     """
 
     def init(key):
@@ -215,10 +215,10 @@ def make_critics(critic: Critic, count: int, observation: ObservationSpec, actio
 def policy_bias(
     initial_action: tuple[float, ...] | None, action: ActionSpec, squash: bool
 ) -> tuple[float, ...]:
-    """Bias of a policy head whose mean action, squashed or not, starts at `initial_action`.
+    """Bias of a policy head with initial mean action `initial_action`, squashed or not.
 
     Raises:
-      ValueError: if that does not fit the action space.
+      ValueError: if `initial_action` does not fit the action space.
     """
     bias, continuous = initial_action or (), action.kind == "continuous"
     if bias and (not continuous or len(bias) != action.dimensions):
@@ -228,13 +228,13 @@ def policy_bias(
 
 
 def require_widths(key: str, widths: tuple[int, ...] | None) -> None:
-    """Demands widths of layers, or None."""
+    """Checks the widths of layers; None is allowed."""
     if any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in widths or ()):
         raise ValueError(f"{key}={widths}: must hold positive whole numbers")
 
 
 def require_inside(initial_action: tuple[float, ...] | None, reason: str) -> None:
-    """Demands actions that a hyperbolic tangent can reach, or None."""
+    """Checks for actions strictly inside (-1, 1), which a hyperbolic tangent can reach; None is allowed."""
     if any(not is_number(x) or abs(x) >= 1.0 for x in initial_action or ()):
         raise ValueError(f"initial_action={initial_action}: must lie strictly inside (-1, 1){reason}")
 

@@ -11,8 +11,9 @@ from algos import collectives
 class Moments:
     """Running mean and variance.
 
-    Each number is an unevaluated sum of two float32 numbers: after many samples the increment of a batch
-    is below the rounding error of the mean, and would be lost, which biases skewed distributions.
+    Each number is an unevaluated sum of two float32 numbers: after many samples a batch changes the mean by
+    less than its rounding error, and a single number would lose the change, which biases the estimates of
+    skewed distributions. See docs/reference/trainer.md 7.1.
 
     Attributes:
       mean: `[...]` running mean.
@@ -30,17 +31,17 @@ class Moments:
 
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
-    """Moments of no samples: mean 0 and variance 1, so that normalising changes nothing."""
+    """Returns the moments before the first sample: mean 0 and variance 1, which leave inputs unchanged."""
     return moments_of(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
 
 def moments_of(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
-    """Moments with exactly these numbers and no rounding errors."""
+    """Builds moments from exact numbers, with rounding errors of 0."""
     return Moments(mean, var, count, *map(jnp.zeros_like, (mean, var, count)))
 
 
 def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sum of `x + rest` and `step` as a rounded number and its rounding error (2Sum, Knuth 1969)."""
+    """Adds `step` to `x + rest`; returns the rounded sum and its rounding error (2Sum, Knuth 1969)."""
     step = step + rest
     total = x + step
     added = total - x
@@ -48,13 +49,13 @@ def add_exactly(x: jax.Array, rest: jax.Array, step: jax.Array) -> tuple[jax.Arr
 
 
 def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Moments:
-    """Merges the alive samples of a batch (parallel variance, Chan, Golub and LeVeque 1979).
+    """Merges the alive samples of a batch into the moments (Chan, Golub and LeVeque 1979).
 
-    The update is incremental, which keeps it exact after any number of batches of any size.
+    The update is incremental, which keeps it accurate after any number of batches of any size.
 
     Args:
       moments: the moments so far, of shape `[...]`.
-      batch: `[*lead, ...]` samples of this shard; those not alive may hold anything.
+      batch: `[*lead, ...]` samples of this shard; samples that are not alive may hold any values.
       alive: `[*lead]` bool.
     """
     axes = tuple(range(alive.ndim))
@@ -67,7 +68,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
     shift = mean - moments.mean
-    # The first batch replaces the initial variance 1, beside which its own may be lost to rounding.
+    # The first batch replaces the initial variance 1, in which a small variance would be lost to rounding.
     before = jnp.where(moments.count > 0, moments.var, var)
     change = weight * (var - before + jnp.square(shift) * (1.0 - weight))
     centre, centre_rest = add_exactly(moments.mean, moments.mean_rest, weight * shift)
@@ -77,7 +78,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
 
 
 def over_shards(count: jax.Array, mean: jax.Array, var: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Joins numbers, means and population variances of all shards' samples; one collective."""
+    """Combines counts, means and population variances of the samples of all shards; one collective."""
     if collectives.size() == 1:
         return count, mean, var
     counts, means, variances = collectives.stack((count, mean, var))
@@ -94,11 +95,11 @@ def normalize(moments: Moments, x: jax.Array, *, clip: float = 10.0, epsilon: fl
 
 @struct.dataclass
 class RewardScale:
-    """Scale of the rewards: the spread of their running discounted sums.
+    """Running scale of rewards: the standard deviation of their discounted sums.
 
     Attributes:
       moments: scalar moments of the discounted sums.
-      sums: `[N]` discounted sums of the episodes so far of N = E * A agents, carried from rollout
+      sums: `[N]` discounted reward sums of the running episodes of N = E * A agents, carried from rollout
         to rollout.
     """
 
@@ -107,7 +108,7 @@ class RewardScale:
 
 
 def init_reward_scale(agents: int) -> RewardScale:
-    """A scale of 1, with running sums for this many agents (environments times agents each)."""
+    """Returns a scale of 1 with running sums for this many agents (E * A)."""
     return RewardScale(init_moments(), jnp.zeros((agents,)))
 
 
@@ -123,17 +124,17 @@ def update_reward_scale(
 ) -> RewardScale:
     """Merges a rollout's discounted reward sums into the scale.
 
-    A decision after which the agent waits for its turn is counted once, with all that it is paid until the
-    agent acts again.
+    A decision after which the agent waits for its turn is counted once, with all rewards until the agent
+    acts again.
 
     Args:
       scale: the scale so far.
       reward: `[T, E, A]` raw rewards.
       boundary: `[T, E, A]` bool, the episode ended after this step: the next sum starts at 0.
-      alive: `[T, E, A]` bool; other rows that are not skipped add nothing and are not counted.
+      alive: `[T, E, A]` bool; rows that are neither alive nor skipped are ignored.
       gamma: discount factor per step.
-      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the decision before.
-      last_skip: `[E, A]` bool or None; the agent goes on waiting after the last step.
+      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the last decision.
+      last_skip: `[E, A]` bool or None; the agent keeps waiting after the last step.
     """
 
     def step(sums, row):
@@ -152,7 +153,7 @@ def update_reward_scale(
 
 
 def scale_reward(scale: RewardScale, reward: jax.Array, *, epsilon: float = 1e-8) -> jax.Array:
-    """Divides rewards by the running standard deviation of their discounted sums, without centring."""
+    """Divides rewards by the running standard deviation of their discounted sums; does not centre them."""
     return reward * jax.lax.rsqrt(scale.moments.var + epsilon)
 
 
@@ -165,17 +166,17 @@ def centre_rewards(
 ) -> tuple[jax.Array, jax.Array]:
     """Subtracts from every reward the running mean of its agent's earlier rewards.
 
-    A decision is charged the mean once, and moves it by all that it is paid until the agent acts again.
+    The mean is subtracted once per decision, and updated with all rewards until the agent acts again.
 
     Args:
-      centre: `[N]` running means of N = E * A agents, 0 at first.
+      centre: `[N]` running means of N = E * A agents, initially 0.
       reward: `[T, E, A]` raw rewards.
-      alive: `[T, E, A]` bool; other rewards that are not skipped do not move the means.
-      rate: share of each new reward in the mean.
-      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the decision before.
+      alive: `[T, E, A]` bool; rows that are neither alive nor skipped do not update the means.
+      rate: weight of each new reward in the mean.
+      skip: `[T, E, A]` bool or None; rows of waiting for a turn, whose rewards belong to the last decision.
 
     Returns:
-      `(centre, reward)` after the rollout and centred.
+      `(centre, reward)`: the means after the rollout, and the centred rewards.
     """
 
     def step(mean, row):
@@ -191,12 +192,12 @@ def centre_rewards(
 
 @jax.jit
 def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
-    """Mean of `x` where `keep`; 0 if nothing is kept."""
+    """Mean of `x` where `keep`; 0 without kept samples."""
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
 
 
 def spread(x: jax.Array, keep: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and population variance over the kept samples of all shards; 0 if nothing is kept."""
+    """Mean and population variance over the kept samples of all shards; 0 without kept samples."""
     mean = masked_mean(x, keep)
     var = masked_mean(jnp.square(x - mean), keep)
     return over_shards(keep.sum(dtype=jnp.float32), mean, var)[1:]
@@ -207,13 +208,13 @@ def standardize(
 ) -> jax.Array:
     """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples of all shards.
 
-    `moments` are those of `spread`, where they are known already.
+    `moments` are the result of `spread` if it is already known.
     """
     mean, var = spread(x, keep) if moments is None else moments
     return (x - mean) / (jnp.sqrt(var) + 1e-8)
 
 
 def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
-    """Share of the targets' variance that the values explain, over all shards; 0 if there is no variance."""
+    """Fraction of the targets' variance explained by the values, over all shards; 0 without variance."""
     residual, total = spread(target - value, keep)[1], spread(target, keep)[1]
     return jnp.where(total > 0, 1.0 - residual / jnp.where(total > 0, total, 1.0), 0.0)

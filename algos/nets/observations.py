@@ -15,8 +15,8 @@ class Entities(NamedTuple):
     """An observation split into its blocks.
 
     Attributes:
-      blocks: block name to `[..., *shape]`; empty places of sets are 0.
-      present: name of a set to bool `[..., K]`, the places that are taken.
+      blocks: block name to `[..., *shape]`; empty rows of sets are 0.
+      present: name of a set to bool `[..., K]`, the rows that are filled.
     """
 
     blocks: dict[str, jax.Array]
@@ -25,13 +25,13 @@ class Entities(NamedTuple):
 
 @struct.dataclass
 class BlockMoments:
-    """Statistics of observations block by block.
+    """Statistics of observations per block.
 
-    Numbers that an encoder treats alike share a mean and variance: each feature of a set over the rows that
-    are present, all cells of a map. In a plain block, every number has its own.
+    Numbers that an encoder treats alike share a mean and variance: each feature of a set over the present
+    rows, all cells of a map. In a vector block, every number has its own.
 
     Attributes:
-      moments: block name to moments: `[F]` of a set, scalar of a map, of a plain block its shape.
+      moments: block name to moments: `[F]` for a set, scalar for a map, the block's shape for a vector.
       blocks: the blocks.
     """
 
@@ -39,23 +39,24 @@ class BlockMoments:
     blocks: tuple[Block, ...] = struct.field(pytree_node=False)
 
 
-# Of asymmetric observations, each part has its own.
+# Each part of asymmetric observations has its own statistics.
 Statistics = Moments | BlockMoments | Asymmetric | None
 
 
 def init_statistics(size: int, blocks: tuple[Block, ...] = ()) -> Moments | BlockMoments:
-    """Statistics of no observations, of `size` numbers each or, if there are any, of these blocks."""
+    """Returns initial statistics of observations of `size` numbers, or of these blocks if there are any."""
     if not blocks:
         return init_moments((size,))
     return BlockMoments({block.name: init_moments(_shared_shape(block)) for block in blocks}, blocks)
 
 
 def _shared_shape(block: Block) -> tuple[int, ...]:
+    """Shape of a block's statistics."""
     return {"set": block.shape[1:], "map": ()}.get(block.kind, block.shape)
 
 
 def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
-    """Splits raw observations `[..., F]` into blocks; a row of zeros is an empty place."""
+    """Splits raw observations `[..., F]` into blocks; rows of zeros in sets are empty."""
     parts = {
         block.name: flat[..., block.start : block.start + block.size].reshape(*flat.shape[:-1], *block.shape)
         for block in blocks
@@ -65,7 +66,7 @@ def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
 
 
 def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive: jax.Array) -> Statistics:
-    """Merges raw observations `[*lead, F]` of those alive, `[*lead]` bool; see `merge_moments`."""
+    """Merges the raw observations `[*lead, F]` of `alive` rows into the statistics; see `merge_moments`."""
     if statistics is None:
         return None
     if isinstance(statistics, Asymmetric):
@@ -89,8 +90,8 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
 def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
     """Float32 inputs of networks from raw observations `[..., F]`, normalised if there are statistics.
 
-    Empty places of a set are found in the raw rows: normalised rows of zeros are not 0, and those of
-    average entities may be.
+    Empty rows of a set are detected in the raw rows: a normalised row of zeros is not 0, and a normalised
+    row of an average entity may be.
     """
     if isinstance(flat, Asymmetric):
         return by_part(observe, statistics, flat)
@@ -107,9 +108,9 @@ def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array |
 
 
 def compact(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
-    """What a learner keeps of raw observations `[..., F]` until networks look at them more than once.
+    """Observations `[..., F]` as stored for several epochs: normalised floats, or the original integers.
 
-    That is what `observe` makes of them, but for whole numbers: those stay as they are, in less room.
+    Integers stay unchanged to save memory; other observations are converted by `observe`.
     """
     if isinstance(flat, Asymmetric):
         return by_part(compact, statistics, flat)
@@ -119,24 +120,24 @@ def compact(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array |
 def unfold(
     statistics: Statistics, kept: jax.Array | Entities | Asymmetric
 ) -> jax.Array | Entities | Asymmetric:
-    """What networks see of what `compact` kept."""
+    """Rebuilds network inputs from the compact form of `compact`."""
     if isinstance(kept, Asymmetric):
         return by_part(unfold, statistics, kept)
     return observe(statistics, kept) if is_whole(kept) else kept
 
 
 def as_float32(x: jax.Array) -> jax.Array:
-    """`x` itself where it is float32, else its numbers as such."""
+    """Converts `x` to float32; returns `x` itself if it is float32."""
     return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
 
 
 def is_whole(obs: jax.Array | Entities) -> bool:
-    """Whether observations hold whole numbers."""
+    """Whether observations are of an integer type."""
     return not isinstance(obs, Entities) and not jnp.issubdtype(obs.dtype, jnp.floating)
 
 
 def by_part(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
-    """`fn(statistics, obs)` of each part; None of a critic's that is missing."""
+    """Applies `fn(statistics, obs)` to actor and critic observations; the critic's may be None."""
     own = Asymmetric(None, None) if statistics is None else statistics
     critic = None if obs.critic is None else fn(own.critic, obs.critic)
     return Asymmetric(fn(own.actor, obs.actor), critic)

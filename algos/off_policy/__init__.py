@@ -1,1 +1,1 @@
-"""Learners with a replay: SAC, TD3 and TQC."""
+"""Off-policy learners with a replay: SAC, TD3 and TQC."""

@@ -1,4 +1,4 @@
-"""A learner with a replay as an `Agent`: acting, one update per decision, and building it from settings."""
+"""Off-policy learners as `Agent`s: acting, one update per decision, and construction from settings."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class ReplayLearner(LearnerSettings):
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
     ) -> Method:
-        """The networks and losses of this learner."""
+        """Builds the networks and losses of this learner."""
         raise NotImplementedError
 
     def make(
@@ -54,19 +54,20 @@ class ReplayLearner(LearnerSettings):
         Args:
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
-          blocks: of the flattened observation, for encoders.
-          samples: agents side by side, E * A.
-          shards: parts of them with a replay each, and a share of every batch; see `algos.collectives`.
-          updates: length of the run; unused.
-          episode_limit: decisions that an episode may last.
-          goal: how goals appear in observations, for hindsight.
-          late: whether agents are paid while they wait, so that decisions do not follow each other in rows.
-          observation_dtype: type of the environment's observations; the replay holds whole numbers as such.
+          blocks: blocks of the flattened observation, for encoders.
+          samples: parallel agents, E * A.
+          shards: number of shards, each with its own replay and part of every batch; see `algos.collectives`.
+          updates: updates of the run; unused.
+          episode_limit: largest number of decisions of an episode.
+          goal: access to goals in observations, for hindsight.
+          late: whether rewards are delayed: agents receive them while they wait, so that consecutive
+            decisions of an agent are not consecutive steps.
+          observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
 
         Raises:
-          ValueError: for settings that do not fit together or to the task.
+          ValueError: for settings that are incompatible with each other or with the task.
         """
         del updates
         replay = self.make_replay(
@@ -97,18 +98,16 @@ class ReplayLearner(LearnerSettings):
         late: bool = False,
         observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
-        """The replay of an agent, or of one shard, that `make` builds from the same arguments.
+        """Builds the replay of one shard of the agent that `make` builds from the same arguments.
 
-        It holds flat observations.
+        The replay holds flat observations.
         """
         del blocks
         if action.kind != "continuous":
             raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
         for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
             if late and (value := getattr(self.replay, key)) != plain:
-                raise ValueError(
-                    f"algo.replay.{key}={value}: must be {plain:g} where agents are paid while they wait"
-                )
+                raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
         if self.batch_size % shards:
             raise ValueError(f"batch_size={self.batch_size}: must be a multiple of shards={shards}")
         try:
@@ -129,7 +128,7 @@ class ReplayLearner(LearnerSettings):
     def memory(
         self, observation_shape: tuple[int, ...], action: ActionSpec, *, shards: int = 1, **sizes
     ) -> int:
-        """Bytes that the replays of all shards, as of `make_replay`, occupy from the start."""
+        """Bytes that the replays of all shards allocate from the start; arguments as for `make_replay`."""
         return shards * self.make_replay(observation_shape, action, shards=shards, **sizes).nbytes
 
 
@@ -176,7 +175,7 @@ def make_replay_agent(
 def initial_state(
     config: OffPolicySettings, method: Method, replay: Replay, key: jax.Array, observation: ObservationSpec
 ) -> OffPolicyState:
-    """The state before the first decision."""
+    """Returns the state before the first decision."""
     params = method.init(key)
     statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
     return OffPolicyState(
@@ -192,13 +191,13 @@ def initial_state(
 
 
 def initial_hyper(config: OffPolicySettings, method: Method) -> Hyper:
-    """The traced hyper-parameters; a setting that is None takes the method's value, or is left out."""
+    """Returns the traced hyper-parameters; settings that are None take the method's value or are omitted."""
     given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
     hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
     return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
 
 
 def policy_state(state: OffPolicyState) -> OffPolicyState:
-    """The part of a state that acting needs: no replay, critics, targets or optimisers."""
+    """Reduces a state to the parts that acting needs: no replay, critics, targets or optimisers."""
     actor = {"actor": state.params["actor"]}
     return state.replace(params=actor, targets={}, optimizers={}, replay=None)

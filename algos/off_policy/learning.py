@@ -1,4 +1,7 @@
-"""Gradient steps on a replay: state, what a method adds, critics, targets and Adam."""
+"""Gradient steps of off-policy learners: state, interface of a method, critics, targets and Adam.
+
+See docs/reference/trainer.md 10.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,22 +19,22 @@ from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import AdamState, adam, adam_settings, global_norm
 from algos.types import Hyper, Metrics, PyTree, Transition
 
-# `seen` stops here: it is only compared with the length of the warm-up.
+# Upper limit of `seen`, which is only compared with the length of the warm-up.
 SEEN_LIMIT = 2**30
 
 
 @struct.dataclass
 class OffPolicyState:
-    """State of a learner with a replay.
+    """State of an off-policy learner.
 
     Attributes:
-      params: parameters by part: "actor", "critic" (leading axis: critics), and those that the method adds.
-      targets: target networks: slowly following copies of some parts.
+      params: parameters by part: "actor", "critic" (leading axis: critics), and further parts of the method.
+      targets: target networks: slow-moving copies of some parts.
       optimizers: state of Adam by part.
       observations: statistics of the observations, or None.
-      replay: state of the replay; None where only the policy is kept.
+      replay: state of the replay; None in a state reduced to the policy.
       hyper: traced hyper-parameters by name.
-      seen: int32 scalar, transitions seen, all agents together (stops at 2^30).
+      seen: int32 scalar, transitions of all agents so far, saturating near 2^30.
       updates: int32 scalar, gradient steps done.
     """
 
@@ -46,18 +49,18 @@ class OffPolicyState:
 
 
 class Method(NamedTuple):
-    """What distinguishes one learner with a replay from another.
+    """Algorithm-specific functions of an off-policy learner.
 
-    Batches are Samples with normalised observations and scaled rewards.
+    Batches are `Sample`s with normalised observations and scaled rewards.
 
     Attributes:
       init: `(key) -> params`, a dict of parts.
-      hyper: values of settings that are None, by name.
-      targets: parts that have a target network.
+      hyper: values for settings that are None, by name.
+      targets: names of the parts with a target network.
       explore: `(state, key, obs) -> action`.
       greedy: `(state, obs) -> action`, deterministic.
-      target: `(state, key, batch) -> target` of the critics.
-      predict: `(params, obs, action) -> [n_critics, B, q]`, of the critics.
+      target: `(state, key, batch) -> target`, the critics' regression targets.
+      predict: `(params, obs, action) -> [n_critics, B, q]`, the critics' estimates.
       critic_loss: `(prediction, target) -> (loss, td)`, `[B]` each: the sum of the critics' losses,
         and the absolute temporal difference errors, which become the priorities.
       improve: `(state, key, batch) -> (state, metrics)`, after the step of the critics.
@@ -75,7 +78,7 @@ class Method(NamedTuple):
 
 
 def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
-    """Merges the axes of environments and agents, and those of the features: `[E * A, ...]`."""
+    """Flattens the axes of environments and agents, and the features of observations: `[E * A, ...]`."""
     transition = transition.replace(
         obs=flatten(transition.obs, observation_shape),
         next_obs=flatten(transition.next_obs, observation_shape),
@@ -84,7 +87,7 @@ def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Trans
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
-    """Stores one decision of all agents `[N]` and merges it into the statistics."""
+    """Stores one decision of all agents `[N]` in the replay and merges it into the statistics."""
     observations = merge_statistics(state.observations, rows.obs, rows.alive)
     seen = jnp.minimum(state.seen, SEEN_LIMIT) + collectives.sum(rows.alive.sum(dtype=jnp.int32))
     return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
@@ -93,10 +96,10 @@ def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> O
 def learn_if_ready(
     config: OffPolicySettings, method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
 ) -> tuple[OffPolicyState, Metrics]:
-    """The gradient steps after one decision; none during the warm-up, which ends on all shards at once.
+    """Takes the gradient steps after one decision; none during the warm-up, which all shards end together.
 
     Returns:
-      the state and metrics, all 0 during the warm-up.
+      the state and metrics, which are all 0 during the warm-up.
     """
 
     def learn(state, key):
@@ -106,7 +109,7 @@ def learn_if_ready(
         keys = jax.random.split(collectives.fold(key), config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
         metrics = {name: x.mean() for name, x in metrics.items()}
-        # Losses are those before the last step: only this shows a last step that diverges.
+        # Losses are computed before the last step: only this norm shows a last step that diverges.
         metrics["parameter_norm"] = global_norm(state.params)
         return state, metrics | {"gradient_steps": jnp.float32(config.updates_per_step)}
 
@@ -122,7 +125,7 @@ def learn_if_ready(
 def gradient_step(
     method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
 ) -> tuple[OffPolicyState, Metrics]:
-    """One step on one batch: of the critics, then of what the method improves with them."""
+    """Takes one step on one batch: of the critics, then of the method's other parts."""
     key_sample, key_target, key_improve = jax.random.split(key, 3)
     memory, sample = replay.sample(state.replay, key_sample, state.hyper["gamma"])
     batch = sample.replace(
@@ -142,7 +145,7 @@ def gradient_step(
 def critic_step(
     method: Method, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, jax.Array, Metrics]:
-    """One step of the critics; returns the state, priorities `[B]` and metrics."""
+    """Takes one step of the critics; returns the state, priorities `[B]` and metrics."""
     target = jax.lax.stop_gradient(method.target(state, key, batch))
 
     def loss(params):
@@ -157,7 +160,7 @@ def critic_step(
 
 
 def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> OffPolicyState:
-    """One step of Adam on one part, with its own learning rate where it has one."""
+    """Takes one step of Adam on one part, with the learning rate `rate` if set, else `learning_rate`."""
     hyper = state.hyper
     settings = adam_settings(hyper | {"learning_rate": hyper.get(rate, hyper["learning_rate"])})
     params, optimizer = adam(grads, state.optimizers[part], state.params[part], **settings)
@@ -167,7 +170,7 @@ def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> Off
 
 
 def update_targets(state: OffPolicyState) -> OffPolicyState:
-    """Polyak averaging: moves the targets by `tau` times their distance to the parameters."""
+    """Moves the target networks towards the parameters by the fraction `tau` (Polyak averaging)."""
     tau = state.hyper["tau"]
     followed = {part: state.params[part] for part in state.targets}
     targets = jax.tree.map(lambda slow, fast: slow + tau * (fast - slow), state.targets, followed)
@@ -175,15 +178,15 @@ def update_targets(state: OffPolicyState) -> OffPolicyState:
 
 
 def bellman_target(batch: Sample, next_value: jax.Array) -> jax.Array:
-    """Targets for values `[..., B, q]` of the next observations: `reward + discount * value`.
+    """Bellman targets `reward + discount * value` from values `[..., B, q]` of the next observations.
 
-    The discount holds gamma to the power of the decisions that the sample spans, and is 0 only where the
-    agent terminated: truncated episodes bootstrap.
+    The discount is gamma to the power of the decisions that the sample spans, and 0 only where the agent
+    terminated: truncated episodes bootstrap.
     """
     return batch.reward[:, None] + batch.discount[:, None] * next_value
 
 
 def squared_loss(prediction: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Half the squared errors of the critics `[n, B, 1]`, summed, and the mean absolute ones, `[B]` each."""
+    """Half the squared errors of critics `[n, B, 1]`, summed, and their mean absolute errors, `[B]` each."""
     error = prediction[..., 0] - target
     return 0.5 * jnp.square(error).sum(0), jnp.abs(error).mean(0)

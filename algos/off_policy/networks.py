@@ -1,4 +1,4 @@
-"""Actors and critics of learners with a replay."""
+"""Actors and critics of off-policy learners."""
 
 import jax.numpy as jnp
 
@@ -21,7 +21,7 @@ from algos.types import ActionSpec, ObservationSpec
 def make_layers(
     config: OffPolicySettings, observation: ObservationSpec, implementation: Implementation
 ) -> Layers:
-    """How the hidden layers of actor and critics are computed."""
+    """Builds the configuration of the hidden layers of actor and critics."""
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
     return Layers(config.activation, dtype, encoder, implementation.dot_general)
@@ -34,13 +34,13 @@ def make_actor(
     implementation: Implementation,
     log_std: float | None = None,
 ) -> Network:
-    """An actor that maps observations to `(mean, log_std)`, `[..., D]` each, before squashing.
+    """Builds an actor from observations to `(mean, log_std)`, `[..., D]` each, before squashing.
 
     Args:
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      implementation: of products of hidden layers.
+      implementation: implementation of the hidden layers' products.
       log_std: initial logarithm of the standard deviation; None for a deterministic actor, whose second
         output is None.
 
@@ -64,7 +64,7 @@ def make_ensemble(
     implementation: Implementation,
     outputs: int = 1,
 ) -> Network:
-    """The ensemble of critics, each with this many outputs; see `make_critics`."""
+    """Builds the ensemble of critics with this many outputs each; see `make_critics`."""
     widths = config.widths if config.critic_widths is None else config.critic_widths
     critic = Critic(widths, outputs, make_layers(config, observation, implementation))
     return make_critics(critic, config.n_critics, observation, action.dimensions)

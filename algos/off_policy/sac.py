@@ -12,14 +12,14 @@ from algos.types import ActionSpec, ObservationSpec
 
 @dataclass(frozen=True)
 class SACConfig(SoftSettings, ReplayLearner):
-    """SAC: its settings, those of `SoftSettings`, and the agent that they describe."""
+    """Settings of SAC, those of `SoftSettings`, with `make` to build the agent."""
 
     NAME: ClassVar[str] = "sac"
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
     ) -> Method:
-        """SAC: the minimum of the critics' values, half the squared error."""
+        """Returns SAC's method: the minimum of the critics' values, and half the squared error."""
         return make_soft_method(
             self,
             observation,

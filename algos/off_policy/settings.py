@@ -1,4 +1,4 @@
-"""Settings that all learners with a replay share."""
+"""Settings shared by all off-policy learners."""
 
 import math
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ from algos.settings import LearnerSettings
 
 @dataclass(frozen=True)
 class OffPolicySettings(LearnerSettings):
-    """Settings that all learners with a replay have.
+    """Settings of all off-policy learners.
 
-    The numbers named in `TRACED` and `COUNTS` are only initial values: they live in `state.hyper`,
-    where they can be changed, restored or vmapped over without recompiling.
+    The numbers named in `TRACED` and `COUNTS` are initial values: they live in `state.hyper`, where they can
+    be changed, restored or vmapped over without recompiling.
 
     Attributes:
       widths: hidden layers of the actor, and of the critics unless `critic_widths` is given.
       critic_widths: hidden layers of every critic; None for the same as `widths`.
       activation: "relu", "tanh" or "silu".
-      compute_dtype: a key of `PRECISIONS`; type of the hidden arithmetic, parameters stay float32.
+      compute_dtype: a key of `PRECISIONS`; dtype of the hidden layers' arithmetic; parameters stay float32.
       encoder: settings of the encoder of observations; a mapping is accepted.
       initial_action: initial mean action per dimension; None for 0.
-      n_critics: critics of the ensemble.
-      horizon: decisions per update of the program; gradient steps follow every one of them.
+      n_critics: number of critics in the ensemble.
+      horizon: decisions per update of the program; gradient steps follow each of them.
       batch_size: transitions per gradient step.
-      learning_starts: transitions seen before the first gradient step; actions are uniform until then.
+      learning_starts: transitions before the first gradient step; actions are uniform until then.
       updates_per_step: gradient steps after a decision of all agents.
-      learning_rate: of Adam, for everything without a rate of its own.
-      actor_learning_rate: of the actor; None for `learning_rate`.
+      learning_rate: learning rate of Adam, for all parts without their own rate.
+      actor_learning_rate: learning rate of the actor; None for `learning_rate`.
       gamma: discount per decision.
       tau: rate at which target networks follow the parameters.
       reward_scale: constant factor on rewards.
       normalize_observation: running normalisation; the replay holds raw observations.
-      adam_eps, adam_beta1, adam_beta2: of Adam.
+      adam_eps, adam_beta1, adam_beta2: hyper-parameters of Adam.
       replay: settings of the replay, or a mapping of them.
     """
 
@@ -103,5 +103,5 @@ class OffPolicySettings(LearnerSettings):
                 require_range(key, getattr(self, key), low, high)
 
     def adjustable(self) -> tuple[str, ...]:
-        """Names of the settings that live in the learner's state and may differ when a run continues."""
+        """Returns the names of the settings that live in the state and may change when a run resumes."""
         return (*self.TRACED, *self.COUNTS)

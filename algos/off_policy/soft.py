@@ -1,4 +1,7 @@
-"""Maximum-entropy actor-critic (Haarnoja et al. 2018b): what SAC and TQC share."""
+"""Maximum-entropy actor-critic (Haarnoja et al. 2018b), shared by SAC and TQC.
+
+See docs/reference/trainer.md 10.3.
+"""
 
 import math
 from collections.abc import Callable
@@ -23,15 +26,16 @@ from algos.types import ActionSpec, Metrics, ObservationSpec, PyTree
 
 @dataclass(frozen=True)
 class SoftSettings(OffPolicySettings):
-    """Settings of learners that maximise reward and entropy, besides those of `OffPolicySettings`.
+    """Settings of maximum-entropy learners, in addition to those of `OffPolicySettings`.
 
     Attributes:
       initial_std: initial standard deviation of actions before squashing.
-      log_std_min, log_std_max: range that the logarithm of the deviation is clipped to.
-      alpha: initial temperature, the weight of a nat of entropy against (scaled) reward.
-      alpha_learning_rate: of the temperature's logarithm; None for `learning_rate`, 0 to keep it fixed.
-      target_entropy: entropy that the temperature is adapted to, in nats; None for minus the number of
-        action dimensions.
+      log_std_min, log_std_max: clipping range of the log-deviation.
+      alpha: initial temperature, the weight of a nat of entropy relative to (scaled) reward.
+      alpha_learning_rate: learning rate of the temperature's logarithm; None for `learning_rate`, 0 for a
+        fixed temperature.
+      target_entropy: target of the temperature's adaptation, in nats; None for minus the number of action
+        dimensions.
     """
 
     BETWEEN: ClassVar[bool] = True
@@ -61,13 +65,13 @@ class SoftSettings(OffPolicySettings):
 
 
 class Soft(NamedTuple):
-    """Networks of a maximum-entropy learner, and how it reduces what its critics estimate.
+    """Networks of a maximum-entropy learner, and its reductions of the critics' estimates.
 
     Attributes:
       actor: `[..., F]` to `(mean, log_std)`.
       critics: `[..., F]` and `[..., D]` to `[n, ..., q]`.
-      truncate: `(targets [n, B, q]) -> target`, which of the critics' targets count.
-      value: `(predictions [n, B, q]) -> [B]`, what the actor maximises.
+      truncate: `(targets [n, B, q]) -> target`, the target from the estimates of all target critics.
+      value: `(predictions [n, B, q]) -> [B]`, the value that the actor maximises.
     """
 
     actor: Network
@@ -87,13 +91,13 @@ def make_soft_method(
     critic_loss: Callable,
     value: Callable,
 ) -> Method:
-    """A learner of the maximum-entropy family.
+    """Builds the method of a maximum-entropy learner.
 
     Args:
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      implementation: of products of hidden layers.
+      implementation: implementation of the hidden layers' products.
       outputs: estimates q of every critic.
       truncate, value: see `Soft`.
       critic_loss: see `Method`.
@@ -124,18 +128,18 @@ def make_soft_method(
 
 
 def policy(soft: Soft, state: OffPolicyState, params: PyTree, obs: jax.Array) -> SquashedGaussian:
-    """The distribution of actions under these parameters of the actor."""
+    """Action distribution with these parameters of the actor."""
     mean, log_std = soft.actor.apply(params, obs)
     return SquashedGaussian(mean, jnp.clip(log_std, state.hyper["log_std_min"], state.hyper["log_std_max"]))
 
 
 def current_policy(soft: Soft, state: OffPolicyState, obs: jax.Array) -> SquashedGaussian:
-    """The distribution of actions under the actor's present parameters."""
+    """Action distribution with the actor's current parameters."""
     return policy(soft, state, state.params["actor"], obs)
 
 
 def soft_target(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample):
-    """Targets of the critics: reward and discounted value of the next state, entropy included."""
+    """Soft Bellman targets: reward plus discounted value and entropy of the next state."""
     if batch.between is not None:
         key, key_between = jax.random.split(key)
         batch = add_entropy(soft, state, key_between, batch)
@@ -146,10 +150,10 @@ def soft_target(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
 
 
 def add_entropy(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample) -> Sample:
-    """The batch with the entropy bonus of its intermediate states added to its rewards.
+    """Adds the entropy bonus of the intermediate states to a batch's rewards.
 
-    The entropy is that of the current policy, from a fresh action in each state, as in the n-step targets
-    of Schulman, Chen and Abbeel (2017): the log-probabilities of the replay's own actions under the
+    The entropy is that of the current policy, estimated with a new action in each state, as in the n-step
+    targets of Schulman, Chen and Abbeel (2017): the log-probabilities of the replay's actions under the
     current policy have no lower bound.
     """
     log_prob = current_policy(soft, state, batch.between.obs).sample_and_log_prob(key)[1]
@@ -161,7 +165,7 @@ def add_entropy(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
 def improve(
     soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, Metrics]:
-    """A step of the actor and of the temperature, then of the targets."""
+    """Takes a step of the actor and of the temperature, then updates the targets."""
     alpha = jnp.exp(state.params["log_alpha"])
 
     def loss(params):

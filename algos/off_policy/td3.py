@@ -1,4 +1,7 @@
-"""Twin delayed deep deterministic policy gradient (Fujimoto, van Hoof and Meger 2018)."""
+"""Twin delayed deep deterministic policy gradient (Fujimoto, van Hoof and Meger 2018).
+
+See docs/reference/trainer.md 10.4.
+"""
 
 import math
 from collections.abc import Callable
@@ -29,10 +32,10 @@ from algos.types import ActionSpec, Metrics, ObservationSpec
 
 @dataclass(frozen=True)
 class TD3Config(OffPolicySettings, ReplayLearner):
-    """Settings of TD3, besides those of `OffPolicySettings`; noise in units of half the action range.
+    """Settings of TD3, in addition to those of `OffPolicySettings`; noise in units of half the action range.
 
     Attributes:
-      policy_delay: steps of the critics per step of the actor and of the targets.
+      policy_delay: critic steps per step of the actor and of the targets.
       exploration_noise: standard deviation of the noise on actions while learning.
       target_noise: standard deviation of the noise on the target's actions.
       target_noise_clip: bound on that noise.
@@ -54,7 +57,7 @@ class TD3Config(OffPolicySettings, ReplayLearner):
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
     ) -> Method:
-        """TD3: the minimum of the critics' values at a noisy action of the target actor."""
+        """Returns TD3's method: the minimum of the critics' values at a noisy action of the target actor."""
         return make_td3_method(self, observation, action, implementation)
 
 
@@ -73,7 +76,7 @@ class Networks(NamedTuple):
 def make_td3_method(
     config: TD3Config, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
 ) -> Method:
-    """The networks and losses of TD3.
+    """Builds the networks and losses of TD3.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
@@ -116,7 +119,7 @@ def smoothed_target(networks: Networks, state: OffPolicyState, key: jax.Array, b
 def improve(
     networks: Networks, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, Metrics]:
-    """Every `policy_delay` steps of the critics, a step of the actor and of the targets."""
+    """Takes a step of the actor and of the targets after every `policy_delay` critic steps."""
     del key
     due = (state.updates + 1) % state.hyper["policy_delay"] == 0
     step, skip = partial(actor_step, networks), lambda state, batch: (state, jnp.float32(0.0))
@@ -125,7 +128,7 @@ def improve(
 
 
 def actor_step(networks: Networks, state: OffPolicyState, batch: Sample) -> tuple[OffPolicyState, jax.Array]:
-    """A step of the actor on the first critic's value, and of the targets; returns state and loss."""
+    """Steps the actor on the first critic's value and updates the targets; returns state and loss."""
     first = jax.tree.map(lambda x: x[:1], state.params["critic"])
 
     def loss(params):

@@ -1,4 +1,7 @@
-"""Truncated quantile critics (Kuznetsov et al. 2020)."""
+"""Truncated quantile critics (Kuznetsov et al. 2020).
+
+See docs/reference/trainer.md 10.5.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -13,17 +16,18 @@ from algos.off_policy.soft import SoftSettings, make_soft_method
 from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
 
-# Target atoms per kernel of the quantile loss: enough for wide arithmetic, few enough to compile fast.
+# Unrolled target atoms per iteration of the quantile loss: enough for wide arithmetic, few enough to compile
+# fast.
 ATOMS_UNROLL = 8
 
 
 @dataclass(frozen=True)
 class TQCConfig(SoftSettings, ReplayLearner):
-    """Settings of TQC, besides those of `SoftSettings`.
+    """Settings of TQC, in addition to those of `SoftSettings`.
 
     Attributes:
       n_quantiles: quantiles per critic.
-      drop_per_critic: target atoms dropped per critic, the largest of all critics' together.
+      drop_per_critic: target atoms dropped per critic, the largest of the pooled atoms of all critics.
     """
 
     NAME: ClassVar[str] = "tqc"
@@ -45,7 +49,7 @@ class TQCConfig(SoftSettings, ReplayLearner):
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
     ) -> Method:
-        """TQC: targets are the pooled quantiles without the largest; the actor maximises their mean."""
+        """Returns TQC's method: truncated pooled quantiles as target, their mean as the actor's value."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
@@ -64,7 +68,7 @@ class Atoms(NamedTuple):
 
     Attributes:
       value: `[B, M]`.
-      kept: `[B, M]` 1 for those that are kept, 0 for the others.
+      kept: `[B, M]` 1 for kept atoms, 0 for dropped ones.
     """
 
     value: jax.Array
@@ -82,14 +86,14 @@ def drop_largest(quantiles: jax.Array, dropped: int) -> Atoms:
 
 
 def quantile_loss(quantiles: jax.Array, target: Atoms) -> tuple[jax.Array, jax.Array]:
-    """Quantile regression of all critics towards one distribution.
+    """Quantile regression loss of all critics towards one distribution.
 
     Args:
       quantiles: `[n, B, q]`.
       target: M atoms per sample.
 
     Returns:
-      the losses `[B]`, averaged over quantiles and kept atoms and added up over critics, and the
+      the losses `[B]`, averaged over quantiles and kept atoms and summed over critics, and the
       distance `[B]` between the mean of the atoms and each critic's mean, averaged over critics.
     """
     loss = quantile_huber(quantiles, target).mean(-1).sum(0)
@@ -98,7 +102,7 @@ def quantile_loss(quantiles: jax.Array, target: Atoms) -> tuple[jax.Array, jax.A
 
 
 def quantile_huber(quantiles: jax.Array, target: Atoms) -> jax.Array:
-    """Quantile Huber loss with threshold 1, averaged over the kept atoms (eq. 10 of the paper).
+    """Quantile Huber loss with threshold 1, averaged over the kept atoms (Kuznetsov et al. 2020, eq. 10).
 
     Value and gradient are accumulated together, atom by atom. Differentiating the pairwise form would
     store several arrays `[n, B, q, M]` and take many times as long as the networks.

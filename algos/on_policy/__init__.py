@@ -1,16 +1,16 @@
-"""Learners of whole rollouts: PPO and A2C, a file per idea.
+"""On-policy learners: PPO and A2C, one file per idea.
 
-PPO, read in this order:
+Reading order for PPO:
 
-1. `settings`: what all learners of rollouts can be told, their state, and schedules;
-   `plan` and `ppo_settings`: the sizes of an update, and what only PPO can be told.
+1. `settings`: settings, state and schedules of all on-policy learners;
+   `plan` and `ppo_settings`: the sizes of an update, and the settings of PPO.
 2. `returns`: advantages and targets.
 3. `losses`: clipped surrogate, value loss, entropy bonus.
 4. `minibatches`: gradient steps over minibatches.
 5. `samples`: from a rollout to single samples, and the epochs over them.
 6. `sampling`, `segments`: the same for whole segments, which recurrent policies need; `teacher`: imitation
-   of a trained policy beside the reward.
-7. `agent`: acting, and the update that calls all this; `ppo`: the agent that the settings describe.
+   of a trained policy in addition to the reinforcement-learning objective.
+7. `agent`: acting, and the update that calls the above; `ppo`: the agent that the settings describe.
 
-A2C is `a2c`, after 1, 2, 3, 5 and 7.
+For A2C read 1, 2, 3, 5 and 7, then `a2c`. Formulas: docs/reference/trainer.md.
 """

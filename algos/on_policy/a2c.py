@@ -1,4 +1,4 @@
-"""Advantage actor-critic, synchronous (Mnih et al. 2016, section 4): one gradient step per rollout."""
+"""Synchronous advantage actor-critic (Mnih et al. 2016, section 4): one gradient step per rollout."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,11 @@ OPTIMIZERS = ("rmsprop", "adam")
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicySettings, RolloutLearner):
-    """A2C; `normalize_advantage` is "batch" or "none", other settings are those of `OnPolicySettings`.
+    """Settings of A2C: those of `OnPolicySettings`, with `normalize_advantage` "batch" or "none".
 
     Attributes:
       optimizer: "rmsprop" or "adam".
-      rmsprop_decay, rmsprop_eps: of RMSprop.
+      rmsprop_decay, rmsprop_eps: hyper-parameters of RMSprop.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
@@ -48,7 +48,7 @@ class A2CConfig(OnPolicySettings, RolloutLearner):
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
 
     def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
-        """One step along the policy gradient."""
+        """Returns the method with one policy-gradient step per rollout."""
         del implementation, run
         optimizer = make_optimizer(self.optimizer)
         return Method(optimizer.init, partial(learn, policy, optimizer))
@@ -57,7 +57,7 @@ class A2CConfig(OnPolicySettings, RolloutLearner):
 def learn(
     policy: Policy, optimizer: Optimizer, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """One gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
+    """Takes one gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
     del key
     policy = behind(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
@@ -70,12 +70,12 @@ def learn(
 
 
 def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
-    """The loss whose gradient is the policy gradient, with half the squared error of the values.
+    """Policy-gradient loss plus half the squared error of the values and the entropy bonus.
 
     Args:
       policy: the networks.
       params: their parameters.
-      batch: samples `[N]`, advantages as they enter the loss.
+      batch: samples `[N]`, with advantages already normalised.
       hyper: `value_coefficient`, `entropy_coefficient`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A learner of rollouts as an `Agent`: acting, one update per rollout, and building it from settings."""
+"""On-policy learners as `Agent`s: acting, one update per rollout, and construction from settings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ from algos.types import (
 
 
 class Method(NamedTuple):
-    """What distinguishes one learner of rollouts from another.
+    """Algorithm-specific functions of an on-policy learner.
 
     Attributes:
-      init: `(params) -> optimizer`, its state before the first step.
+      init: `(params) -> optimizer`, the optimiser's state before the first step.
       learn: `(state, key, batch, hyper) -> (params, optimizer, metrics)`, all gradient steps on a rollout.
       prepare: `(config, state, rollout, hyper) -> batch` from a rollout with flat observations; the batch
         has at least `value`, `target` and `alive`.
@@ -57,11 +57,11 @@ class RolloutLearner:
     def networks(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
     ) -> Policy:
-        """The networks for flat observations."""
+        """Builds the networks for flat observations."""
         return make_actor_critic(self, observation, action, dot_general=implementation.dot_general)
 
     def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
-        """The learning method with these networks; `run` is as for `make`."""
+        """Builds the learning method with these networks; `run` is as for `make`."""
         raise NotImplementedError
 
     def make(
@@ -82,17 +82,17 @@ class RolloutLearner:
         Args:
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
-          blocks: of the flattened observation, for encoders.
-          critic_shape: shape of what the critic sees instead, which is flattened too; None for the same.
-          samples: agents side by side, E * A; needed only to normalise or centre rewards.
-          shards: parts of them that keep their own rows; see `algos.collectives`.
-          updates: length of the run, for schedules without a length of their own.
+          blocks: blocks of the flattened observation, for encoders.
+          critic_shape: shape of the critic's own observation, which is flattened too; None for the same.
+          samples: parallel agents, E * A; needed only to normalise or centre rewards.
+          shards: number of shards of the parallel agents; see `algos.collectives`.
+          updates: updates of the run, the default length of schedules.
           tuned: whether the program will be compiled with the agent's `compiler_options`; see
             `algos.optim.small_batches`.
-          run: further facts of the run, for `method`.
+          run: further arguments for `method`.
 
         Raises:
-          ValueError: for settings that do not fit together.
+          ValueError: for incompatible settings.
         """
         observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
         total_updates = self.total_updates or updates
@@ -116,7 +116,7 @@ def make_rollout_agent(
 ) -> Agent:
     """Combines networks and a method into an agent; see `RolloutLearner.make`.
 
-    Its `samples` are those of one shard.
+    `samples` counts the parallel agents of one shard.
     """
 
     def evaluate(state, obs, carry, reset, mask):
@@ -149,7 +149,7 @@ def make_rollout_agent(
         update=update,
         policy_state=policy_state,
         acting_state=lambda state: acting_state(method, state),
-        # A lesson is made of what the actor sees.
+        # Teachers are evaluated on the actor's observations.
         teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
         asymmetric=observation.critic is not None,
@@ -158,26 +158,26 @@ def make_rollout_agent(
 
 
 def policy_state(state: OnPolicyState) -> OnPolicyState:
-    """See `Agent.policy_state`."""
+    """Reduces a state to its policy; see `Agent.policy_state`."""
     params = state.params if state.average is None else None
     return state.replace(params=params, optimizer=None, rewards=None, centre=None)
 
 
 def acting_state(method: Method, state: OnPolicyState) -> OnPolicyState:
-    """See `Agent.acting_state`: what acts in rollouts takes the place of the mean that evaluations play."""
+    """Policy that acts in rollouts, in place of the mean that evaluations use; see `Agent.acting_state`."""
     average = None if state.average is None else acting_params(method, state)
     return policy_state(state.replace(average=average))
 
 
 def local_part(state: OnPolicyState) -> OnPolicyState:
-    """See `Agent.local`: what follows the rewards of single agents."""
+    """Marks the arrays of single environments: running reward sums and means; see `Agent.local`."""
     marks = jax.tree.map(lambda x: False, state)
     rewards = None if state.rewards is None else marks.rewards.replace(sums=True)
     return marks.replace(rewards=rewards, centre=None if state.centre is None else True)
 
 
 def flat(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:
-    """Observations with their features in one axis; where the critic's are missing, they are None."""
+    """Flattens the features of observations to one axis; missing critic observations become None."""
     actor = flatten(of_actor(obs), observation.shape)
     if observation.critic is None:
         return actor
@@ -194,7 +194,7 @@ def initial_state(
     total_updates: int | None,
     key: jax.Array,
 ) -> OnPolicyState:
-    """The state before the first update."""
+    """Returns the state before the first update."""
     params = policy.init(key)
     optimizer = method.init(params)
     # Copies, as a state is donated whole.
@@ -215,20 +215,20 @@ def initial_state(
 
 
 def acting_params(method: Method, state: OnPolicyState) -> PyTree:
-    """The parameters to act with; of a state without its optimiser the average, where there is one."""
+    """Parameters to act with; in a state without optimiser the average, if there is one."""
     if state.optimizer is not None:
         return method.acting(state.optimizer, state.params)
     return state.params if state.average is None else state.average
 
 
 def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) -> PyTree:
-    """A running mean of parameters after one more update: the plain mean at first, then exponential.
+    """Updates a running mean of parameters: the plain mean at first, then an exponential one.
 
     Args:
-      average: the mean of the parameters after the first `updates` updates; of none, anything.
-      latest: the parameters after this one.
-      share: share that the past keeps, once it has that many updates.
-      updates: updates before this one.
+      average: mean of the parameters after the first `updates` updates; ignored if `updates` is 0.
+      latest: the parameters after this update.
+      share: largest weight of the past in the mean.
+      updates: number of updates before this one.
     """
     kept = jnp.minimum(share, updates / (updates + 1.0))
     return jax.tree.map(lambda old, new: new + kept * (old - new), average, latest)
@@ -237,9 +237,9 @@ def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) 
 def learn_from(
     config: OnPolicySettings, method: Method, state: OnPolicyState, key: jax.Array, rollout: Rollout
 ) -> tuple[OnPolicyState, Metrics]:
-    """One update on a rollout with flat observations; returns `(state, metrics)`.
+    """Runs one update on a rollout with flat observations; returns `(state, metrics)`.
 
-    The statistics of observations are updated last, so that rollout and learning see the same
+    The statistics of observations are updated last, so that acting and learning use the same
     normalisation and the first gradient is that of the policy which acted.
     """
     hyper = annealed(config, state.hyper, state.updates)
@@ -263,7 +263,7 @@ def learn_from(
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
     observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
-    # Losses are those before the last step: only this shows a last step that diverges.
+    # Losses are computed before the last step: only this norm shows a last step that diverges.
     metrics["parameter_norm"] = global_norm(params)
     metrics |= {name: hyper[name] for name in config.annealed()}
     if state.average is not None:

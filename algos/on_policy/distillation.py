@@ -1,4 +1,7 @@
-"""Kickstarting: imitation of a trained policy beside the reward (Schmitt et al. 2018)."""
+"""Kickstarting: a distillation loss in addition to the RL objective (Schmitt et al. 2018).
+
+See docs/reference/trainer.md 9.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,18 +13,18 @@ from algos.nets.distributions import Distribution, divergence, full
 from algos.types import Agent, PyTree, of_actor
 
 LOSSES: dict[str, Callable] = {
-    # Without the teacher's entropy, which is constant: 0 where both agree.
+    # Minus the teacher's entropy, a constant, so that the loss is 0 for equal policies.
     "cross_entropy": lambda teacher, student: divergence(teacher, student),
     "reverse_kl": lambda teacher, student: divergence(student, teacher),
 }
 
 
 class Teacher(NamedTuple):
-    """A trained policy to imitate.
+    """Trained policy to imitate.
 
     Attributes:
-      agent: acts on the observations that the student sees; offers `teach`.
-      state: its state, as `Agent.policy_state` gives it.
+      agent: an agent with `teach`, for the student's observations.
+      state: its state, as returned by `Agent.policy_state`.
     """
 
     agent: Agent
@@ -29,17 +32,17 @@ class Teacher(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """Distributions and values of a teacher for decisions of any axes."""
+    """Action distributions and values of a teacher, for decisions with any axes."""
 
     distribution: Distribution
     value: jax.Array
 
 
 def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
-    """An agent whose state holds the teacher's, and whose carry is a pair of its own and the teacher's.
+    """Adds a teacher to an agent: its state holds the teacher's, its carry is the pair of both carries.
 
-    The teacher's recurrent state advances on the student's observations, so that its distribution is known
-    at every decision.
+    The teacher's recurrent state advances on the student's observations, so that its distribution is
+    available at every decision.
     """
 
     def init_with(key, state):
@@ -49,7 +52,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         return agent.initial_carry(batch_shape), teacher.agent.initial_carry(batch_shape)
 
     def watch(state, obs, carry, reset, mask):
-        # The state of a frozen copy has no teacher.
+        # A frozen copy of the student has no teacher.
         if state.teacher is None:
             return carry
         return teacher.agent.greedy(state.teacher, of_actor(obs), carry, reset, mask)[1]
@@ -78,13 +81,13 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
 def lesson(
     teacher: Teacher, state: PyTree, obs: jax.Array, carry: PyTree, reset: jax.Array, mask: jax.Array | None
 ) -> Lesson:
-    """The teacher's distributions and values for T decisions of S rows.
+    """Evaluates the teacher's distributions and values on T decisions of S rows.
 
     Args:
-      teacher: its functions.
-      state: its state, as the student's state holds it.
+      teacher: the teacher.
+      state: the teacher's state, from the student's state.
       obs: `[T, S, F]` flat, not normalised.
-      carry: `[S, ...]` its recurrent state before the first.
+      carry: `[S, ...]` the teacher's recurrent state before the first decision.
       reset: `[T, S]` bool.
       mask: `[T, S, n]` bool, or None.
     """
@@ -95,14 +98,14 @@ def lesson(
 def imitation_loss(
     kind: str, lesson: Lesson, distribution: Distribution, value: jax.Array, value_weight: jax.Array
 ) -> jax.Array:
-    """Imitation loss per decision: divergence of the policies, and of the values.
+    """Imitation loss per decision: KL divergence of the policies plus squared error of the values.
 
     Args:
       kind: a key of `LOSSES`.
       lesson: the teacher's distributions and values.
-      distribution: the student's.
-      value: the student's.
-      value_weight: weight of half the squared difference of the values; their units must be the same.
+      distribution: the student's distributions.
+      value: the student's values.
+      value_weight: weight of half the squared difference of the values; both must have the same units.
 
     Raises:
       ValueError: if the distributions are of different families.

@@ -1,4 +1,7 @@
-"""Losses per sample, and their mean over the samples that are learnt from; arrays of any one shape."""
+"""Losses per sample, and their mean over the samples that are learnt from; arrays of any one shape.
+
+See docs/reference/trainer.md 3.
+"""
 
 from typing import Any
 
@@ -18,15 +21,15 @@ def total_loss(
     hyper: Hyper,
     acting: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
-    """Policy loss, weighted value loss and entropy bonus, averaged over the samples that are learnt from.
+    """Averages policy loss, weighted value loss and entropy bonus over the samples that are learnt from.
 
     Args:
       policy_loss, value_loss: `[...]`.
-      distribution: of the actions, `[...]`.
+      distribution: action distributions, `[...]`.
       alive: `[...]` bool; the sample is learnt from.
       hyper: `value_coefficient`, `entropy_coefficient`.
-      acting: `[...]` weights of the decisions among the samples, see `acting_weights`; None where all are
-        decisions.
+      acting: `[...]` weights of the decisions among the samples, see `acting_weights`; None if all samples
+        are decisions.
 
     Returns:
       the loss and unreduced `[...]` quantities for metrics.
@@ -40,21 +43,21 @@ def total_loss(
 
 
 def acting_weights(alive: jax.Array, valued: jax.Array) -> jax.Array:
-    """Weights of decisions among samples of which the critic alone learns from some; 0 at these.
+    """Weights of the decisions among all samples; 0 for samples from which only the critic learns.
 
-    Means over all `valued` samples of what is so weighted are means over the decisions: exactly in the whole
-    batch on all shards, in expectation in each minibatch.
+    A mean of weighted quantities over all `valued` samples is their mean over the decisions: exactly in the
+    whole batch on all shards, in expectation in each minibatch.
 
     Args:
       alive: bool; the sample is a decision.
-      valued: bool; it is one, or the critic learns from it.
+      valued: bool; the sample is a decision, or the critic learns from it.
     """
     counts = collectives.sum(jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)]))
     return jnp.where(alive, counts[0] / jnp.maximum(counts[1], 1.0), 0.0)
 
 
 def of_decisions(x: jax.Array, acting: jax.Array | None) -> jax.Array:
-    """Quantities of decisions, weighted, and 0 at other samples."""
+    """Weights quantities of decisions, and sets those of other samples to 0."""
     return x if acting is None else jnp.where(acting > 0, acting * x, 0.0)
 
 
@@ -70,15 +73,15 @@ def clipped_loss(
     hyper: Hyper,
     acting: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
-    """PPO's loss: clipped surrogate, clipped value loss and entropy bonus, over the samples learnt from.
+    """PPO's loss: clipped surrogate, clipped value loss and entropy bonus (Schulman et al. 2017, eq. 9).
 
     Args:
-      distribution: of the actions, under the current parameters.
-      value: the critic's estimate, under the current parameters.
-      log_ratio: log-probability of the action now, less that when it was sampled.
-      advantage: as it enters the loss.
-      old_value: centre of the interval that the value is clipped to.
-      target: what the critic regresses on.
+      distribution: action distributions under the current parameters.
+      value: values under the current parameters.
+      log_ratio: log-probability of the action now, minus that when it was sampled.
+      advantage: advantages, already normalised.
+      old_value: centre of the interval to which the value is clipped.
+      target: regression target of the critic.
       alive: bool; the sample is learnt from.
       hyper: `clip`, `value_clip`, `value_coefficient`, `entropy_coefficient`.
       acting: weights of the decisions among the samples, as for `total_loss`.
@@ -95,7 +98,7 @@ def clipped_loss(
         hyper,
         acting,
     )
-    # Not `ratio - 1`, whose rounding errors exceed the divergence of policies that have hardly moved.
+    # Not `ratio - 1`: its rounding errors exceed the divergence of policies that have hardly changed.
     samples["approx_kl"] = of_decisions(jnp.expm1(log_ratio) - log_ratio, acting)
     clipped = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
     samples["clip_fraction"] = of_decisions(clipped, acting)
@@ -103,13 +106,13 @@ def clipped_loss(
 
 
 def surrogate_loss(ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """PPO's clipped objective per sample, negated (Schulman et al. 2017, eq. 7)."""
+    """Negated clipped objective of PPO per sample (Schulman et al. 2017, eq. 7)."""
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
 
 
 def value_loss(
     value: jax.Array, old_value: jax.Array, target: jax.Array, clip: jax.Array | float
 ) -> jax.Array:
-    """Half the squared error per sample, the larger of those of the value and of the clipped value."""
+    """Half the squared error per sample: the larger of the errors of the value and of the clipped value."""
     clipped = old_value + jnp.clip(value - old_value, -clip, clip)
     return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target))

@@ -1,4 +1,4 @@
-"""Gradient steps over the minibatches of a rollout: accumulation, clipping, the stop at a divergence."""
+"""Gradient steps over the minibatches of a rollout: accumulation, clipping, and the KL stop."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,13 +14,14 @@ from algos.types import Hyper, Metrics, PyTree
 
 
 class Progress(NamedTuple):
-    """What is carried from minibatch to minibatch.
+    """Carry of the scan over minibatches.
 
     Attributes:
       params: parameters of the networks.
       optimizer: state of the optimiser.
-      stopped: bool scalar; the divergence exceeded its bound, and nothing changes for the rest of the update.
-      memory: values and advantages refreshed by earlier minibatches, `()` without any.
+      stopped: bool scalar; the KL divergence exceeded its bound, and nothing changes for the rest of the
+        update.
+      memory: values and advantages refreshed by earlier minibatches; `()` if none are refreshed.
     """
 
     params: PyTree
@@ -35,9 +36,9 @@ class Steps(NamedTuple):
     Attributes:
       sums: quantities of the loss by name, summed over the alive samples of a step.
       count: alive samples per step.
-      evaluated: bool per step, False after the stop and where no sample was alive.
-      stopped: bool per step, `Progress.stopped` after it.
-      norm: norm of the gradient per step.
+      evaluated: bool per step, False after the KL stop and where no sample was alive.
+      stopped: bool per step, `Progress.stopped` after the step.
+      norm: gradient norm per step.
     """
 
     sums: Metrics
@@ -52,7 +53,7 @@ class Steps(NamedTuple):
         return total / jnp.maximum(count, 1.0)
 
     def metrics(self) -> Metrics:
-        """Means over all evaluated steps, and the share of steps after the stop."""
+        """Means over all evaluated steps, and the fraction of steps after the KL stop."""
         metrics = {name: self.mean(name) for name in self.sums}
         metrics["gradient_norm"] = masked_mean(self.norm, self.evaluated)
         metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
@@ -68,16 +69,16 @@ def descend(
     hyper: Hyper,
     unroll: int = 1,
 ) -> tuple[Progress, Steps]:
-    """One epoch: a step of the optimiser after every `accumulation` minibatches.
+    """Runs one epoch: an optimiser step after every `accumulation` minibatches.
 
     Args:
       config: the settings.
-      optimizer: takes the steps.
-      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)` of this shard, the middle two as
-        in `Steps`.
-      progress: carried from the epoch before.
+      optimizer: the optimiser.
+      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)` of this shard; `sums` and
+        `count` as in `Steps`.
+      progress: carry from the previous epoch.
       minibatches: arguments of `gradient`, leading axis `[minibatches]`.
-      hyper: `max_grad_norm`, `target_kl` and those of the optimiser.
+      hyper: `max_grad_norm`, `target_kl` and the hyper-parameters of the optimiser.
       unroll: steps per iteration of the compiled loop.
     """
 
@@ -105,13 +106,13 @@ def descend(
 
 
 def summed(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:
-    """Sums of quantities over the alive samples, and the number of these, float32."""
+    """Sums quantities over the alive samples; returns the sums and the number of samples, float32."""
     sums = {name: jnp.where(alive, x, 0.0).sum() for name, x in samples.items()}
     return sums, alive.sum(dtype=jnp.float32)
 
 
 def accumulated(gradient: Callable) -> Callable:
-    """The gradient over several minibatches as if they were one: each weighted with its alive samples."""
+    """Wraps `gradient` to several minibatches: the mean gradient, weighted by their alive samples."""
 
     def over_group(params, memory, group):
         def add(carry, minibatch):

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on single samples or on whole segments."""
+"""Proximal policy optimisation (Schulman et al. 2017) on single samples or whole segments."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +15,18 @@ from algos.types import ActionSpec, Agent, ObservationSpec
 
 @dataclass(frozen=True)
 class PPOConfig(PPOSettings, RolloutLearner):
-    """PPO: its settings, and the agent that they describe."""
+    """Settings of PPO, with `make` to build the agent that they describe."""
 
     def networks(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
     ) -> Policy:
-        """See `RolloutLearner.networks`; with the recurrent core."""
+        """Builds the networks with the recurrent core; see `RolloutLearner.networks`."""
         return make_actor_critic(self, observation, action, self.core, dot_general=implementation.dot_general)
 
     def method(
         self, policy: Policy, implementation: Implementation, *, teacher: Teacher | None = None, **run
     ) -> Method:
-        """Epochs of minibatches on the clipped surrogate, and the imitation of a teacher."""
+        """Returns epochs of minibatches on PPO's loss, with the imitation of a teacher if there is one."""
         del run
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
@@ -48,7 +48,7 @@ class PPOConfig(PPOSettings, RolloutLearner):
     ) -> Agent:
         """Builds the agent; see `RolloutLearner.make`.
 
-        Without the `teacher` that the settings name the agent acts, and raises a ValueError when it learns.
+        Without the `teacher` that the settings name, the agent can act, but its update raises a ValueError.
         """
         if samples is not None:
             self.require_parts(samples, shards)

@@ -19,43 +19,46 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class PPOSettings(OnPolicySettings):
-    """Settings of PPO, besides those of `OnPolicySettings`.
+    """Settings of PPO, in addition to those of `OnPolicySettings`.
 
-    A rollout gives every agent `segments_per_agent` segments of `horizon` decisions. Trained on single
-    samples, all of them are shuffled; trained on segments, a minibatch holds whole ones, and the networks
-    are evaluated over each from the recurrent state before it.
+    Every agent contributes `segments_per_agent` segments of `horizon` decisions to a rollout. Training on
+    single samples shuffles all decisions. Training on segments draws minibatches of whole segments, and
+    evaluates the networks over each segment from the recurrent state before it. Sources of the defaults:
+    docs/reference/trainer.md 17.
 
     Attributes:
       epochs: passes over a rollout.
       num_minibatches: minibatches per pass; must divide T * E * A, or the number of segments.
       accumulation: minibatches whose gradients make one step; must divide `num_minibatches`.
-      clip: bound on the probability ratios, with its schedule.
-      value_clip: distance the new value may move from the rollout's; None for no clipping.
-      target_kl: divergence after which the rest of an update is skipped; None for never.
-      kl_stop: whether the divergence of a "minibatch", or its mean over an "epoch", ends the update.
+      clip: clipping range of the probability ratios, with its schedule.
+      value_clip: clipping range of the new value around the rollout's; None for no clipping.
+      target_kl: KL divergence above which the rest of an update is skipped; None for no stop.
+      kl_stop: "minibatch" to compare the divergence of every minibatch, "epoch" to compare its mean over an
+        epoch.
       normalize_advantage: "minibatch", "batch" or "none".
       optimizer: a key of `algos.optim.optimizers.OPTIMIZERS`.
-      weight_decay: decoupled, of "adamw", "muon" and "schedule_free".
-      muon_momentum, muon_rest: of "muon"; the optimiser of parameters that are not matrices, "adam" or "sgd".
+      weight_decay: decoupled decay of "adamw", "muon" and "schedule_free".
+      muon_momentum: momentum of "muon".
+      muon_rest: optimiser of the parameters that are not matrices with "muon", "adam" or "sgd".
       warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
       core: recurrent core between trunk and heads; a mapping is accepted.
-      sampling: "samples", or how segments are chosen, one of `algos.on_policy.segment_sampling.MODES`.
+      sampling: "samples", or a mode of drawing segments from `algos.on_policy.segment_sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
-      minibatch_size: decisions per gradient step, instead of `num_minibatches`; None for that.
-      batch_size: decisions of all agents per rollout, only checked; None for no check.
+      minibatch_size: decisions per gradient step; None to use `num_minibatches`.
+      batch_size: expected decisions of all agents per rollout, checked before the run; None for no check.
       burn_in: first decisions of each segment, which only warm up the recurrent state.
       priority_alpha, priority_beta, priority_beta_rate: exponents of the priorities and of the importance
-        weights, and the slope of the latter's annealing to 1.
+        weights, and the slope of the annealing of the latter to 1.
       vtrace_rho, vtrace_c: bounds on the importance ratios in advantages.
-      recompute_advantage: advantages and targets from the latest values and ratios; "once" (none of it),
-        per "epoch" or per "minibatch".
-      policy_advantage: "fixed", or "vtrace" for advantages from the minibatch's own, fresh ratios.
-      value_clip_center: "rollout", or "refreshed" for the value of the last visit.
+      recompute_advantage: recomputation of advantages and targets from the latest values and ratios:
+        "once" (none), per "epoch" or per "minibatch".
+      policy_advantage: "fixed", or "vtrace" for advantages with the minibatch's own fresh ratios.
+      value_clip_center: "rollout", or "refreshed" for the value at the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
-      teacher: run (or checkpoint) whose policy is imitated, or None; loaded by whoever builds the agent.
+      teacher: run (or checkpoint) whose policy is imitated, or None; the caller of `make` loads it.
       teacher_loss: a key of `algos.on_policy.distillation.LOSSES`.
-      teacher_coefficient: weight of the imitation, with its schedule.
-      teacher_value_weight: weight of the teacher's values within it; 0 if its rewards differ.
+      teacher_coefficient: weight of the imitation loss, with its schedule.
+      teacher_value_weight: weight of the values within the imitation loss; 0 if the rewards differ.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
@@ -169,6 +172,7 @@ class PPOSettings(OnPolicySettings):
         self._require_segments()
 
     def _require_segments(self) -> None:
+        """Checks the combination of sampling, recurrent core and the settings that need segments."""
         if self.sampling != SAMPLES:
             if self.policy_advantage == "vtrace" and self.normalize_advantage == "batch":
                 raise ValueError(
@@ -182,7 +186,7 @@ class PPOSettings(OnPolicySettings):
             if getattr(self, key) != defaults[key]:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: must be {defaults[key]} with sampling={SAMPLES}; "
-                    f"segments have it, as with sampling={MODES[0]}"
+                    f"it needs segments, such as sampling={MODES[0]}"
                 )
         if self.core.kind != "none" and self.value_widths is not None:
             raise ValueError(
@@ -192,32 +196,32 @@ class PPOSettings(OnPolicySettings):
 
     @property
     def refreshes(self) -> bool:
-        """Whether values and ratios of a minibatch are stored for later ones."""
+        """Whether values and ratios of a minibatch are stored for later minibatches."""
         return self.recompute_advantage != "once" or self.value_clip_center == "refreshed"
 
     def traced(self) -> dict[str, tuple[float, float]]:
-        """See `OnPolicySettings.traced`; only what the chosen sampling and optimiser use."""
+        """Traced numbers that the chosen sampling and optimiser use; see `OnPolicySettings.traced`."""
         segments = {} if self.sampling == SAMPLES else self.SEGMENT_TRACED
         teacher = {} if self.teacher is None else self.TEACHER_TRACED
         return self.TRACED | segments | teacher | self.OPTIMIZER_TRACED.get(self.optimizer, {})
 
     def annealed(self) -> tuple[str, ...]:
-        """See `OnPolicySettings.annealed`; the teacher's weight only with a teacher."""
+        """Numbers with a schedule, the teacher's weight only with a teacher."""
         return self.ANNEALED if self.teacher is None else (*self.ANNEALED, "teacher_coefficient")
 
     def make_optimizer(self) -> Optimizer:
-        """The optimiser with its options."""
+        """Builds the optimiser with its options."""
         options = {"muon": {"rest": self.muon_rest}, "schedule_free": {"warmup_steps": self.warmup_steps}}
         return make_optimizer(self.optimizer, **options.get(self.optimizer, {}))
 
     @property
     def segments(self) -> int:
-        """See `LearnerSettings.segments`."""
+        """Segments of each agent per rollout."""
         return self.segments_per_agent
 
     @classmethod
     def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
-        """See `LearnerSettings.sized`: `horizon` and `batch_size` on segments, where they are auto."""
+        """Derives `horizon` and `batch_size` on segments if they are "auto"; see `LearnerSettings.sized`."""
         settings = dict(settings)
         sizes = {key: settings.get(key) for key in ("horizon", "batch_size")}
         if settings.get("sampling", SAMPLES) == SAMPLES or AUTO not in sizes.values():
@@ -236,14 +240,14 @@ class PPOSettings(OnPolicySettings):
         }
 
     def plan(self, samples: int, environments: int | None = None) -> Plan | None:
-        """The sizes of an update on segments; None when training on single samples.
+        """Returns the sizes of an update on segments; None when training on single samples.
 
         Args:
-          samples: agents side by side, E * A.
+          samples: parallel agents, E * A.
           environments: E, for the table.
 
         Raises:
-          ValueError: for sizes that do not fit together, with the nearest that do.
+          ValueError: for incompatible sizes, with the nearest compatible ones.
         """
         if self.sampling == SAMPLES:
             return None
@@ -269,14 +273,14 @@ class PPOSettings(OnPolicySettings):
         )
 
     def require_parts(self, samples: int, shards: int) -> None:
-        """Demands minibatches to which every shard contributes as many samples or segments.
+        """Checks that every shard contributes the same number of samples or segments to a minibatch.
 
         Args:
-          samples: agents side by side, E * A.
+          samples: parallel agents, E * A.
           shards: S.
 
         Raises:
-          ValueError: for sizes that do not fit together, with the nearest that do.
+          ValueError: for incompatible sizes, with the nearest compatible ones.
         """
         plan, each = self.plan(samples), "" if shards == 1 else f" on each of {shards} shards"
         if plan is None:
@@ -288,7 +292,7 @@ class PPOSettings(OnPolicySettings):
             )
 
     def rows(self, samples: int) -> int:
-        """See `OnPolicySettings.rows`: those of a minibatch."""
+        """Samples of a minibatch; see `OnPolicySettings.rows`."""
         plan = self.plan(samples)
         if plan is None:
             return samples * self.horizon // self.num_minibatches

@@ -1,4 +1,7 @@
-"""Advantages and value targets; truncated episodes bootstrap, terminated ones do not."""
+"""Advantages and value targets; truncated episodes bootstrap, terminated ones do not.
+
+See docs/reference/trainer.md 2.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +11,7 @@ import jax.numpy as jnp
 
 
 def accumulate_by_scan(delta: jax.Array, decay: jax.Array) -> jax.Array:
-    """`A_t = delta_t + decay_t * A_{t+1}` from the last row to the first, 0 after it: one pass.
+    """Solves `A_t = delta_t + decay_t * A_{t+1}`, with 0 after the last row, in one reverse pass.
 
     Args:
       delta: `[T, ...]`.
@@ -28,7 +31,7 @@ def accumulate_by_scan(delta: jax.Array, decay: jax.Array) -> jax.Array:
 
 
 def accumulate_by_doubling(delta: jax.Array, decay: jax.Array) -> jax.Array:
-    """The same sums as `accumulate_by_scan` in O(log T) rounds over whole arrays (Blelloch 1990)."""
+    """Solves the recursion of `accumulate_by_scan` in O(log T) rounds over whole arrays (Blelloch 1990)."""
 
     def join(later, earlier):
         later_delta, later_decay = later
@@ -60,17 +63,16 @@ def vtrace_gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates with V-trace's off-policy correction, per agent.
 
-    The temporal differences and the trace of Schulman et al. (2016, eq. 16) are weighted with the
-    truncated importance ratios of V-trace (Espeholt et al. 2018, section 4.1), both taken at the
-    step itself:
+    The temporal differences and the trace of Schulman et al. (2016, eq. 16) are weighted by the
+    truncated importance ratios of V-trace (Espeholt et al. 2018, section 4.1), both taken at step t:
 
         A_t = min(ratio_t, rho_clip) * (r_t + gamma * next_t - v_t)
               + gamma * lambda * min(ratio_t, c_clip) * A_{t+1}
 
-    `next_t` is `bootstrap` where the step is a boundary and the next row's value elsewhere; it is
-    selected, not multiplied, where `discount` is 0, so that non-finite values after a termination have no
-    effect. No advantage flows backwards over a boundary or a termination. Gradients flow through every input;
-    stop them where an advantage enters a loss.
+    `next_t` is `bootstrap` where the step is a boundary and the next row's value elsewhere, and 0 where
+    `discount` is 0 (by selection, not multiplication, so that non-finite values after a termination have no
+    effect). No advantage flows backwards over a boundary or a termination. Gradients flow through every
+    input; stop them where an advantage enters a loss.
 
     Args:
       reward: `[T, ...]` rewards that followed the actions, in the units of the values.
@@ -79,34 +81,33 @@ def vtrace_gae(
       discount: `[T, ...]` 0 where the step terminated the agent, 1 otherwise.
       boundary: `[T, ...]` bool, the episode ended after this step.
       bootstrap: `[T, ...]` value of the final observation where truncated.
-      ratio: `[T, ...]`, or 1, probability of the action now over that when it was taken.
+      ratio: `[T, ...]`, or 1: probability of the action now divided by that when it was sampled.
       gamma: discount factor per step.
       lambda_: decay of the eligibility trace.
       rho_clip: bound on the ratio of the temporal difference.
       c_clip: bound on the ratio of the trace.
-      alive: `[T, ...]` bool or None. Rows that are not alive get advantage 0 and pass nothing
-        on but their value, which only a predecessor without a boundary uses; if that value is not
-        finite it counts as 0.
-      bootstrap_last: False gives the last row advantage 0 and uses it only as the value after the row
-        before, so that `last_value` is unused.
-      skip: `[T, ...]` bool or None. Rows at which the agent waits for its turn. They get advantage 0; what
-        they pay belongs to the last decision before, whose next value is that of the next decision. Discounts
+      alive: `[T, ...]` bool or None. Rows that are not alive get advantage 0 and pass on only their
+        value, which the previous row uses if it is not a boundary; a value that is not finite counts
+        as 0.
+      bootstrap_last: False gives the last row advantage 0 and uses its value only for the previous row, so
+        that `last_value` is unused.
+      skip: `[T, ...]` bool or None. Rows in which the agent waits for its turn. They get advantage 0; their
+        rewards are credited to the last decision, whose next value is that of the next decision. Discounts
         count decisions, not these rows.
-      last_skip: `[...]` bool or None; the agent waits for its turn after the last step. What its last
-        decision will be paid is then not known yet: that row has advantage 0 and is just the value after the
-        row before.
-      out: `[T, ...]` bool or None. Rows at which the agent is out of the game, but still paid. They get
-        advantage 0; what they pay belongs to the last decision before, discounted by gamma per row, up to the
-        agent's next decision or to the value of what it sees at the end of the rollout. The traces do not
-        decay over them, as there is nothing to decide. Their targets are for critics, which must know them
-        wherever a rollout ends.
-      accumulate: `(delta, decay) -> advantage`, how the sums are formed; results differ by rounding.
+      last_skip: `[...]` bool or None; the agent waits for its turn after the last step. The rewards of its
+        last decision are then incomplete: this decision gets advantage 0, and only its value is used.
+      out: `[T, ...]` bool or None. Rows in which the agent is out of the game but may receive delayed
+        rewards. They get advantage 0; their rewards are credited to the last decision, discounted by gamma
+        per row, up to the agent's next decision, or up to the value of its observation at the end of the
+        rollout. The trace does not decay over these rows, which contain no decisions. Their targets are for
+        critics, which need values wherever a rollout may end.
+      accumulate: `(delta, decay) -> advantage`, the solver of the recursion; results differ by rounding.
         The scan is the default because it was 5 times (T = 64) and 15 times (T = 256) faster on a CPU
         with 8192 columns.
 
     Returns:
-      `(advantage, target)`, both `[T, ...]`. The critic regresses on the target: `advantage + value`, and at
-      rows that are `out` the discounted sum of what follows.
+      `(advantage, target)`, both `[T, ...]`. The critic's target is `advantage + value`, and in rows that are
+      `out` the discounted sum of the rewards and the value that follow.
     """
     if alive is not None:
         value = jnp.where(alive | jnp.isfinite(value), value, 0.0)
@@ -140,13 +141,13 @@ def vtrace_gae(
 
 
 class _Spans(NamedTuple):
-    """The sums that follow each row up to the agent's next decision, `[T, ...]` each, discounted to the row.
+    """Sums from each row to the agent's next decision, `[T, ...]` each, discounted to the row.
 
     Attributes:
-      paid: rewards, the row's own included.
-      following: value of the next decision, or of the observation at which the trajectory is cut.
+      paid: sum of rewards, including the row's own.
+      following: value of the next decision, or of the observation at which the trajectory is truncated.
       reach: discount of the next decision's advantage; 0 where the trajectory ends before it.
-      unknown: bool; the rest of the rewards arrives after the rollout.
+      unknown: bool; some of the rewards arrive after the rollout.
     """
 
     paid: jax.Array
@@ -156,7 +157,7 @@ class _Spans(NamedTuple):
 
 
 def _spans(reward, value, last_value, discount, boundary, bootstrap, skip, out, last_skip, gamma) -> _Spans:
-    """Sums from each row to the next decision; see `vtrace_gae` for the arguments, none of which is None."""
+    """Sums from each row to the next decision; arguments as for `vtrace_gae`, without None."""
 
     def step(after, row):
         pending, following, reach, unknown = after
@@ -167,7 +168,7 @@ def _spans(reward, value, last_value, discount, boundary, bootstrap, skip, out, 
         reach = jnp.where(over, 0.0, discount * reach)
         unknown = unknown & ~over
         paid = reward + jnp.where(over, 0.0, discount * pending)
-        # Whoever is out while nothing is known of the rest stands for it by its value.
+        # The value of an agent that is out replaces its unknown further rewards.
         stands = out & unknown
         paid = jnp.where(stands, value, paid)
         following, reach = (jnp.where(stands, 0.0, x) for x in (following, reach))
@@ -203,7 +204,7 @@ def gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates (Schulman et al. 2016, eq. 16), per agent.
 
-    `vtrace_gae` for experience of the current policy; see there for arguments and results.
+    Equals `vtrace_gae` with ratios of 1; arguments and results as there.
     """
     return vtrace_gae(
         reward,

@@ -1,4 +1,4 @@
-"""Single samples of a rollout: advantages and targets, and PPO's epochs over shuffled minibatches."""
+"""Training on single samples of a rollout: advantages, targets and PPO's epochs of shuffled minibatches."""
 
 from functools import partial
 from typing import NamedTuple
@@ -19,17 +19,17 @@ from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer
 from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
 
-# Gives XLA's CPU executor enough independent work to keep a second core busy.
+# Enough independent work per iteration for XLA's CPU executor to use a second core.
 MINIBATCH_UNROLL = 4
 
 
 class Batch(NamedTuple):
     """Samples to learn from, leading axes `[N]`.
 
-    `alive` marks the rows that are learnt from: of agents that act, and of those that are out, whose values
-    alone are learnt. Others hold zeros. `acting` weighs the decisions among them (`losses.acting_weights`);
-    None where all are decisions. `idle` marks rows of agents of which nothing in the rollout is learnt from:
-    slots that are not filled. Observations are as `algos.nets.observations.compact` keeps them.
+    `alive` marks the rows that are learnt from: of agents that act, and of agents that are out (only their
+    values are learnt). Other rows hold zeros. `acting` has the weights of the decisions among them
+    (`losses.acting_weights`); None if all are decisions. `idle` marks rows of agents with no learnt row in
+    the rollout (unfilled slots). Observations are in the form of `algos.nets.observations.compact`.
     """
 
     obs: jax.Array | Entities | Asymmetric
@@ -45,9 +45,9 @@ class Batch(NamedTuple):
 
 
 def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
-    """Advantages, targets and observations of a rollout, flattened to `[T * E * A]`.
+    """Computes advantages and targets of a rollout and flattens its samples to `[T * E * A]`.
 
-    Rows that are not learnt from are replaced here, before any arithmetic of the losses.
+    Rows that are not learnt from are replaced by zeros, before any arithmetic of the losses.
     """
     alive, valued = rollout.alive, rollout.valued
     advantage, target = gae(
@@ -85,13 +85,13 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
 
 
 def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> jax.Array:
-    """Rewards `[T, E, A]` in the units of the values."""
+    """Rewards `[T, E, A]` in the units of the values: normalised, scaled and clamped."""
     reward = rollout.reward if state.rewards is None else scale_reward(state.rewards, rollout.reward)
     return jnp.clip(reward * hyper["reward_scale"], -hyper["reward_clamp"], hyper["reward_clamp"])
 
 
 def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
-    """`x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
+    """Selects `x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
     return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, jnp.asarray(fill, x.dtype))
 
 
@@ -104,7 +104,7 @@ def learn_samples(
     batch: Batch,
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """All epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
+    """Runs all epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
     require_minibatches(config.num_minibatches, batch.alive.size)
     policy = behind(policy, state.observations)
 
@@ -128,9 +128,10 @@ def learn_samples(
 
 
 def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
-    """A random order `[N]` of the samples, those that are `idle` last.
+    """Random order `[N]` of the samples, with `idle` samples last.
 
-    The minibatches before are then full of samples, those after are empty.
+    Idle samples then fill the last minibatches, which contribute nothing, and the others have more learnt
+    samples.
     """
     bits = jax.random.bits(key, batch.alive.shape)
     bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
@@ -138,12 +139,12 @@ def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
 
 
 def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
-    """The loss of samples `[N]`; see `clipped_loss`, also for `hyper` and the results.
+    """PPO's loss on samples `[N]`; see `clipped_loss` for `hyper` and the results.
 
     Args:
       policy: the networks.
       params: their parameters.
-      batch: samples `[N]`, advantages as they enter the loss.
+      batch: samples `[N]`, with advantages already normalised.
       hyper: traced hyper-parameters.
     """
     distribution, value = policy.apply(params, batch.obs, batch.mask)

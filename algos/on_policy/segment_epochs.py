@@ -1,6 +1,7 @@
-"""Segments of a rollout: rows of consecutive decisions, evaluated from the recurrent state before them.
+"""Training on segments: rows of consecutive decisions, evaluated from the recurrent state before them.
 
-PPO's epochs over minibatches of whole segments, with advantages that later minibatches may refresh.
+PPO's epochs over minibatches of whole segments, with advantages that may be refreshed between minibatches.
+See docs/reference/trainer.md 2.3 and 4.
 """
 
 from functools import partial
@@ -29,14 +30,14 @@ class Segments(NamedTuple):
     """A rollout as S rows of T decisions, with axes `[T, S]`.
 
     Attributes:
-      rollout: `[T, S]`, but `carry` before and `last_value`, `last_skip` after each row, `[S]`. Observations
-        are as `algos.nets.observations.compact` keeps them, rewards in the units of the values; rows that are
-        not learnt from hold zeros.
-      advantage, target: as after the rollout.
+      rollout: `[T, S]`, except `carry` before and `last_value`, `last_skip` after each row, `[S]`.
+        Observations are in the form of `algos.nets.observations.compact`, rewards in the units of the values;
+        steps that are not learnt from hold zeros.
+      advantage, target: as computed after the rollout.
       learning: bool, `Rollout.valued` and past the burn-in.
       lesson: the teacher's distributions and values, or None.
-      acting: weights of the decisions among the rows that are learnt from, see `losses.acting_weights`; None
-        where all are decisions.
+      acting: weights of the decisions among the learnt steps, see `losses.acting_weights`; None if all are
+        decisions.
     """
 
     rollout: Rollout
@@ -48,21 +49,21 @@ class Segments(NamedTuple):
 
     @property
     def value(self) -> jax.Array:
-        """The critic's estimates during the rollout."""
+        """Values that the critic estimated during the rollout."""
         return self.rollout.extras["value"]
 
     @property
     def alive(self) -> jax.Array:
-        """Marks rows in which the agent acted, or was out and has a value."""
+        """Mask of the steps in which the agent acted, or was out and has a value."""
         return self.rollout.valued
 
     @property
     def deciding(self) -> jax.Array:
-        """Marks decisions that are learnt from."""
+        """Mask of the decisions that are learnt from."""
         return self.learning if self.acting is None else self.acting > 0
 
     def take(self, rows: jax.Array) -> "Segments":
-        """The segments `rows`."""
+        """Selects the segments `rows`."""
         inside = self._replace(rollout=self.rollout.replace(carry=(), last_value=None, last_skip=None))
         picked = jax.tree.map(lambda x: x[:, rows], inside)
         of_rows = self.rollout.carry, self.rollout.last_value, self.rollout.last_skip
@@ -72,12 +73,12 @@ class Segments(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a minibatch of segments is chosen by.
+    """Inputs of the draw of a minibatch of segments.
 
     Attributes:
-      key: of the draw.
+      key: random key of the draw.
       part: this minibatch's part of the partition, int32 `[m]`.
-      moments: mean and variance of its advantages on all shards; None if not known before its turn.
+      moments: mean and variance of its advantages on all shards; None if not known in advance.
     """
 
     key: jax.Array
@@ -101,10 +102,10 @@ def prepare(
     hyper: Hyper,
     teacher: Teacher | None = None,
 ) -> Segments:
-    """Cuts a rollout `[k * T, E, A]` with flat observations into segments, and evaluates the teacher on them.
+    """Splits a rollout `[k * T, E, A]` with flat observations into segments; evaluates the teacher on them.
 
-    The k * E * A rows are ordered by segment, environment and agent. Rows that are not learnt from are
-    replaced before any arithmetic of the losses.
+    The k * E * A rows are ordered by segment, environment and agent. Steps that are not learnt from are
+    replaced by zeros, before any arithmetic of the losses.
     """
     if config.teacher is not None and teacher is None:
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
@@ -125,7 +126,7 @@ def prepare(
 
 
 def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
-    """The same rollout with axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
+    """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
         obs=jax.tree.map(partial(keep, rollout.valued), compact(state.observations, rollout.obs)),
@@ -144,7 +145,8 @@ def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: in
     within = jax.tree.map(lambda x: as_rows(x, number), within)
     length, segments = within.alive.shape
     following = jnp.concatenate([value[length::length], rollout.last_value[None]])
-    # The observations, and with them the state, of an agent that is dead as its row begins may be non-finite.
+    # The observations, and therefore the carry, of an agent that is dead at the start of a row may be
+    # non-finite.
     carry = jax.tree.map(
         lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((segments,) + x.shape[3:]), rollout.carry
     )
@@ -155,7 +157,7 @@ def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: in
 
 
 def as_rows(x: jax.Array, number: int) -> jax.Array:
-    """Cuts the time axis of `[k * T, E, A, ...]` into k = `number` parts: `[T, k * E * A, ...]`."""
+    """Splits the time axis of `[k * T, E, A, ...]` into k = `number` parts: `[T, k * E * A, ...]`."""
     length, agents = x.shape[0] // number, x.shape[1] * x.shape[2]
     x = x.reshape((number, length, agents) + x.shape[3:])
     return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
@@ -164,9 +166,9 @@ def as_rows(x: jax.Array, number: int) -> jax.Array:
 def trace(
     config: PPOSettings, rows: Rollout, value: jax.Array, ratio: jax.Array, hyper: Hyper
 ) -> tuple[jax.Array, jax.Array]:
-    """Advantages and targets `[T, S]` of rows, given values and importance ratios; see `vtrace_gae`.
+    """Advantages and targets `[T, S]` of rows with these values and importance ratios; see `vtrace_gae`.
 
-    Advantages that the rows bring along stay as they are.
+    Precomputed advantages of the rows are kept.
     """
     advantage, target = vtrace_gae(
         rows.reward,
@@ -190,7 +192,7 @@ def trace(
 
 
 def refresh(config: PPOSettings, segments: Segments, memory: Memory, hyper: Hyper) -> Memory:
-    """Advantages and targets from the latest values and ratios."""
+    """Recomputes advantages and targets from the latest values and ratios."""
     advantage, target = trace(config, segments.rollout, memory.value, memory.ratio, hyper)
     return memory._replace(advantage=advantage, target=target)
 
@@ -204,7 +206,7 @@ def learn_segments(
     segments: Segments,
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """All epochs over segments; returns `(params, optimizer, metrics)`."""
+    """Runs all epochs over segments; returns `(params, optimizer, metrics)`."""
     policy = behind(policy, state.observations)
     rows = segments.learning.shape[1]
     minibatches = config.plan(rows // config.segments_per_agent * collectives.size()).minibatches
@@ -236,9 +238,9 @@ def learn_segments(
 def with_moments(
     config: PPOSettings, segments: Segments, memory: Memory, choices: Choice, hyper: Hyper
 ) -> Choice:
-    """The choices of an epoch with the moments of their advantages, where these are standardised and known.
+    """Adds the moments of advantages to the choices of an epoch, if they are used and known in advance.
 
-    One collective for all minibatches instead of one for each; with one shard there is none to save.
+    This takes one collective for all minibatches instead of one for each; with one shard, nothing is added.
     """
     known = config.recompute_advantage != "minibatch" and config.policy_advantage == "fixed"
     if collectives.size() == 1 or config.normalize_advantage == "none" or not known:
@@ -258,7 +260,7 @@ def with_moments(
 def choose_segments(
     config: PPOSettings, segments: Segments, memory: Memory, choice: Choice, hyper: Hyper
 ) -> tuple[jax.Array, jax.Array]:
-    """The rows of a minibatch and their importance weights, `[m]` each; see `choose`."""
+    """Draws the rows of a minibatch and their importance weights, `[m]` each; see `choose`."""
     return choose(
         choice.key,
         config.sampling,
@@ -280,13 +282,13 @@ def segment_gradient(
     choice: Choice,
     hyper: Hyper,
 ) -> tuple[PyTree, Metrics, jax.Array, Memory]:
-    """The gradient of a minibatch of segments, which it chooses; see `descend` for the results.
+    """Draws a minibatch of segments and computes its gradient; see `descend` for the results.
 
     Args:
       config, policy, segments, hyper: as for `learn_segments`, with `beta` and `offset` of `choose`.
       params: parameters of the networks.
-      memory: refreshed by the minibatches so far.
-      choice: what it is chosen by.
+      memory: as refreshed by earlier minibatches.
+      choice: inputs of the draw.
     """
     if config.recompute_advantage == "minibatch":
         memory = refresh(config, segments, memory, hyper)
@@ -318,15 +320,15 @@ def segment_loss(
     hyper: Hyper,
     moments: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, tuple[Metrics, jax.Array, jax.Array]]:
-    """The loss of m segments, that of imitation included.
+    """PPO's loss on m segments, including the imitation loss.
 
     Args:
       config, policy, hyper: as for `learn_segments`.
       params: parameters of the networks.
       minibatch: m segments.
-      known: latest values, advantages and targets of these.
+      known: latest values, advantages and targets of the segments.
       weight: `[m]` importance weights of their advantages.
-      moments: of the advantages, as in `Choice`.
+      moments: moments of the advantages, as in `Choice`.
 
     Returns:
       the loss, and `(quantities for metrics, ratios, values)`, `[T, m]` each.

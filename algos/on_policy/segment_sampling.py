@@ -1,4 +1,7 @@
-"""Sampling of minibatches of whole segments: sequential, uniform or by priority."""
+"""Sampling of minibatches of whole segments: sequential, uniform or by priority.
+
+See docs/reference/trainer.md 4.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +11,18 @@ from algos.checks import require_choice
 
 MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
 
-# Lower bound that gives segments of priority 0 a positive probability.
+# Added to priorities, so that segments of priority 0 have a positive probability.
 EPSILON = 1e-6
 
 
 def partition(key: jax.Array, rows: int, minibatches: int, idle: jax.Array | None = None) -> jax.Array:
-    """All rows in random order, cut into minibatches: int32 `[n, m]` with n * m = rows.
+    """Splits all rows in random order into minibatches: int32 `[n, m]` with n * m = rows.
 
     Args:
-      key: of the order.
-      rows: how many.
+      key: random key of the order.
+      rows: number of rows.
       minibatches: n.
-      idle: `[rows]` bool, rows of agents that never act, which come last; None for none.
+      idle: `[rows]` bool, rows of agents that never act, which come last; None if all act.
 
     Raises:
       ValueError: if the rows do not split evenly.
@@ -33,14 +36,14 @@ def partition(key: jax.Array, rows: int, minibatches: int, idle: jax.Array | Non
 
 
 def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float) -> jax.Array:
-    """Logarithm of each segment's probability relative to the uniform one.
+    """Logarithm of each segment's probability relative to the uniform probability.
 
-    A segment's priority is `(sum_t |A_t|)^alpha` over its alive steps, 0 where that is not finite;
-    its probability p is proportional to `priority + 1e-6` among the R rows with an alive step.
-    Logarithms throughout keep sums from overflowing. At alpha 0 the result is exactly 0.
+    A segment's priority is `(sum_t |A_t|)^alpha` over its alive steps, 0 if not finite; its probability p
+    is proportional to `priority + 1e-6` among the R rows with an alive step. Logarithms avoid overflow. At
+    alpha 0 the result is exactly 0.
 
     Args:
-      advantage: `[T, S]`; steps that are not alive may hold anything.
+      advantage: `[T, S]`; steps that are not alive may hold any values.
       alive: `[T, S]` bool.
       alpha: 0 for uniform, 1 for proportional to the priority.
 
@@ -58,9 +61,10 @@ def log_shares(advantage: jax.Array, alive: jax.Array, alpha: jax.Array | float)
 
 
 def shard_offset(alive: jax.Array) -> jax.Array:
-    """Logarithm of R / (S * r), for a shard with r of all R rows with an alive step; added to `log_shares`.
+    """Logarithm of R / (S * r) of a shard with r of all R rows with an alive step; added to `log_shares`.
 
-    Every shard draws the same number of rows, so that those of a shard with fewer of them are likelier.
+    Every shard draws the same number of rows, so that rows of a shard with fewer of them have higher
+    probabilities.
     """
     mine = jnp.maximum(alive.any(0).sum(dtype=jnp.float32), 1.0)
     return jnp.log(collectives.mean(mine) / mine)
@@ -73,8 +77,8 @@ def importance_exponent(
 
     Args:
       start: beta before the first update.
-      progress: share of the training done, clipped to [0, 1].
-      factor: slope of the annealing; the original implementation uses alpha, and so never reaches 1.
+      progress: fraction of the training done, clipped to [0, 1].
+      factor: slope of the annealing; PufferLib uses alpha, with which beta does not reach 1.
     """
     return start + (1.0 - start) * factor * jnp.clip(progress, 0.0, 1.0)
 
@@ -90,23 +94,22 @@ def choose(
     beta: jax.Array | float,
     offset: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """The segments of one minibatch and the importance weights of their advantages.
+    """Draws the segments of one minibatch and the importance weights of their advantages.
 
-    Meant for a scan over the keys and the parts of one `partition` per epoch; only "sequential"
-    takes the rows from there. The other modes draw each minibatch on its own: "uniform" and
-    "prioritized" without replacement within it (the m largest of log p + Gumbel noise have the law of
-    successive draws; Vieira 2014). Drawn, rows without an alive step are left out, unless without
-    replacement fewer than m others exist.
+    For a scan over the keys and the parts of one `partition` per epoch; only "sequential" uses the parts.
+    The other modes draw each minibatch independently: "uniform" and "prioritized" without replacement within
+    the minibatch (the m largest of log p + Gumbel noise are distributed like successive draws; Vieira 2014).
+    Rows without an alive step are not drawn, unless fewer than m others exist in modes without replacement.
 
     Args:
-      key: randomness of this minibatch; unused when sequential.
+      key: random key of this minibatch; unused when sequential.
       mode: one of `MODES`.
       part: int32 `[m]`, this minibatch's part of the partition.
-      advantage: `[T, S]`; steps that are not alive may hold anything.
+      advantage: `[T, S]`; steps that are not alive may hold any values.
       alive: `[T, S]` bool.
       alpha: exponent of the priorities; unused without priorities.
       beta: exponent of the importance weights, from `importance_exponent`.
-      offset: of the logarithms of the probabilities, from `shard_offset`; unused without priorities.
+      offset: added to the log-probabilities, from `shard_offset`; unused without priorities.
 
     Returns:
       `(rows, weight)`: int32 `[m]`, and `[m]` `(R * p)^-beta` for R rows with an alive step, exactly
@@ -132,10 +135,10 @@ def choose(
 
 
 def find_rows(share: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Rows with probability proportional to `exp(share)`, independently of each other.
+    """Draws rows independently with probability proportional to `exp(share)`.
 
-    The least likely rows come first in the running sums: those of share -inf then add up to exactly
-    0, which no query falls below. Sums formed in parallel may grow on zeros that come later.
+    The least likely rows come first in the running sums: rows of share -inf then sum to exactly 0 and are
+    never drawn. Later in the order, parallel summation may increase the sums at rows of probability 0.
 
     Args:
       share: `[S]`.

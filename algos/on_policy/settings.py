@@ -1,4 +1,4 @@
-"""Settings and state that all learners of rollouts share."""
+"""Settings and state shared by all on-policy learners."""
 
 import math
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ from algos.types import Hyper, PyTree
 
 @dataclass(frozen=True)
 class OnPolicySettings(ActorCriticConfig, LearnerSettings):
-    """Settings that all learners of rollouts have, besides those of their networks.
+    """Settings of all on-policy learners, in addition to those of their networks.
 
-    The numbers named in `TRACED` (and `total_updates`) are only initial values: they live in
-    `state.hyper`, where they can be changed, restored or vmapped over without recompiling.
+    The numbers named in `TRACED` (and `total_updates`) are initial values: they live in `state.hyper`, where
+    they can be changed, restored or vmapped over without recompiling.
 
     Attributes:
       horizon: decisions T per rollout.
-      learning_rate, entropy_coefficient: with their schedules ("constant", "linear", "cosine") and
+      learning_rate, entropy_coefficient: initial values, with schedules ("constant", "linear", "cosine") to
         the values `*_end` reached after `total_updates`.
       total_updates: length of the schedules; None for the length of the run.
       gamma, gae_lambda: discount and trace decay per decision; gamma also per step of an agent that is out of
-        the game but still paid.
+        the game and waits for delayed rewards.
       value_coefficient: weight of the value loss.
-      max_grad_norm: bound on the global gradient norm; None for none.
+      max_grad_norm: bound on the global gradient norm; None for no clipping.
       normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
       normalize_observation, normalize_reward: running normalisation.
-      reward_centering: rate of the running mean that each decision is charged; 0 for none.
+      reward_centering: rate of the running mean that is subtracted from rewards; 0 for no centring.
       reward_scale: constant factor on rewards, after their normalisation.
-      reward_clamp: bound on the magnitude of a reward after scaling; None for none.
-      policy_average: share that the past keeps, per update, in a running mean of the parameters. Rollouts
-        are played by the latest parameters, evaluations and whoever takes over the policy use the mean. 0
-        for none: the latest are used everywhere.
-      adam_eps, adam_beta1, adam_beta2: of Adam.
+      reward_clamp: bound on the magnitude of a reward after scaling; None for no bound.
+      policy_average: weight of the past, per update, in a running mean of the parameters. Rollouts use the
+        latest parameters; evaluations and every other use of the policy take the mean. 0 for no mean: the
+        latest parameters are used everywhere.
+      adam_eps, adam_beta1, adam_beta2: hyper-parameters of Adam.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = {
@@ -62,7 +62,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
     COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
-    # Whether critics may have observations of their own.
+    # Whether critics may have privileged observations.
     critics_apart: ClassVar[bool] = True
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
@@ -105,42 +105,40 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
 
     def traced(self) -> dict[str, tuple[float, float]]:
-        """Names and bounds of the numbers that these settings put into the learner's state."""
+        """Returns names and bounds of the settings that become numbers in the learner's state."""
         return self.TRACED
 
     def annealed(self) -> tuple[str, ...]:
-        """Names of the traced numbers that have a schedule."""
+        """Returns the names of the traced numbers that have a schedule."""
         return self.ANNEALED
 
     def adjustable(self) -> tuple[str, ...]:
-        """Names of the settings that live in the learner's state and may differ when a run continues."""
+        """Returns the names of the settings that live in the state and may change when a run resumes."""
         return (*self.traced(), "total_updates")
 
     def rows(self, samples: int) -> int:
-        """Samples per forward and backward pass, with `samples` agents side by side."""
+        """Samples per forward and backward pass, with `samples` parallel agents."""
         return samples * self.horizon
 
     def require_run(self, samples: int | None, total_updates: int | None) -> None:
-        """Demands what these settings need to know of a run.
+        """Checks that the sizes of a run that these settings need are known.
 
         Args:
-          samples: agents side by side, E * A, or None.
+          samples: parallel agents, E * A, or None.
           total_updates: length of the schedules, or None.
 
         Raises:
-          ValueError: if one of them is None and needed.
+          ValueError: if a needed one is None.
         """
         for key in ("normalize_reward", "reward_centering"):
             if getattr(self, key) and samples is None:
-                raise ValueError(
-                    f"{key}={getattr(self, key)}: needs samples, the number of agents side by side"
-                )
+                raise ValueError(f"{key}={getattr(self, key)}: needs samples, the number of parallel agents")
         schedules = {getattr(self, f"{key}_schedule") for key in self.annealed()}
         if total_updates is None and schedules != {"constant"}:
             raise ValueError("total_updates=None: must be given with a schedule that is not constant")
 
     def initial_hyper(self, total_updates: int | None) -> Hyper:
-        """The traced hyper-parameters as float32 scalars; infinite for bounds that are None."""
+        """Returns the traced hyper-parameters as float32 scalars; infinity for bounds that are None."""
         values = {key: math.inf if (x := getattr(self, key)) is None else x for key in self.traced()}
         values["total_updates"] = total_updates or 1
         return {key: jnp.asarray(x, jnp.float32) for key, x in values.items()}
@@ -148,7 +146,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
 
 @struct.dataclass
 class OnPolicyState:
-    """State of a learner of rollouts.
+    """State of an on-policy learner.
 
     Attributes:
       params: parameters of the networks.
@@ -159,8 +157,8 @@ class OnPolicyState:
       updates: int32 scalar, updates done.
       centre: `[E * A]` running means of the rewards, or None.
       teacher: state of the policy that is imitated, or None.
-      average: the parameters that evaluations play, where these are others: a running mean of those to act
-        with, or what these are by the optimiser's state. None otherwise.
+      average: parameters that evaluations use, if they differ from `params`: the running mean, or the
+        optimiser's evaluation parameters. None otherwise.
     """
 
     params: PyTree
@@ -175,7 +173,7 @@ class OnPolicyState:
 
 
 def annealed(config: OnPolicySettings, hyper: Hyper, updates: jax.Array) -> Hyper:
-    """The hyper-parameters of this update: those with a schedule at their current value."""
+    """Returns the hyper-parameters of this update, with schedules applied."""
     progress = updates / hyper["total_updates"]
     current = {
         key: anneal(getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress)

@@ -1,4 +1,7 @@
-"""Sizes of an update on segments: batch, minibatches, horizon and agents, checked before tracing."""
+"""Sizes of an update on segments: batch, minibatches, horizon and agents, checked before tracing.
+
+See docs/reference/trainer.md 1.2.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,11 +13,11 @@ from algos.checks import require_count
 class Plan:
     """Sizes of one update of a learner that trains on whole segments.
 
-    A rollout gives every agent `segments_per_agent` segments of `horizon` consecutive decisions. A
-    minibatch is what one forward and backward pass takes; `accumulation` of them make one gradient step.
+    Every agent contributes `segments_per_agent` segments of `horizon` consecutive decisions to a rollout. A
+    minibatch is the input of one forward and backward pass; a gradient step takes `accumulation` of them.
 
     Attributes:
-      agents: A, agents side by side over all environments.
+      agents: A, parallel agents over all environments.
       environments: E, or None if not known.
       segments_per_agent: k.
       horizon: T, decisions per segment.
@@ -38,7 +41,7 @@ class Plan:
 
     @property
     def segments(self) -> int:
-        """Segments per rollout, S = k * A: the rows that minibatches are chosen from."""
+        """Segments per rollout, S = k * A, from which minibatches are drawn."""
         return self.segments_per_agent * self.agents
 
     @property
@@ -62,17 +65,17 @@ class Plan:
         return self.epochs * self.minibatches // self.accumulation
 
     def updates(self, total_steps: int) -> int:
-        """Whole updates in a run of this many decisions of all agents.
+        """Number of whole updates in a run with this many decisions of all agents.
 
         Raises:
-          ValueError: if there is not one.
+          ValueError: if the run is shorter than one update.
         """
         if total_steps < self.batch_size:
             raise ValueError(f"total_steps={total_steps}: must be at least batch_size={self.batch_size}")
         return total_steps // self.batch_size
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """The plan as a table: `(name, value, explanation)` from the agents to the gradient steps."""
+        """Returns the plan as a table of rows `(name, value, explanation)`."""
         known = [] if self.environments is None else [("environments", self.environments, "side by side")]
         return [
             *known,
@@ -105,18 +108,18 @@ def make_plan(
     """Completes and checks the sizes of an update.
 
     Args:
-      agents: agents side by side over all environments.
+      agents: parallel agents over all environments.
       minibatch_size: decisions per gradient step.
       batch_size: decisions per rollout; "auto" for segments_per_agent * agents * horizon.
       horizon: decisions per segment; "auto" for batch_size / (segments_per_agent * agents).
       segments_per_agent: segments that each agent fills per rollout.
       epochs: passes over a rollout.
-      max_minibatch_size: decisions that fit one forward and backward pass; gradients of a larger
-        minibatch are accumulated. None for no limit.
-      environments: environments the agents are spread over, for the table; None if not known.
+      max_minibatch_size: largest number of decisions of one forward and backward pass; gradients of a
+        larger minibatch are accumulated. None for no limit.
+      environments: number of environments, for the table; None if not known.
 
     Raises:
-      ValueError: for sizes that do not fit together, with the nearest that do.
+      ValueError: for incompatible sizes, with the nearest compatible ones.
     """
     counts = {
         "agents": agents,
@@ -144,7 +147,7 @@ def make_plan(
 
 
 def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, horizon: int | str) -> int:
-    """Decisions per segment; raises ValueError unless batch_size = segments_per_agent * agents * horizon."""
+    """Decisions per segment; requires batch_size = segments_per_agent * agents * horizon (ValueError)."""
     segments = segments_per_agent * agents
     if batch_size == "auto":
         if horizon == "auto":
@@ -174,22 +177,23 @@ def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, ho
 
 
 def plan_minibatch(minibatch_size: int, segments: int, horizon: int) -> int:
-    """Segments per gradient step; raises ValueError unless they are whole and divide the rollout's."""
+    """Segments per gradient step; they must be whole and divide those of the rollout (ValueError)."""
     return whole_segments("minibatch_size", minibatch_size, "batch_size", segments, horizon)
 
 
 def plan_pass(max_minibatch_size: int | None, per_step: int, horizon: int) -> int:
-    """Segments per pass out of `per_step`; raises ValueError unless they are whole and divide these."""
+    """Segments per forward and backward pass; they must be whole and divide `per_step` (ValueError)."""
     if max_minibatch_size is None or max_minibatch_size >= per_step * horizon:
         return per_step
     return whole_segments("max_minibatch_size", max_minibatch_size, "minibatch_size", per_step, horizon)
 
 
 def whole_segments(key: str, size: int, total_key: str, segments: int, horizon: int) -> int:
-    """Segments in `size` decisions, out of `segments` of `horizon` decisions each.
+    """Number of segments in `size` decisions, of a total of `segments` with `horizon` decisions each.
 
     Raises:
-      ValueError: unless `size` holds whole segments that divide all of them; with the nearest sizes that do.
+      ValueError: unless `size` is a whole number of segments that divides the total; with the nearest
+        allowed sizes.
     """
     total = segments * horizon
     if size > total:
@@ -205,12 +209,12 @@ def whole_segments(key: str, size: int, total_key: str, segments: int, horizon: 
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors in ascending order."""
+    """Returns all divisors in ascending order."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def nearest(value: int, legal: Iterable[int]) -> str:
-    """The closest legal numbers below and above, as text."""
+    """Formats the closest legal numbers below and above `value`."""
     legal = list(legal)
     below = [n for n in legal if n < value]
     above = [n for n in legal if n > value]
@@ -218,6 +222,6 @@ def nearest(value: int, legal: Iterable[int]) -> str:
 
 
 def nearest_multiples(value: int, unit: int) -> str:
-    """The closest positive multiples of `unit` below and above, as text."""
+    """Formats the closest positive multiples of `unit` below and above `value`."""
     below = value // unit * unit
     return ", ".join(str(n) for n in (below, below + unit) if n)

@@ -1,1 +1,1 @@
-"""Optimisers, and how a CPU computes short gradient steps."""
+"""Optimisers, and a faster form of short gradient steps on CPUs."""

@@ -1,4 +1,7 @@
-"""Muon: momentum orthogonalised per matrix before each step (Jordan et al. 2024)."""
+"""Muon: momentum orthogonalised per matrix before each step (Jordan et al. 2024).
+
+See docs/reference/trainer.md 8.3.
+"""
 
 import math
 from dataclasses import dataclass
@@ -21,11 +24,11 @@ COEFFICIENTS = (
 
 @dataclass(frozen=True)
 class Matrix:
-    """How a parameter is read as matrices.
+    """Interpretation of a parameter as a stack of matrices.
 
     Attributes:
-      stacked: leading axes that number separate matrices.
-      outputs_first: whether the first of the other axes counts the outputs, as in `Linear`, rather
+      stacked: leading axes that index separate matrices.
+      outputs_first: whether the first of the other axes is that of the outputs, as in `Linear`, rather
         than the last, as in Flax's own layers.
     """
 
@@ -34,15 +37,15 @@ class Matrix:
 
 
 def find_matrices(params: PyTree, stacked: tuple[str, ...] = ()) -> PyTree:
-    """A `Matrix` for every parameter of at least two axes, None for the others; shaped like `params`.
+    """Returns a `Matrix` for every parameter with at least two axes, None for the others, as a pytree.
 
-    The axis of the outputs is the one as long as the bias of the same layer. Without a bias it is
-    the last, Flax's convention.
+    The axis of the outputs is the one of the length of the layer's bias. Without a bias it is the last,
+    as in Flax.
 
     Args:
       params: nested dicts of parameters.
-      stacked: names of modules whose parameters have one leading axis that numbers separate networks;
-        it does not count among the two axes.
+      stacked: names of modules whose parameters have one leading axis that indexes separate networks;
+        this axis is not one of the two.
     """
     leaves, structure = tree_flatten_with_path(params)
     named = [(tuple(keystr(path, simple=True, separator="/").split("/")), x.shape) for path, x in leaves]
@@ -59,10 +62,10 @@ def find_matrices(params: PyTree, stacked: tuple[str, ...] = ()) -> PyTree:
 
 
 def separate(tree: PyTree, matrices: PyTree) -> tuple[PyTree, PyTree]:
-    """The parameters that are matrices and the others, each with None in place of the rest.
+    """Splits parameters into matrices and others, each tree with None in place of the rest.
 
     Args:
-      tree: anything shaped like the parameters.
+      tree: a pytree with the structure of the parameters.
       matrices: from `find_matrices`.
     """
     kinds = jax.tree.leaves(matrices, is_leaf=lambda kind: kind is None)
@@ -72,16 +75,16 @@ def separate(tree: PyTree, matrices: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def combine(first: PyTree, second: PyTree) -> PyTree:
-    """Undoes `separate`."""
+    """Inverse of `separate`."""
     return jax.tree.map(lambda x, y: y if x is None else x, first, second, is_leaf=lambda x: x is None)
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
     """Brings the singular values of matrices `[..., P, Q]` close to 1 and keeps their directions.
 
-    Five Newton-Schulz steps (Jordan et al. 2024, "Muon"), each with a polynomial of its own. Singular
+    Takes five Newton-Schulz steps (Jordan et al. 2024, "Muon"), each with its own polynomial. Singular
     values above 1/160 of the Frobenius norm end within 3.2 % of 1, those above 1/400 within 15 %;
-    smaller ones stay below 1, and a matrix of zeros stays one.
+    smaller ones stay below 1, and a zero matrix stays zero.
     """
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
     wide = wide / jnp.maximum(jnp.linalg.norm(wide, axis=(-2, -1), keepdims=True), 1e-7)
@@ -92,10 +95,10 @@ def orthogonalize(x: jax.Array) -> jax.Array:
 
 
 def direction(update: jax.Array, matrix: Matrix) -> jax.Array:
-    """The step along a momentum: orthogonal, times sqrt(rows / columns) where that exceeds 1.
+    """Returns Muon's step along a momentum: orthogonalised, times max(1, sqrt(outputs / inputs)).
 
-    Rows count the outputs of the layer and columns its inputs, whichever way round the kernel lies: for
-    Flax's `[in, out]` they are out and in, for `[height, width, in, out]` out and height * width * in.
+    The factor is independent of the kernel's layout: for Flax's `[in, out]` it uses out and in, for
+    `[height, width, in, out]` out and height * width * in.
     """
     lead, shape = update.shape[: matrix.stacked], update.shape[matrix.stacked :]
     outputs = shape[0] if matrix.outputs_first else shape[-1]
@@ -112,14 +115,14 @@ def nesterov(
     scale: jax.Array | float,
     apply: jax.Array | bool,
 ) -> tuple[PyTree, PyTree]:
-    """Momentum as a running mean, and the look-ahead along it.
+    """Updates a momentum, kept as a running mean, and returns it with Nesterov's look-ahead.
 
     Args:
       grads: gradients.
-      momentum: running mean of the gradients so far, shaped alike.
+      momentum: running mean of the gradients so far, of the same structure.
       beta: weight of the past.
       scale: factor on the gradients.
-      apply: bool scalar; where False the momentum stays.
+      apply: bool scalar; if False, the momentum is unchanged.
 
     Returns:
       `(update, momentum)`.
@@ -136,7 +139,7 @@ def descend(
     weight_decay: jax.Array | float,
     apply: jax.Array | bool,
 ) -> PyTree:
-    """`p (1 - learning_rate * weight_decay) - learning_rate * update`, where applied."""
+    """Returns `p (1 - learning_rate * weight_decay) - learning_rate * update`, or p if not `apply`."""
     keep = 1.0 - learning_rate * weight_decay
     return jax.tree.map(lambda p, u: jnp.where(apply, p * keep - learning_rate * u, p), params, update)
 
@@ -153,18 +156,18 @@ def muon(
     scale: jax.Array | float = 1.0,
     apply: jax.Array | bool = True,
 ) -> tuple[PyTree, PyTree]:
-    """One step of Muon for parameters that are matrices, with Nesterov momentum and decoupled decay.
+    """Takes one step of Muon on matrix parameters, with Nesterov momentum and decoupled weight decay.
 
     Args:
-      grads: gradients, shaped like `params`.
-      momentum: their running mean so far, zeros at first.
-      params: the parameters, None where one is not a matrix.
+      grads: gradients, structured like `params`.
+      momentum: their running mean so far, initially zero.
+      params: the parameters, None in place of those that are not matrices.
       matrices: from `find_matrices`.
       learning_rate: length of a step in each singular direction, before the factor for shape.
       beta: weight of the past in the running mean.
-      weight_decay: shrinks parameters by this share of `learning_rate`.
+      weight_decay: coefficient of the decoupled decay.
       scale: factor on the gradients, from `clip_scale`.
-      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+      apply: bool scalar; if False, nothing changes, even for non-finite gradients.
 
     Returns:
       `(params, momentum)` after the step.

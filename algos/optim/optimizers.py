@@ -1,4 +1,4 @@
-"""Optimisers with traced hyper-parameters behind one interface, gradient clipping and annealing."""
+"""Optimisers with traced hyper-parameters, gradient clipping, schedules: docs/reference/trainer.md 8."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
 
-# Values of hyper-parameters that a step is not given; `learning_rate` has no default.
+# Defaults of hyper-parameters that are missing in a step's `hyper`; `learning_rate` has no default.
 DEFAULTS = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
@@ -25,8 +25,8 @@ DEFAULTS = {
     "muon_momentum": 0.95,
 }
 
-# Learning rate of parameters that are not matrices, relative to Muon's. A step of Adam moves every number by
-# about the rate; a step of Muon moves the numbers of a 256 x 256 kernel by a sixteenth of it.
+# Learning rate of parameters that are not matrices, relative to Muon's. A step of Adam changes every number
+# by about the rate; a step of Muon changes the numbers of a 256 x 256 kernel by a sixteenth of it.
 MUON_REST = {"adam": 0.1, "sgd": 1.0}
 
 
@@ -46,7 +46,7 @@ class AdamState:
 
 
 def init_adam(params: PyTree) -> AdamState:
-    """State before the first step."""
+    """Returns Adam's state before the first step."""
     return AdamState(
         jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32)
     )
@@ -64,18 +64,18 @@ def adam(
     scale: jax.Array | float = 1.0,
     apply: jax.Array | bool = True,
 ) -> tuple[PyTree, AdamState]:
-    """One step of Adam (Kingma and Ba 2015, algorithm 1).
+    """Takes one step of Adam (Kingma and Ba 2015, algorithm 1).
 
     Both bias corrections are folded into the step size and `eps`, which leaves one square root
     and one division per parameter.
 
     Args:
-      grads: gradients, shaped like `params`.
+      grads: gradients, structured like `params`.
       state: the state so far.
       params: the parameters.
       learning_rate, beta1, beta2, eps: as in the paper; may be traced.
       scale: factor on the gradients, from `clip_scale`.
-      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+      apply: bool scalar; if False, nothing changes, even for non-finite gradients.
 
     Returns:
       `(params, state)` after the step.
@@ -109,11 +109,11 @@ def adamw(
     apply: jax.Array | bool = True,
     **settings,
 ) -> tuple[PyTree, AdamState]:
-    """One step of Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
+    """Takes one step of Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
 
     Args:
       grads, state, params, learning_rate, apply, settings: as for `adam`.
-      weight_decay: shrinks all parameters by this share of `learning_rate`; may be traced.
+      weight_decay: coefficient of the decoupled decay of all parameters; may be traced.
 
     Returns:
       `(params, state)` after the step.
@@ -131,7 +131,7 @@ class RMSpropState:
 
 
 def init_rmsprop(params: PyTree) -> RMSpropState:
-    """State before the first step."""
+    """Returns RMSprop's state before the first step."""
     return RMSpropState(jax.tree.map(jnp.zeros_like, params))
 
 
@@ -146,17 +146,17 @@ def rmsprop(
     scale: jax.Array | float = 1.0,
     apply: jax.Array | bool = True,
 ) -> tuple[PyTree, RMSpropState]:
-    """One step of RMSprop (Tieleman and Hinton 2012), without momentum or bias correction.
+    """Takes one step of RMSprop (Tieleman and Hinton 2012), without momentum or bias correction.
 
     Args:
-      grads: gradients, shaped like `params`.
+      grads: gradients, structured like `params`.
       state: the state so far.
       params: the parameters.
       learning_rate: length of a step along a gradient of constant size; may be traced.
       decay: weight of the past in the running mean; may be traced.
       eps: added to the root of the running mean; may be traced.
       scale: factor on the gradients, from `clip_scale`.
-      apply: bool scalar; where False nothing changes, whatever the gradients hold.
+      apply: bool scalar; if False, nothing changes, even for non-finite gradients.
 
     Returns:
       `(params, state)` after the step.
@@ -176,25 +176,25 @@ def rmsprop(
 
 
 def global_norm(tree: PyTree) -> jax.Array:
-    """Euclidean norm over all leaves together, a scalar."""
+    """Euclidean norm of all leaves together, a scalar."""
     return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
 
 
 def clip_scale(norm: jax.Array, max_norm: jax.Array | float) -> jax.Array:
-    """Factor that brings a gradient of this norm down to at most `max_norm`; 1 where it is below."""
+    """Factor that scales a gradient of this norm to at most `max_norm`; 1 if the norm is smaller."""
     return jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
 
 
 def anneal(
     schedule: str, start: jax.Array | float, end: jax.Array | float, progress: jax.Array | float
 ) -> jax.Array:
-    """Value at `progress` in [0, 1] (clipped) on the way from `start` to `end`.
+    """Interpolates from `start` to `end` at `progress`, clipped to [0, 1].
 
     Args:
       schedule: "constant" (always `start`), "linear" or "cosine" (half a period).
       start: value at progress 0.
       end: value at progress 1.
-      progress: share of the training done.
+      progress: fraction of the training done.
 
     Raises:
       ValueError: for an unknown schedule.
@@ -209,7 +209,7 @@ def anneal(
 
 
 def latest_params(state: PyTree, params: PyTree) -> PyTree:
-    """The parameters, whatever the optimiser's state."""
+    """Returns the parameters themselves; the default `Optimizer.evaluation_params`."""
     return params
 
 
@@ -221,10 +221,10 @@ class Optimizer(NamedTuple):
       step: `(grads, state, params, hyper, scale, apply) -> (params, state)`. `hyper` holds traced numbers
         by name: `learning_rate`, and any of `DEFAULTS`; others are ignored, so a learner can pass all of
         its own. `scale` is a factor on the gradients, from `clip_scale`; where the bool scalar
-        `apply` is False nothing changes, whatever the gradients hold.
-      evaluation_params: `(state, params) -> params` to act with and to keep, where they differ from
-        those that gradients are taken at.
-      norm: `(grads) -> scalar`, the Euclidean norm of all of them.
+        `apply` is False nothing changes, even for non-finite gradients.
+      evaluation_params: `(state, params) -> params` to act with and to save, where these differ from the
+        parameters at which gradients are taken.
+      norm: `(grads) -> scalar`, the global Euclidean norm.
       elementwise: whether the step of every number depends on that number alone, so that arrays may be
         concatenated.
     """
@@ -237,12 +237,12 @@ class Optimizer(NamedTuple):
 
 
 def make_optimizer(name: str, **options) -> Optimizer:
-    """An optimiser by name.
+    """Builds an optimiser by name.
 
     Args:
       name: a key of `OPTIMIZERS`: "adam", "adamw", "muon", "schedule_free" or "rmsprop".
-      options: `rest` and `stacked` of `make_muon`, `warmup_steps` of `make_schedule_free`; the others
-        have none.
+      options: `rest` and `stacked` of `make_muon`, `warmup_steps` of `make_schedule_free`; the other
+        optimisers have no options.
 
     Raises:
       ValueError: for an unknown name or an option with an unknown value.
@@ -252,13 +252,13 @@ def make_optimizer(name: str, **options) -> Optimizer:
 
 
 def adam_settings(hyper: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """The keywords of `adam` among complete hyper-parameters."""
+    """Selects the keywords of `adam` from complete hyper-parameters."""
     keys = {"learning_rate": "learning_rate", "beta1": "adam_beta1", "beta2": "adam_beta2", "eps": "adam_eps"}
     return {keyword: hyper[key] for keyword, key in keys.items()}
 
 
 def make_adam() -> Optimizer:
-    """Adam; uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
+    """Builds Adam, which uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         return adam(grads, state, params, **adam_settings(DEFAULTS | hyper), scale=scale, apply=apply)
@@ -267,7 +267,7 @@ def make_adam() -> Optimizer:
 
 
 def make_adamw() -> Optimizer:
-    """Adam with decoupled decay; uses `weight_decay` and what Adam uses."""
+    """Builds Adam with decoupled weight decay, which uses `weight_decay` and Adam's hyper-parameters."""
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = DEFAULTS | hyper
@@ -278,7 +278,7 @@ def make_adamw() -> Optimizer:
 
 
 def make_rmsprop() -> Optimizer:
-    """RMSprop; uses `rmsprop_decay` and `rmsprop_eps`."""
+    """Builds RMSprop, which uses `rmsprop_decay` and `rmsprop_eps`."""
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = DEFAULTS | hyper
@@ -303,13 +303,13 @@ class MuonState:
 
 
 def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
-    """Muon for parameters that are matrices, Adam or SGD for the rest; decoupled decay for both.
+    """Builds Muon for matrix parameters, with Adam or SGD for the rest and decoupled decay for both.
 
-    Uses `muon_momentum`, `weight_decay`, `rest_rate` (learning rate of the rest as a share of
-    `learning_rate`, by default that of `MUON_REST`), and for the rest what Adam uses.
+    Uses `muon_momentum`, `weight_decay`, `rest_rate` (learning rate of the rest as a fraction of
+    `learning_rate`, by default that of `MUON_REST`), and Adam's hyper-parameters for the rest.
 
     Args:
-      rest: "adam", or "sgd" for plain Nesterov momentum, as the original has it.
+      rest: "adam", or "sgd" for plain Nesterov momentum, as in PufferLib's Muon.
       stacked: see `find_matrices`.
 
     Raises:
@@ -353,11 +353,11 @@ def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
 
 
 def make_schedule_free(warmup_steps: int = 0) -> Optimizer:
-    """Schedule-free AdamW (Defazio et al. 2024), by Optax.
+    """Builds schedule-free AdamW (Defazio et al. 2024), as implemented in Optax.
 
     The parameters are the points at which gradients are taken; `evaluation_params` is the average to
-    act with and to keep. Uses `weight_decay` and what Adam uses, where `adam_beta1` is the weight of the
-    average in those points: above 0, and constant through a run.
+    act with and to save. Uses `weight_decay` and Adam's hyper-parameters, where `adam_beta1` is the weight of
+    the average in those points: above 0, and constant in a run.
 
     Args:
       warmup_steps: steps over which the learning rate rises from 0.

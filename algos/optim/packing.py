@@ -1,19 +1,19 @@
-"""Steps of an optimiser over all small arrays as one array, because each array has a fixed cost per step."""
+"""Optimiser steps over all small arrays as one array, because each array has a fixed cost per step."""
 
 import jax
 
 from algos.optim.optimizers import Optimizer, global_norm
 from algos.types import PyTree
 
-# Arrays of at most so many elements are concatenated.
+# Arrays of at most this many elements are concatenated.
 SMALL = 4096
 
 
 def pack(tree: PyTree) -> list[jax.Array]:
-    """The large arrays of a tree, then the concatenation `[N]` of all small ones, if there are any.
+    """Returns the large arrays of a tree, followed by the concatenation `[N]` of all small ones, if any.
 
     Raises:
-      TypeError: for small arrays of several types.
+      TypeError: for small arrays of different types.
     """
     leaves = jax.tree.leaves(tree)
     small = [x.ravel() for x in leaves if x.size <= SMALL]
@@ -22,7 +22,7 @@ def pack(tree: PyTree) -> list[jax.Array]:
 
 
 def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
-    """The tree that `pack` made `parts` of; `like` is one of the same structure and shapes."""
+    """Inverse of `pack`; `like` is a tree of the original structure and shapes."""
     leaves, structure = jax.tree.flatten(like)
     large, end = iter(parts), parts[-1]
     unpacked, place = [], 0
@@ -36,9 +36,9 @@ def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
 
 
 def packed(optimizer: Optimizer) -> Optimizer:
-    """The optimiser with its norm and its steps over packed arrays; unchanged if it is not elementwise.
+    """Wraps an optimiser to work on packed arrays; returns it unchanged if it is not elementwise.
 
-    Parameters, gradients and states keep their shapes outside. Results differ by rounding.
+    Inputs and outputs keep their shapes. Results differ by rounding.
     """
     if not optimizer.elementwise:
         return optimizer
@@ -53,7 +53,7 @@ def packed(optimizer: Optimizer) -> Optimizer:
 
 
 def _replace(state: PyTree, like: PyTree, change) -> PyTree:
-    """The state with `change` applied to every part that has the structure and shapes of the parameters."""
+    """Applies `change` to every part of a state that has the structure and shapes of the parameters."""
     structure, shapes = jax.tree.structure(like), [x.shape for x in jax.tree.leaves(like)]
 
     def matches(part):

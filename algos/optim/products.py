@@ -7,9 +7,9 @@ import jax
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x @ kernel`, from `[..., K]` and `[K, N]` to `[..., N]`.
 
-    The gradients are those of the product, each computed as a product whose operands are contiguous in
-    the order of multiplication and whose left one has many rows. On a CPU that is faster for few rows, in
-    programs compiled as `algos.optim.small_batches` says; docs/results.md says how much.
+    Each gradient is computed as a product whose operands are contiguous in the order of multiplication and
+    whose left operand has many rows. On a CPU this is faster for few rows, in programs compiled with the
+    options of `algos.optim.small_batches`; docs/results.md has the measurements.
 
     Differentiable in reverse mode, any number of times, but not in forward mode.
     """

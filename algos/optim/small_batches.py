@@ -1,11 +1,11 @@
-"""How gradient steps on small batches are computed on a CPU: which products, which arrays, which XLA option.
+"""Faster gradient steps on small batches on CPUs: transposed products, packed arrays and an XLA option.
 
 A step on at most `FEW_ROWS` samples is too short to keep a CPU busy. Three changes together shorten it:
 gradients of hidden layers as transposed products (`products`), an optimiser that steps all small arrays
-as one (`packing`), and an option of XLA that spreads small products over all cores. Without the option
+as one (`packing`), and an XLA option that spreads small products over all cores. Without the option
 the transposed products are slower than plain ones, so an agent is built with them only for a program that
-is compiled with its `compiler_options` (`tuned=True`). All of this is decided here, before anything is
-traced; batches of acting may have any size, symbolic ones included.
+is compiled with its `compiler_options` (`tuned=True`). The choice is made here, before tracing; batches of
+acting may have any size, including symbolic sizes.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,21 +18,22 @@ from algos.optim.optimizers import Optimizer
 from algos.optim.packing import packed
 from algos.optim.products import product
 
-# Up to how many samples per gradient step, and from which size of a matrix's shorter axis, this pays.
+# Largest number of samples per gradient step, and smallest size of a matrix's shorter axis, for which the
+# changes are faster.
 FEW_ROWS = 128
 WIDE = 64
 
-# Leaves products to the library that spreads small ones over all cores.
+# Uses the library of products that spreads small ones over all cores.
 _SPREAD = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
 
 
 class Implementation(NamedTuple):
-    """How an agent computes its gradient steps.
+    """Implementation of an agent's gradient steps.
 
     Attributes:
       dot_general: product of a hidden layer, as `flax.linen.Dense` calls it.
       wrap: `(optimizer) -> optimizer` for steps on single samples.
-      compiler_options: options of XLA that the other two need.
+      compiler_options: XLA options that the other two need.
     """
 
     dot_general: Callable = jax.lax.dot_general
@@ -44,15 +45,15 @@ PLAIN = Implementation()
 
 
 def choose_implementation(rows: int | None, *, tuned: bool) -> Implementation:
-    """The implementation for gradient steps on so many samples.
+    """Chooses the implementation for gradient steps on this many samples.
 
     Args:
       rows: samples per forward and backward pass; None if not known.
       tuned: whether the program will be compiled with the `compiler_options` of the result.
 
     Returns:
-      `PLAIN` unless tuned, for many samples or an unknown number, on other devices than CPUs, and where
-      XLA does not know the option.
+      `PLAIN` if not tuned, for many samples or an unknown number, on other devices than CPUs, and where
+      XLA does not support the option.
     """
     few = rows is not None and rows <= FEW_ROWS and jax.default_backend() == "cpu"
     options = compiler.known(_SPREAD) if tuned and few else {}

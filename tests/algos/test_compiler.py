@@ -5,7 +5,7 @@ import jax
 from algos import compiler
 
 
-def test_a_program_that_runs_once_is_told_what_this_xla_knows_only_on_a_cpu(monkeypatch):
+def test_quick_options_are_those_that_xla_accepts_and_only_on_a_cpu(monkeypatch):
     assert compiler.known(compiler.quick()) == compiler.quick()
     assert "xla_cpu_use_fusion_emitters" not in compiler.quick(devices=2)
     assert compiler.known({"xla_cpu_no_such_setting": True, "xla_backend_optimization_level": 0}) == {

@@ -1,4 +1,4 @@
-"""What bfloat16 networks change of a learner, and what they must not."""
+"""Effects of bfloat16 networks on a learner, and quantities that must not change."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def make(kind, precision):
 
 @pytest.fixture(scope="module")
 def rollout():
-    """Experience of nobody in particular, the same for both precisions."""
+    """Random experience, the same for both precisions."""
     rng = np.random.default_rng(1)
 
     def normal(*shape):
@@ -158,7 +158,7 @@ def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
     assert min(map(digits, seen)) > 0.9
 
 
-def test_values_of_hundreds_stay_apart():
+def test_large_values_keep_their_differences():
     """One hidden unit is always 1 and brings the values to 153.6; the others move them by up to 0.4."""
     agent = PPOConfig(widths=(32,), compute_dtype="bf16").make((F,), ActionSpec("continuous", (2,)))
     state = jax.tree.map(np.array, jax.jit(agent.init)(jax.random.key(0)))

@@ -82,7 +82,7 @@ def transition_of(agent, state, key, shape):
 
 
 def of_agent(batch, i):
-    """What the agent with this number lived through, with an axis of one agent."""
+    """Experience of the agent with this index, with an axis of one agent."""
     if isinstance(batch, Transition):
         return jax.tree.map(lambda x: x[:, i : i + 1], batch)
     last_value = batch.last_value[:, i : i + 1]
@@ -144,7 +144,7 @@ def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
 
 
 def looks(agent, state, key, *seen):
-    """What an agent does, does when greedy, and thinks of observations."""
+    """Sampled actions, greedy actions and values of an agent."""
     return agent.act(state, key, *seen), agent.greedy(state, *seen), agent.value(state, *seen)
 
 

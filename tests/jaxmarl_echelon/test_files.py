@@ -112,7 +112,7 @@ def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
     ):
         with pytest.raises(ValueError) as caught:
             read()
-        told = f"{path} has changed since {folder / 'run'} has read it; it is needed as it was"
+        told = f"{path} has changed since {folder / 'run'} read it; the run needs the original"
         assert str(caught.value) == told
     # A policy is the same whatever the map; who names a file means it as it is now. Then arrays are missed.
     with pytest.raises(checkpoints.CheckpointError, match="damaged checkpoint"):

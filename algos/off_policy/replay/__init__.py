@@ -1,1 +1,1 @@
-"""Replay of transitions on the device."""
+"""Replay of transitions on the device. See docs/reference/trainer.md 11."""

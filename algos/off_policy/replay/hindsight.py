@@ -1,4 +1,4 @@
-"""Hindsight: samples relabelled with goals that their own episodes reached (Andrychowicz et al. 2017)."""
+"""Hindsight: relabelling of samples with goals achieved in their episodes (Andrychowicz et al. 2017)."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ STRATEGIES = ("future", "final")
 
 @struct.dataclass
 class EpisodeEnds:
-    """The end of the episode of each transition in a ring, found in two look-ups.
+    """Table of the episode ends of all transitions in a ring, read with two look-ups.
 
-    Episodes are numbered per row, modulo C: no more than C of them can be in a ring at once.
+    Episodes are numbered per row, modulo C: a row holds at most C of them.
 
     Attributes:
-      episode: `[N, C]` int32, number of the episode that the transition in a slot belongs to.
+      episode: `[N, C]` int32, number of the episode of the transition in a slot.
       end: `[N, C]` int32, slot of the newest transition of the episode with a number.
       current: `[N]` int32, number of the row's newest episode.
     """
@@ -31,13 +31,13 @@ class EpisodeEnds:
 
 
 def init_ends(rows: int, slots: int) -> EpisodeEnds:
-    """The table of an empty ring."""
+    """Returns the table of an empty ring."""
     shape = (rows, slots)
     return EpisodeEnds(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(rows, jnp.int32))
 
 
 def extend_ends(ends: EpisodeEnds, written: Written) -> EpisodeEnds:
-    """The table after a step has been stored."""
+    """Updates the table after a step has been stored."""
     row, slots = written.row, ends.end.shape[-1]
     current = (ends.current + (written.stored & written.first)) % slots
     number = jnp.where(written.stored, current, slots)
@@ -49,18 +49,18 @@ def extend_ends(ends: EpisodeEnds, written: Written) -> EpisodeEnds:
 
 
 def steps_left(ends: EpisodeEnds, row: jax.Array, slot: jax.Array) -> jax.Array:
-    """Stored steps `[B]` of the same episode after those at `(row, slot)`; 0 for an episode's newest."""
+    """Number `[B]` of stored steps after `(row, slot)` in the same episode; 0 for an episode's newest."""
     slots = ends.end.shape[-1]
     return (ends.end[row, ends.episode[row, slot]] - slot) % slots
 
 
 def make_relabel(goal: Goal, strategy: str, count: int) -> Callable:
-    """Relabelling of the first `count` samples of a batch.
+    """Builds the function that relabels the first `count` samples of a batch.
 
     The new goal is the one achieved at a step of the sampled transition's episode: with "future" a step
     drawn uniformly from the transition's own to the newest stored one, with "final" the newest. In every
-    step of the window the goal-dependent part of the reward is replaced; discounts stay. Relabelled samples
-    have index -1, so that their errors do not become priorities of the original transitions.
+    step of the window the goal-dependent part of the reward is replaced; discounts are unchanged. Relabelled
+    samples have index -1, so that their errors do not become priorities of the original transitions.
 
     Returns:
       `(ring, ends, key, window, sample) -> sample`.

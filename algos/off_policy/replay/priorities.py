@@ -1,4 +1,4 @@
-"""Prioritised choice of transitions (Schaul et al. 2016) on a tree of sums."""
+"""Prioritised sampling of transitions (Schaul et al. 2016) with a sum tree."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jax import lax
 from algos import collectives
 from algos.off_policy.replay.rings import Ring, Written, draw_uniform
 
-# Fastest of 2 to 64 on CPUs for batches of 256: wider nodes need longer sums, narrower ones more levels.
+# Fastest of 2 to 64 on CPUs for batches of 256: wider nodes have longer sums, narrower ones more levels.
 ARITY = 4
 
 
@@ -21,9 +21,9 @@ class Priorities:
 
     Attributes:
       tree: sum tree over N * C leaves, transition `[row, slot]` at `row * C + slot`; see `init_tree`.
-      largest: scalar, the largest leaf ever set, on other shards up to the last batch drawn; new transitions
-        start with it.
-      draws: int32 scalar, batches drawn so far, up to the end of the annealing.
+      largest: scalar, the largest leaf ever set (on other shards, up to the last batch drawn): the initial
+        priority of new transitions.
+      draws: int32 scalar, batches drawn so far, saturating at the end of the annealing.
     """
 
     tree: jax.Array
@@ -32,13 +32,13 @@ class Priorities:
 
 
 class Choice(NamedTuple):
-    """A sampling rule as pure functions over an explicit state.
+    """Sampling rule as pure functions over an explicit state.
 
     Attributes:
       init: `() -> state`.
       add: `(state, written) -> state`, after a step has been stored.
       draw: `(state, key, ring) -> (state, row, slot, weight)`, `[B]` each.
-      reprioritize: `(state, index, priority) -> state` for `[B]` indices `row * C + slot`, -1 for none.
+      reprioritize: `(state, index, priority) -> state` for `[B]` indices `row * C + slot`; -1 is ignored.
     """
 
     init: Callable
@@ -48,10 +48,10 @@ class Choice(NamedTuple):
 
 
 def init_tree(leaves: int) -> jax.Array:
-    """A complete tree of zeros with room for this many leaves.
+    """Returns a complete tree of zeros with room for this many leaves.
 
-    It is an array `[G, ARITY]` of groups of siblings: group 0 is the top, child c of group g holds the
-    sum of group `ARITY * g + c + 1`, and the groups of the lowest level hold the leaves.
+    The tree is an array `[G, ARITY]` of groups of siblings: group 0 is the top level, child c of group g
+    holds the sum of group `ARITY * g + c + 1`, and the groups of the lowest level hold the leaves.
     """
     depth = 1
     while ARITY**depth < leaves:
@@ -60,12 +60,12 @@ def init_tree(leaves: int) -> jax.Array:
 
 
 def lowest_level(depth: int) -> int:
-    """First group of the lowest level in a tree of this many levels."""
+    """Index of the first group of the lowest level in a tree with this many levels."""
     return (ARITY ** (depth - 1) - 1) // (ARITY - 1)
 
 
 def tree_depth(tree: jax.Array) -> int:
-    """Number of levels."""
+    """Number of levels of a tree."""
     depth = 1
     while lowest_level(depth + 1) < tree.shape[0]:
         depth += 1
@@ -78,12 +78,12 @@ def tree_total(tree: jax.Array) -> jax.Array:
 
 
 def set_leaves(tree: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    """Sets leaves and the sums above them, which are summed anew and so never drift.
+    """Sets leaves and recomputes the sums above them, which therefore do not drift.
 
     Args:
       tree: the tree.
       index: int32 `[K]`; negative ones are ignored.
-      value: `[K]`, not negative; of several for one leaf the largest stays.
+      value: `[K]`, not negative; of several values for one leaf the largest is used.
     """
     depth = tree_depth(tree)
 
@@ -101,13 +101,13 @@ def set_leaves(tree: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array
 
 
 def find_leaves(tree: jax.Array, query: jax.Array, fine: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Leaves at which the running sum of all leaves first exceeds the queries.
+    """Finds the leaves at which the running sum of all leaves first exceeds the queries.
 
     Args:
       tree: the tree, not all zero.
       query: `[K]` in [0, total).
-      fine: `[K]` in [0, 1), further digits of `query`: float32 alone does not resolve the leaves of a
-        large tree.
+      fine: `[K]` in [0, 1), further digits of `query`: one float32 does not resolve the leaves of a large
+        tree.
 
     Returns:
       `(index, value)` of the leaves: int32 `[K]`, and `[K]` above 0.
@@ -127,9 +127,9 @@ def find_leaves(tree: jax.Array, query: jax.Array, fine: jax.Array) -> tuple[jax
 
 
 def pick_child(children: jax.Array, query: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Children `[K]` among `[K, ARITY]` that hold the queries, the sums before them and their values.
+    """Finds the children `[K]` of `[K, ARITY]` that hold the queries, with the sums before them and values.
 
-    Never one of value 0, even for queries that rounding has moved to the sum of all or beyond it.
+    Never returns a child of value 0, even for queries that rounding has moved to the total or beyond it.
     """
     sums = jnp.cumsum(children, -1)
     passed = (sums <= query[:, None]) & (sums < sums[:, -1:])
@@ -138,7 +138,7 @@ def pick_child(children: jax.Array, query: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def make_uniform(size: int) -> Choice:
-    """Uniform sampling; the state is None."""
+    """Builds uniform sampling of batches of `size`; its state is None."""
 
     def draw(state, key, ring):
         row, slot = draw_uniform(key, ring, size)
@@ -162,12 +162,12 @@ def make_prioritized(
     importance: tuple[float, float],
     annealing: int,
 ) -> Choice:
-    """Transitions are drawn with probability proportional to `(|priority| + epsilon)^exponent`.
+    """Builds sampling with probabilities proportional to `(|priority| + epsilon)^exponent`.
 
-    A batch of `size` takes one transition from each of `size` equal parts of the total. Weights are
-    `(held * probability)^-beta` over their maximum in the batch; beta goes linearly from the first to
-    the second number of `importance` over `annealing` batches. With several shards each
-    has a tree of its own and draws its share of a batch; the maxima are then those of all shards.
+    A batch of `size` takes one transition from each of `size` equal parts of the total (stratified
+    sampling). Weights are `(held * probability)^-beta` divided by their maximum in the batch; beta goes
+    linearly from the first to the second number of `importance` over `annealing` batches. With several shards
+    each has its own tree and draws its part of a batch; the maxima are then over all shards.
 
     Args:
       rows: N.
@@ -176,7 +176,7 @@ def make_prioritized(
       exponent: 0 for uniform, 1 for proportional.
       epsilon: gives transitions of priority 0 a positive probability.
       importance: first and final beta.
-      annealing: batches from the one to the other.
+      annealing: batches from the first to the final beta.
     """
 
     def init():

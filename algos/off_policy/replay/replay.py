@@ -1,7 +1,7 @@
 """Replay of transitions on the device: uniform or prioritised, with optional successes and hindsight.
 
-A replay is a bundle of pure functions over a state inside the learner's, which is updated in place inside
-scans and can be vmapped over runs. Parts that are off have no state and no cost.
+A replay is a bundle of pure functions over a state inside the learner's state, which is updated in place
+inside scans and can be vmapped over runs. Disabled parts have no state and no cost.
 """
 
 import math
@@ -38,18 +38,18 @@ class ReplayConfig:
     """Settings of the replay.
 
     Attributes:
-      capacity: transitions of all rows together; each row has an equal share.
-      n_step: decisions that one sample spans at most.
+      capacity: transitions of all rows together, divided equally between rows.
+      n_step: largest number of decisions that one sample spans.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
       importance_exponent, importance_exponent_end: exponent of the importance weights, initially and after
-        `importance_samples` batches; 1 corrects the bias of the priorities fully.
+        `importance_samples` batches; 1 fully corrects the bias of the priorities.
       importance_samples: batches over which that exponent is annealed.
-      success_capacity: transitions of successful episodes in a ring of their own; 0 for none.
-      success_ratio: share of each batch drawn from these, once there are any; 0 stores none. Above 0, every
-        row and `success_capacity` must have room for a whole episode.
-      hindsight_ratio: share of each batch relabelled with achieved goals.
+      success_capacity: capacity of a separate ring for transitions of successful episodes; 0 for no ring.
+      success_ratio: fraction of each batch drawn from that ring once it is not empty; 0 disables it. If above
+        0, every row and `success_capacity` must have room for a whole episode.
+      hindsight_ratio: fraction of each batch relabelled with achieved goals.
       hindsight_strategy: "future" (a goal achieved at this or a later step of the episode) or "final".
     """
 
@@ -84,7 +84,7 @@ class ReplayConfig:
             )
 
     def of_shard(self, shards: int) -> "ReplayConfig":
-        """The settings of one of so many replays that share the capacities."""
+        """Returns the settings of one shard's replay, with its part of the capacities."""
         if shards == 1:
             return self
         parts = {key: getattr(self, key) // shards for key in ("capacity", "success_capacity")}
@@ -96,13 +96,13 @@ class Replay(NamedTuple):
 
     Attributes:
       init: `() -> state`, empty.
-      add: `(state, transition) -> state`: stores one decision of the same N rows in the same order,
-        flat observations `[N, F]`; rows that are not alive store nothing, and their episode ends there.
+      add: `(state, transition) -> state`: stores one decision of the same N rows in the same order, with
+        flat observations `[N, F]`; rows that are not alive store nothing, and their episodes end there.
       sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
       reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
-        absolute TD errors, before anything else is added; of several for one transition the largest
-        counts. No effect for relabelled samples, for those of successes, and with uniform sampling.
-      size: `(state) -> int32`, transitions in the ring, without the copies of successful episodes.
+        absolute TD errors, before the next `add`; of several for one transition the largest is used. No
+        effect for relabelled samples, for samples of successes, and with uniform sampling.
+      size: `(state) -> int32`, transitions in the ring, excluding the copies of successful episodes.
       nbytes: bytes that `init` allocates.
     """
 
@@ -116,12 +116,12 @@ class Replay(NamedTuple):
 
 @struct.dataclass
 class ReplayState:
-    """State of a replay; None for the parts that are off.
+    """State of a replay; None for disabled parts.
 
     Attributes:
       ring: the transitions.
       choice: priorities.
-      ends: where episodes end, for hindsight.
+      ends: ends of episodes, for hindsight.
       successes: successful episodes.
     """
 
@@ -132,12 +132,12 @@ class ReplayState:
 
 
 class Part(NamedTuple):
-    """One optional part of a replay.
+    """Optional part of a replay.
 
     Attributes:
       init: `() -> state`.
       add: `(state, ring, written, transition) -> state`, after a step has been stored in the ring.
-      change: `(state, ring, key, gamma, window, sample) -> sample`, its change of a batch.
+      change: `(state, ring, key, gamma, window, sample) -> sample`, modifies a batch.
     """
 
     init: Callable
@@ -153,7 +153,7 @@ OFF = Part(
 
 
 def share(ratio: float, batch_size: int) -> int:
-    """Samples of a batch for a ratio: rounded, and at least 1 unless the ratio is 0."""
+    """Number of samples of a batch for a ratio: rounded, and at least 1 unless the ratio is 0."""
     return max(round(ratio * batch_size), 1) if ratio > 0 else 0
 
 
@@ -173,18 +173,18 @@ def make_replay(
 
     Args:
       config: the settings.
-      rows: N = E * A agents side by side.
+      rows: N = E * A parallel agents.
       observation_size: F.
       action_size: D.
       batch_size: B.
-      episode_limit: decisions that an episode may last.
-      goal: how goals appear in observations, for hindsight.
+      episode_limit: largest number of decisions of an episode.
+      goal: access to goals in observations, for hindsight.
       between: whether samples of several decisions include their intermediate states.
-      observation_dtype: of the environment's observations; see `init_ring`.
+      observation_dtype: dtype of the environment's observations; see `init_ring`.
 
     Raises:
-      ValueError: for a capacity too small for the batch, the rows or whole successes, or hindsight without
-        a goal.
+      ValueError: for a capacity too small for the batch, the rows or whole successful episodes, or hindsight
+        without a goal.
     """
     require_sizes(config, rows, batch_size)
     require_whole_successes(config, rows, episode_limit)
@@ -233,17 +233,17 @@ def make_replay(
 
 
 def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
-    """Demands room for a batch, and in every row for a window and one more step."""
+    """Checks for room for a batch, and in every row for a window and one more step."""
     least = rows * max(-(-batch_size // rows), config.n_step + 1)
     if config.capacity < least:
         raise ValueError(
             f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
-            f"{rows} agents side by side with n_step={config.n_step}"
+            f"{rows} parallel agents with n_step={config.n_step}"
         )
 
 
 def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int) -> None:
-    """Demands room for the longest episode in every row and among the successes, if any are stored."""
+    """Checks for room for the longest episode in every row and among the successes, if these are stored."""
     if config.success_ratio == 0:
         return
     reason = (
@@ -252,14 +252,14 @@ def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int)
     for key, copies in (("capacity", rows), ("success_capacity", 1)):
         least = copies * episode_limit
         if getattr(config, key) < least:
-            beside = f" and {rows} agents side by side" if copies > 1 else ""
+            beside = f" and {rows} parallel agents" if copies > 1 else ""
             raise ValueError(
                 f"replay.{key}={getattr(config, key)}: must be at least {least} {reason}{beside}"
             )
 
 
 def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
-    """Uniform or prioritised sampling, by the settings."""
+    """Builds uniform or prioritised sampling, by the settings."""
     if not config.prioritized:
         return make_uniform(batch_size)
     return make_prioritized(
@@ -274,7 +274,7 @@ def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) ->
 
 
 def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal: Goal | None) -> Part:
-    """Relabels the first `count` samples of a batch.
+    """Builds the part that relabels the first `count` samples of a batch.
 
     Raises:
       ValueError: without a goal.
@@ -301,7 +301,7 @@ def make_success(
     longest: int,
     between: bool,
 ) -> Part:
-    """Stores successful episodes, and draws the last `count` samples of a batch from them.
+    """Builds the part that stores successful episodes and draws the last `count` samples from them.
 
     `empty` is `(rows, slots) -> Ring`.
     """

@@ -1,4 +1,4 @@
-"""Rings of transitions, one per row, and the n-step windows that are read from them."""
+"""Ring buffers of transitions, one per row, and the n-step windows that are read from them."""
 
 from typing import NamedTuple
 
@@ -12,18 +12,18 @@ from algos.types import PyTree, Transition
 
 @struct.dataclass
 class Ring:
-    """The newest transitions of N rows, at most C of each, in the order in which they were made.
+    """Newest transitions of N rows, at most C per row, in order of time.
 
     Attributes:
-      obs: `[N, C, F]`, of the environment's type where that is one of whole numbers.
+      obs: `[N, C, F]`, float32, or the environment's integer type.
       action: `[N, C, D]`.
       reward: `[N, C]`.
       discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
-      next_obs: `[N, C, F]` next observations, the true final one of an episode included.
-      last: `[N, C]` bool; the transition that the row stores next does not continue this one.
+      next_obs: `[N, C, F]` next observations, including the true final one of an episode.
+      last: `[N, C]` bool; the row's next transition does not continue this one.
       cursor: `[N]` int32, the slot that is written next.
-      count: `[N]` int32, transitions held.
-      begins: `[N]` bool; the transition that the row stores next continues none.
+      count: `[N]` int32, number of stored transitions.
+      begins: `[N]` bool; the row's next transition begins an episode.
     """
 
     obs: jax.Array
@@ -38,7 +38,7 @@ class Ring:
 
     @property
     def slots(self) -> int:
-        """Transitions that one row can hold, C."""
+        """Capacity C of one row."""
         return self.last.shape[-1]
 
     @property
@@ -48,14 +48,14 @@ class Ring:
 
 
 class Written(NamedTuple):
-    """Where one step was stored; `[N]` each.
+    """Positions at which one step was stored; `[N]` each.
 
     Attributes:
       row: int32, 0 to N - 1.
-      slot: int32, where the row's transition went; C, which writes with `mode="drop"` pass over, where
-        nothing was stored.
-      stored: bool.
-      first: bool; the transition continues none that is held.
+      slot: int32, slot of the row's transition; C, which writes with `mode="drop"` ignore, where nothing
+        was stored.
+      stored: bool; a transition was stored.
+      first: bool; the transition begins an episode.
     """
 
     row: jax.Array
@@ -65,7 +65,7 @@ class Written(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Steps that one sample spans; those that are not inside are arbitrary.
+    """Steps that one sample spans; steps that are not inside are arbitrary.
 
     Attributes:
       row: `[B]` int32.
@@ -104,12 +104,12 @@ class Sample:
     Attributes:
       obs: `[B, F]`.
       action: `[B, D]`, taken in `obs`.
-      reward: `[B]` sum of gamma^k times the rewards inside the window.
+      reward: `[B]` discounted sum of the rewards inside the window.
       discount: `[B]` gamma^m for a window of m decisions, 0 where it ends in a termination.
       next_obs: `[B, F]` observation after the window.
       weight: `[B]` importance weights, at most 1.
       index: of the transitions, for `Replay.reprioritize`.
-      between: intermediate states; None if not asked for or n is 1.
+      between: intermediate states; None if not requested or n is 1.
     """
 
     obs: jax.Array
@@ -125,7 +125,7 @@ class Sample:
 def init_ring(
     rows: int, slots: int, observation_size: int, action_size: int, observation_dtype: DTypeLike = jnp.float32
 ) -> Ring:
-    """An empty ring: zeros throughout. Observations of any floating type are held as float32."""
+    """Returns an empty ring of zeros. Observations of any floating type are stored as float32."""
     shape = (rows, slots)
     if jnp.issubdtype(observation_dtype, jnp.floating):
         observation_dtype = jnp.float32
@@ -143,20 +143,20 @@ def init_ring(
 
 
 def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
-    """Stores one step of the rows that are alive; the other rows do not move.
+    """Stores one step of the rows that are alive; the other rows are unchanged.
 
-    A row that was not alive is interrupted: its newest transition becomes the last of its episode, so that
-    later ones do not count as its continuation.
+    In a row that is not alive, the newest transition becomes the last of its episode, so that later
+    transitions do not continue it.
 
     Args:
       ring: N rows.
-      step: `[N]` transitions with flat observations `[N, F]`; rows not alive are arbitrary.
+      step: `[N]` transitions with flat observations `[N, F]`; rows that are not alive are arbitrary.
 
     Raises:
-      ValueError: for observations that the ring would cut off.
+      ValueError: for observations that the ring's type cannot represent.
     """
     if jnp.promote_types(step.obs.dtype, ring.obs.dtype) != ring.obs.dtype:
-        raise ValueError(f"observations are {step.obs.dtype}, though their space is {ring.obs.dtype}")
+        raise ValueError(f"observations are {step.obs.dtype}, but their space is {ring.obs.dtype}")
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
     ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)
@@ -178,7 +178,7 @@ def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
 
 
 def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.Array]:
-    """Draws `size` transitions uniformly among all that the ring holds.
+    """Draws `size` transitions uniformly from all transitions in the ring.
 
     Returns:
       `(row, slot)`, int32 `[size]` each; empty slots while the ring is empty.
@@ -191,9 +191,9 @@ def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.
 
 
 def look(ring: Ring, row: jax.Array, slot: jax.Array, steps: int, gamma: jax.Array | float) -> Window:
-    """The windows of at most `steps` steps that begin at `[B]` transitions held by the ring.
+    """Builds the windows of at most `steps` steps that begin at `[B]` stored transitions.
 
-    They stop at the end of an episode and at the row's newest transition, hence before the cursor.
+    Windows stop at the end of an episode and at the row's newest transition, hence before the cursor.
     """
     slot = (slot[:, None] + jnp.arange(steps)) % ring.slots
     stop = ring.last[row[:, None], slot] | (slot == ring.newest[row][:, None])
@@ -210,9 +210,9 @@ def window_sum(window: Window, values: jax.Array) -> jax.Array:
 
 
 def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
-    """The windows as samples with these weights and indices `[B]`.
+    """Reads windows as samples with these weights and indices `[B]`.
 
-    With `between` they include the intermediate states, unless the windows have one step.
+    With `between`, samples include the intermediate states, unless the windows have one step.
     """
     row, begin = window.row, window.slot[:, 0]
     return Sample(
@@ -228,7 +228,7 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, betwee
 
 
 def read_between(ring: Ring, window: Window) -> Between:
-    """The states of the windows after their first, with factor 0 beyond the end of a window."""
+    """Reads the states of the windows after their first, with factor 0 beyond the end of a window."""
     factor = jnp.where(window.inside, window.factor, 0.0)
     obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
     return Between(obs=obs, factor=factor[:, 1:])

@@ -1,4 +1,4 @@
-"""Successful episodes, stored whole in a ring of their own and mixed into every batch."""
+"""Successful episodes, stored whole in a separate ring and mixed into every batch."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ from algos.off_policy.replay.rings import Ring, Sample, Written, draw_uniform, l
 
 @struct.dataclass
 class Successes:
-    """Successful episodes.
+    """State of the stored successful episodes.
 
     Attributes:
-      ring: one row of transitions, episode after episode; the oldest may have lost its first steps.
+      ring: one row of consecutive episodes; the oldest may have lost its first steps.
       length: `[N]` int32, stored steps of each row's newest episode.
     """
 
@@ -25,16 +25,16 @@ class Successes:
 
 
 def init_successes(rows: int, ring: Ring) -> Successes:
-    """Room for successful episodes of N rows in an empty ring of one row."""
+    """Returns the state without episodes of N rows, with an empty ring of one row."""
     return Successes(ring, jnp.zeros(rows, jnp.int32))
 
 
 def make_collect(longest: int) -> Callable:
-    """Copying of the episodes that have just ended with a success; none has more than `longest` steps.
+    """Builds the function that copies episodes of at most `longest` steps that just ended with a success.
 
-    The cost is proportional to the largest number of such episodes in a run and 0 without any, under `vmap`
-    over runs too: all runs share one loop, whose body leaves a run that has no more of them unchanged, so
-    that the rings are updated in place.
+    The cost is proportional to the largest number of such episodes in a run and 0 without any, also under
+    `vmap` over runs: all runs share one loop, whose body leaves finished runs unchanged, so that the rings
+    are updated in place.
 
     Returns:
       `(successes, source, written, success) -> successes`, for `[N]` bool `success`.
@@ -89,10 +89,10 @@ def make_collect(longest: int) -> Callable:
 
 
 def make_mix(count: int, steps: int, between: bool = False) -> Callable:
-    """Replacement of a batch's last `count` samples by samples of successful episodes.
+    """Builds the function that replaces a batch's last `count` samples by samples of successful episodes.
 
-    They have weight 1 and index -1 and span `steps` decisions at most, with intermediate states if the
-    batch has them (`between`). While there are no such episodes the batch is unchanged.
+    These have weight 1 and index -1 and span at most `steps` decisions, with intermediate states if the
+    batch has them (`between`). Without stored episodes the batch is unchanged.
 
     Returns:
       `(successes, key, gamma, sample) -> sample`.

@@ -1,4 +1,4 @@
-"""Controllers: one interface for learners and scripts, in rollouts and evaluation."""
+"""Controllers: one interface for learners and scripts in rollouts and evaluations."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ PyTree = Any
 
 
 class Choice(NamedTuple):
-    """A learner's decision, as recorded for its update.
+    """Decision of a learner, as recorded for its update.
 
     Attributes:
       action: `[E, A, D]` in the learner's own units.
@@ -48,7 +48,7 @@ class Controller(NamedTuple):
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """The `ActionSpec` of an action space; raises ValueError for a Box that is not one-dimensional."""
+    """Converts an action space to an `ActionSpec`; raises ValueError for a Box of more than one dimension."""
     if isinstance(space, Box):
         if len(space.shape) != 1:
             raise ValueError(f"action space {space}: learners act in one-dimensional boxes")
@@ -68,7 +68,7 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
 
 
 def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
-    """Controller of the learner named `policy`: sampled actions with their extras, or greedy ones."""
+    """Builds the controller of the learner named `policy`: sampled actions with extras, or greedy actions."""
 
     def init(num_envs):
         return agent.initial_carry((num_envs, role.size))
@@ -88,15 +88,15 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
 
 
 def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
-    """A role's observations as its learner takes them: with `critic_obs` if its critic is asymmetric."""
+    """Returns a role's observations for its learner, with `critic_obs` if the critic has its own."""
     obs = time.obs[role]
     return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
 
 
 def script(policy: ScriptedPolicy) -> Controller:
-    """Controller of a scripted policy, vmapped over E; its memory is reset when an episode begins.
+    """Builds the controller of a scripted policy, vmapped over E; its memory is reset with each episode.
 
-    In turn games it decides for the seat that is due.
+    In turn-based games it decides for the acting seat.
     """
 
     def init(num_envs):
@@ -116,9 +116,9 @@ def script(policy: ScriptedPolicy) -> Controller:
 
 
 def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
-    """Controller that switches to the option of traced `index`, so that one program serves all options.
+    """Builds a controller that switches to the option of traced `index`: one program for all options.
 
-    All options receive the same policy state: at most one policy may occur among them.
+    All options receive the same policy state, so that at most one of them may use a policy.
     """
 
     def init(num_envs):
@@ -135,10 +135,10 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
 
 
 def against(mine: Controller, other: Controller, seats: int) -> Controller:
-    """Controller of a turn game's seats: `mine` has one, `other`, which needs no policy, the rest.
+    """Builds a controller of all seats of a turn-based game: `mine` plays one seat, `other` the rest.
 
-    It decides for the seat that is due. The seat of `mine` is the environment's number modulo N, so that all
-    seats are played equally often. Only it is scored.
+    It decides for the acting seat. The seat of `mine` is the environment's index modulo N, so that it plays
+    all seats equally often. Only this seat is scored. `other` must not need a policy.
     """
 
     def own(num_envs):
@@ -162,7 +162,7 @@ def against(mine: Controller, other: Controller, seats: int) -> Controller:
 
 
 def against_opponents(env: Environment, controllers: dict[str, Controller]) -> dict[str, Controller]:
-    """The controllers of an evaluation, with the environment's opponents at the other seats."""
+    """Adds the environment's opponents at the other seats to the controllers of an evaluation."""
     return controllers | {
         role: against(controllers[role], script(find_script(env, role, name)), env.spec.turns)
         for role, name in env.opponents.items()
@@ -174,9 +174,9 @@ def find_script(env: Environment, role: str, name: str, where: str | None = None
 
     Args:
       env: the environment.
-      role: the role it acts for.
+      role: the role that the script plays.
       name: the script.
-      where: the setting that names it, if it is not the role's controller, for which other names are allowed.
+      where: the setting that names the script, if it is not `controllers.ROLE`; allowed names then differ.
 
     Raises:
       ValueError: one line that lists the allowed names, for an unknown script.
@@ -190,6 +190,6 @@ def find_script(env: Environment, role: str, name: str, where: str | None = None
     fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
     learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
     if where is not None:
-        learning, unknown = ["frozen:PATH"], f"no script of {role}"
+        learning, unknown = ["frozen:PATH"], f"unknown script of {role}"
     known = ", ".join([*learning, *fitting])
     raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")

@@ -1,4 +1,4 @@
-"""One decision of all roles, or of the seat that is due in turn games, shared by rollouts and evaluations."""
+"""One decision of all roles, or of the acting seat in turn-based games, for rollouts and evaluations."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Decisions(NamedTuple):
     Attributes:
       memories: controller memories after the decision.
       actions: `[E, A, ...]` in the environment's spaces.
-      choices: a learner's `controllers.Choice`, otherwise None.
+      choices: `controllers.Choice` of learners, otherwise None.
     """
 
     memories: dict[str, PyTree]
@@ -54,11 +54,11 @@ def decide(
 
 
 class Due(NamedTuple):
-    """The seat that is due in each of E environments, as if it were the only agent of its role.
+    """Acting seat of a turn-based game in each of E environments, as if it were its role's only agent.
 
     Attributes:
-      view: for controllers, its time step with A = 1.
-      reset: `[E]` bool; it is the seat's first ply of the game.
+      view: view for controllers, with A = 1 in its time step.
+      reset: `[E]` bool; this is the seat's first ply of the game.
     """
 
     view: View
@@ -66,18 +66,18 @@ class Due(NamedTuple):
 
     @property
     def seat(self) -> jax.Array:
-        """`[E]` int32."""
+        """Index of the acting seat, `[E]` int32."""
         return self.view.seat
 
 
 def show_due_seat(view: View, length: jax.Array, seats: int) -> Due:
-    """The view of only the seats that are due, in games of N seats after `length [E]` plies."""
+    """Restricts a view to the acting seats, in games of N seats after `length [E]` plies."""
     seat = length % seats
     return Due(View(view.env, view.params, take_seat(view.time, seat), seat), length < seats)
 
 
 def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
-    """Time steps `[E]` with one agent per role, that at index `seat [E]`."""
+    """Selects the agent at index `seat [E]` of time steps `[E]`; the result has one agent per role."""
 
     def one(x):
         return jnp.take_along_axis(x, seat.reshape((-1,) + (1,) * (x.ndim - 1)), axis=1)
@@ -87,22 +87,22 @@ def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
 
 
 def repeat_for_seats(memory: PyTree, seats: int) -> PyTree:
-    """Memories `[E, N, ...]`, one for each of N seats, from one `[E, ...]`."""
+    """Repeats memories `[E, ...]` for each of N seats: `[E, N, ...]`."""
     return jax.tree.map(lambda x: jnp.repeat(x[:, None], seats, axis=1), memory)
 
 
 def act_in_turn(
     controller: Controller, key: jax.Array, policy: PyTree, memories: PyTree, now: Due, place: jax.Array
 ) -> tuple[PyTree, jax.Array, Choice | None]:
-    """Lets a controller decide for the seat that is due; no other seat's memory advances.
+    """Calls a controller for the acting seat; the memories of other seats do not change.
 
     Args:
       controller: of one seat.
       key: typed random key.
       policy: state of its policy.
       memories: `[E, N, ...]`, one for each seat.
-      now: the seats that are due.
-      place: int32, index along the second axis of the memory that belongs to the seat that is due.
+      now: the acting seats.
+      place: int32, index of the acting seat's memory along the second axis.
 
     Returns:
       the memories, the action `[E, 1, ...]` and a learner's choice.
@@ -124,7 +124,7 @@ def decide_in_turn(
     place: jax.Array,
     seats: int,
 ) -> Decisions:
-    """As `decide`, for the seat that is due; `now`, `place` and the memories are as for `act_in_turn`."""
+    """Calls every role's controller for the acting seat; arguments as for `decide` and `act_in_turn`."""
     result = Decisions({}, {}, {})
     for key, (role, controller) in zip(keys, sorted(controllers.items()), strict=True):
         result.memories[role], action, result.choices[role] = act_in_turn(
@@ -135,5 +135,5 @@ def decide_in_turn(
 
 
 def for_all_seats(action: jax.Array, seats: int) -> jax.Array:
-    """Actions `[E, N, ...]` of all seats, of which only that of the seat that is due counts."""
+    """Repeats the acting seat's action for all seats, `[E, N, ...]`; only the acting seat's is used."""
     return jnp.broadcast_to(action, (action.shape[0], seats, *action.shape[2:]))

@@ -15,11 +15,11 @@ from physics.sparse_batch import locate_active
 
 
 def columns(spec: EnvSpec) -> tuple[str, ...]:
-    """Names of the ring's columns.
+    """Returns the names of the ring's columns.
 
-    Returns per role, the length, codes, and for every other result `NAME` its term in the average's
-    numerator; for weighted averages (per agent, or over another result) also `NAME/weight`, its term in
-    the denominator.
+    Columns are the return per role, the length, codes, and for every other result `NAME` its term in the
+    average's numerator; for weighted averages (per agent, or over another result) also `NAME/weight`, its
+    term in the denominator.
     """
     names = [f"return/{role.name}" for role in spec.roles] + ["length"]
     for result in results_lib.kept(spec.results):
@@ -30,12 +30,12 @@ def columns(spec: EnvSpec) -> tuple[str, ...]:
 
 
 class Ended(NamedTuple):
-    """The first or newest finished episodes `[M]` of all shards, in order of decision and environment.
+    """First or newest finished episodes `[M]` of all shards, in order of decision and environment.
 
     Attributes:
-      finished: the episodes; `mask` is set for those that there are, which come first.
+      finished: the episodes; `mask` marks the filled places, which come first.
       place: int32, decision times number of environments, plus environment.
-      number: int32, how many finished, possibly more than are here.
+      number: int32, number of finished episodes, possibly more than M.
       environments: E.
     """
 
@@ -46,9 +46,9 @@ class Ended(NamedTuple):
 
 
 def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
-    """The first or the newest `most` episodes of a rollout `[T, E]`, or T times E if these are fewer.
+    """Selects the first or newest `most` (at most T times E) finished episodes of a rollout `[T, E]`.
 
-    They are picked by their ranks among those that finished, so that no column is read as a whole.
+    They are located by their ranks among the finished episodes, so that no column is read as a whole.
     """
     mine, here = finished.mask.shape[1], finished.mask.size
     environments = mine * collectives.size()
@@ -72,7 +72,7 @@ def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
 
 
 def recent_init(spec: EnvSpec, window: int) -> Recent:
-    """An empty ring for `window` episodes."""
+    """Returns an empty ring for `window` episodes."""
     values = jnp.zeros((window, len(columns(spec))), jnp.float32)
     return Recent(values=values, count=jnp.int32(0), cursor=jnp.int32(0))
 
@@ -98,10 +98,10 @@ def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
 
 
 def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Averages over the ring, as `train/...` scalars; NaN while it is empty. Also how many episodes it has.
+    """Averages over the ring as `train/...` scalars, NaN while it is empty; and its number of episodes.
 
     Returns are averaged over episodes with at least one present agent of the role; weighted results are
-    ratios of sums. Results that are reported by the labels of a code have a scalar for each.
+    ratios of sums. Results that are reported by the labels of a code have a scalar per label.
     """
     ring = dict(zip(columns(spec), recent.values.T, strict=True))
     filled = jnp.arange(recent.values.shape[0]) < recent.count
@@ -143,7 +143,7 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
 def episode_rows(
     finished: Finished, spec: EnvSpec, learners: tuple[str, ...], rows: int
 ) -> dict[str, jax.Array]:
-    """The first `rows` finished episodes of a rollout `[T, E]` of all shards, for a table on the host.
+    """Builds a table of the first `rows` finished episodes of a rollout `[T, E]` of all shards.
 
     Returns:
       `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
@@ -165,7 +165,7 @@ def episode_rows(
 def shown(
     results: dict[str, jax.Array], present: dict[str, jax.Array], spec: EnvSpec
 ) -> dict[str, jax.Array]:
-    """Every result as one number per episode: codes unchanged, per-agent results as means over agents."""
+    """Reduces every result to one number per episode: codes unchanged, per-agent results as means."""
     found = {}
     for result in spec.results:
         if _weighted(result):
@@ -177,10 +177,12 @@ def shown(
 
 
 def _weighted(result: results_lib.Result) -> bool:
+    """Whether a result's average has weights."""
     return result.role is not None or result.over is not None
 
 
 def _row(finished: Finished, spec: EnvSpec) -> dict[str, jax.Array]:
+    """Values of the ring's columns for finished episodes."""
     row = {
         f"return/{role.name}": masked_mean(finished.episode_return[role.name], finished.present[role.name])
         for role in spec.roles

@@ -1,4 +1,4 @@
-"""The random streams of a run: a distinct key per seed and purpose."""
+"""Random streams of a run: a distinct key per seed and purpose. See docs/reference/trainer.md 14."""
 
 import enum
 from typing import NamedTuple
@@ -11,11 +11,11 @@ APART = 0xF1E7_D000
 
 
 class Stream(enum.IntEnum):
-    """Random streams besides training.
+    """Random streams other than training.
 
     Attributes:
       EVALUATION: periodic evaluations, which select the best checkpoint; the same episodes each time.
-      FINAL: final scores, on held-out episodes that selected nothing.
+      FINAL: final scores, on held-out episodes that were not used for selection.
       MATCHES: games between finished policies, of tournaments and exploiters.
     """
 
@@ -28,11 +28,11 @@ class InitialKeys(NamedTuple):
     """Keys of a run's initial state.
 
     Attributes:
-      run: of the first update.
-      learners: of their parameters.
-      episodes: of the first episodes.
-      stagger: of the decisions after which these are cut.
-      opponents: of the pool's first draw.
+      run: key of the first update.
+      learners: initial parameters.
+      episodes: first episodes.
+      stagger: numbers of decisions after which the first episodes are truncated.
+      opponents: the pool's first draw.
     """
 
     run: jax.Array
@@ -46,10 +46,10 @@ class UpdateKeys(NamedTuple):
     """Keys of one update.
 
     Attributes:
-      following: of the next update.
-      rollout: of actions and environments.
-      learning: of the learners' updates.
-      opponents: of the pool's draw, and of the choice who begins anew.
+      following: key of the next update.
+      rollout: actions and environments.
+      learning: the learners' updates.
+      opponents: the pool's draw, and the choice of league learners that are reset.
     """
 
     following: jax.Array
@@ -59,20 +59,20 @@ class UpdateKeys(NamedTuple):
 
 
 def run_key(seed: int) -> jax.Array:
-    """The key that training starts from."""
+    """Key from which training starts."""
     return jax.random.key(seed)
 
 
 def stream_key(seed: int, stream: Stream) -> jax.Array:
-    """The key of one of the streams besides training, for this seed."""
+    """Key of a non-training random stream for a seed."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), APART), int(stream))
 
 
 def split_initial(key: jax.Array) -> InitialKeys:
-    """The keys of a run's initial state, from the one that training starts from."""
+    """Splits the key from which training starts into the keys of a run's initial state."""
     return InitialKeys(*jax.random.split(key, 4), jax.random.fold_in(key, APART + 1))
 
 
 def split_update(key: jax.Array) -> UpdateKeys:
-    """The keys of an update."""
+    """Splits an update's key into the keys of its parts."""
     return UpdateKeys(*jax.random.split(key, 3), jax.random.fold_in(key, APART + 1))

@@ -1,4 +1,4 @@
-"""The state of a whole run, and types shared by parts of the program."""
+"""State of a whole run, and types shared by parts of the program."""
 
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ class View(NamedTuple):
       env: environment states.
       params: environment parameters of the running episodes.
       time: time steps with the observations to act on.
-      seat: `[E]` int32 in turn games, where `time` shows only the seat that is due, as the only agent of its
-        role; None where all agents decide at once.
+      seat: `[E]` int32, the acting seat in turn-based games, where `time` holds only this seat, as the only
+        agent of its role; None where all agents decide simultaneously.
     """
 
     env: PyTree
@@ -45,7 +45,7 @@ class Recent:
 
 @struct.dataclass
 class RunState:
-    """The full training state, as checkpointed.
+    """Full training state, as checkpointed.
 
     With S > 1 shards, memories, `reset`, `episodes`, `stagger`, `pending` and the local parts of learners
     (`Agent.local`) have a leading axis `[S]`, and E counts the environments of one shard.
@@ -54,24 +54,24 @@ class RunState:
       key: typed random key of the next update.
       policies: policy states by name, learners and frozen ones.
       memories: role name to its controller's memory (recurrent carry, script state), `[E]`.
-      reset: `[E]` bool; an episode begins with the coming decision.
+      reset: `[E]` bool; an episode begins with the next decision.
       episodes: environments and their running episodes, `[E]`.
-      stagger: `[E]` int32 decisions until an environment's episode is cut; 0 afterwards or without
-        stagger. Episodes that begin before are not counted: only short ones would finish.
+      stagger: `[E]` int32 decisions until an environment's first episode is truncated; 0 afterwards or
+        without stagger. Episodes that begin before are not counted: only short ones would finish.
       curriculum: the curriculum's state.
       tickets: the curriculum's record of running episodes, on all shards.
       recent: ring buffer of finished episodes.
       pending: role name to incomplete transitions (`transitions.Pending`), for replay learners where
         `EnvSpec.late`.
       updates: int32, updates done.
-      pool: the pool of past policies (`selfplay.pool.PoolState`); None without one.
+      pool: the pool of past policies (`selfplay.pool.PoolState`); None without a pool.
       plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
-        them; else None.
-      had: `[E, N]` bool; the seats that the learner has had in each environment's present round of games
-        (`training.pools.rounds`); None unless a pool plays a turn game.
-      credit: learner's name to what its reward transforms remember (`selfplay.credit.CreditState`).
-      league: in a league the same of all learners but the first main agent, whose run this is, with leaves
-        `[M - 1, ...]`; else None.
+        diversity of moves; else None.
+      had: `[E, N]` bool; the seats that the learner has played in each environment's current round of games
+        (`training.pools.rounds`); None unless a pool plays a turn-based game.
+      credit: learner's name to the state of its reward transforms (`selfplay.credit.CreditState`).
+      league: in a league, the run states of all other learners than the first main agent, whose state this
+        is, with leaves `[M - 1, ...]`; else None.
     """
 
     key: jax.Array

@@ -1,4 +1,4 @@
-"""Builds the objects of a run from a composed Hydra configuration, with one-line errors."""
+"""Builds a run's objects from a composed Hydra configuration, with one-line errors."""
 
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -36,14 +36,14 @@ ELSEWHERE = (
     "devices",
     "distributed",
 )
-# Where a run lies, in configurations of runs from before these keys.
+# Defaults of keys that configurations of older runs do not have.
 PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 
 
 def plans(config: RunConfig) -> dict[str, Plan]:
-    """Role name to `Plan`, for learners that have one."""
+    """Returns the `Plan` of every learner that has one, by role name."""
     found = {name: algo.plan(config.columns(name), config.num_envs) for name, algo in config.algos.items()}
     return {name: plan for name, plan in found.items() if plan is not None}
 
@@ -53,10 +53,10 @@ def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
 
     Args:
       config: as composed.
-      env: an environment to use instead of the one that the configuration names.
+      env: an environment to use instead of the configured one.
 
     Raises:
-      ValueError: one line with the key, the value and what is allowed.
+      ValueError: one line with the key, the value and the allowed values.
     """
     if jax.config.jax_enable_x64:
         raise ValueError("JAX_ENABLE_X64=1: must be off, as runs compute in float32")
@@ -74,7 +74,7 @@ def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
     chosen = config.get("transforms")
     transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
     if AUTO not in config.algo.values():  # sizes that depend on the environment
-        build(config.algo, "algo")  # what is wrong is said before minutes are spent on an environment
+        build(config.algo, "algo")  # reports errors before minutes are spent on an environment
     env = _build_env(config) if env is None else env
     contract.require_spec(env)
     controllers = OmegaConf.to_container(config.controllers) or {}
@@ -110,9 +110,9 @@ def _build_env(config: DictConfig) -> Environment:
 
 
 def saved(metadata: Mapping[str, Any]) -> DictConfig:
-    """The configuration in a checkpoint's metadata, as input of `read`; unknown keys are refused.
+    """Reads the configuration from a checkpoint's metadata, as input of `read`; refuses unknown keys.
 
-    Files that have moved with their project have their present names, see `files.located`.
+    Files that have moved with their project get their current names, see `files.located`.
     """
     plain = input_files.located(metadata["config"])
     config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
@@ -125,7 +125,7 @@ def saved(metadata: Mapping[str, Any]) -> DictConfig:
 
 
 def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str, LearnerSettings]:
-    """Settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
+    """Builds the settings of single roles: whole algorithms (with a `_target_`), or overrides of `algo`."""
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
@@ -134,7 +134,7 @@ def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str,
 
 
 def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConfig:
-    """A learner's node with settings derived from the run's sizes; unchanged if `agents` is None."""
+    """Adds the settings derived from the run's sizes to a learner's node; unchanged if `agents` is None."""
     kind = _target(node)
     if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
         return node
@@ -142,7 +142,7 @@ def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConf
 
 
 def _target(node: DictConfig) -> Any:
-    """The imported `_target_` of a node; None if the import fails, which building it then reports."""
+    """Imports the `_target_` of a node; None if the import fails, which building the node then reports."""
     module, _, name = str(node.get("_target_")).rpartition(".")
     try:
         return getattr(import_module(module), name, None)
@@ -151,6 +151,7 @@ def _target(node: DictConfig) -> Any:
 
 
 def _refuse_strangers(config: DictConfig) -> None:
+    """Raises ValueError for unknown top-level keys."""
     known = (*RunConfig.__dataclass_fields__, *ELSEWHERE)
     for key in config:
         if key not in known:
@@ -173,9 +174,10 @@ def _refuse_shapeless(config: DictConfig) -> None:
 
 
 def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
+    """Raises ValueError if a built object lacks the attribute `needed`."""
     if not hasattr(built, needed):
         named = node.get("_target_")
-        raise ValueError(f"{where}._target_={named}: makes no {where}, as what it makes has no {needed}")
+        raise ValueError(f"{where}._target_={named}: no valid {where}; the result has no {needed}")
 
 
 @contextmanager
@@ -194,11 +196,11 @@ def _refuse_infinities(values: Any, path: str = "") -> None:
         for key, value in pairs:
             _refuse_infinities(value, f"{path}.{key}" if path else str(key))
     elif isinstance(values, float) and not isfinite(values):
-        raise ValueError(f"{path}={values}: must be a finite number, or null where there may be none")
+        raise ValueError(f"{path}={values}: must be a finite number, or null where that is allowed")
 
 
 def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """A copy of the configuration with changed values, by dotted key."""
+    """Copies a configuration with changed values, by dotted key."""
     own = OmegaConf.create(OmegaConf.to_container(config))
     for key, value in changes.items():
         OmegaConf.update(own, key, value)

@@ -1,14 +1,14 @@
-"""Files that a run stands on, beside its own: maps, scenes, teachers, frozen policies.
+"""Input files of a run, with digests: maps, scenes, teachers, frozen policies.
 
-Configurations name them as they were typed, which means something only in one folder and only as long as
-nobody edits them. Runs keep absolute paths and SHA-256 digests in their configuration, under `KEY`, and so
+Configurations contain paths as typed, which are valid only in one folder and only while the files do not
+change. Runs therefore store absolute paths and SHA-256 digests in their configuration, under `KEY`, and so
 in the metadata of each checkpoint:
 
     files:
       /maps/hall.yaml: {hall.yaml: 5e3f..., hall.png: 90aa...}
 
-What reads a checkpoint compares the digests. A path that leads nowhere any more is replaced by its last
-parts, seen from the present folder, where these lead to the same contents: a project may move as a whole.
+Readers of a checkpoint compare the digests. A missing path is replaced by its last parts relative to the
+current folder, if these have the same contents: a project can be moved as a whole.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 
 KEY = "files"
 NAMING = ("env", "algo", "algos", "controllers", "pool", "variants")
-# More files behind one name than this have one digest together.
+# A name with more files than this gets one digest of all of them.
 _MOST = 256
 
 Digests = dict[str, str]
@@ -32,16 +32,16 @@ Files = dict[str, Digests]
 
 
 def of(metadata: Mapping[str, Any]) -> Files:
-    """The files that a run has read, from its checkpoint's metadata; none in those from before `KEY`."""
+    """Files that a run has read, from its checkpoint's metadata; empty in checkpoints without `KEY`."""
     return dict(metadata["config"].get(KEY) or {})
 
 
 def read_by(config: RunConfig, *, learning: bool = True) -> Files:
-    """Absolute path of each file or folder that a run names to the digests of what was read there.
+    """Returns the digests of all files that a run reads, by absolute path of the file or folder it names.
 
     Args:
       config: the run.
-      learning: also of its learners' teachers, which nobody needs who only acts.
+      learning: whether to include the learners' teachers, which acting does not need.
     """
     found = {name: _digests(name, paths) for name, paths in config.env.files.items()}
     runs = [name for name in (*config.controllers.values(), *config.pool.fixed) if name.startswith(FROZEN)]
@@ -55,18 +55,20 @@ def read_by(config: RunConfig, *, learning: bool = True) -> Files:
 
 
 def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:
-    """Parts of `PATH@ROLE`: the run's path, and the role, None where none of `roles` is named."""
+    """Splits `PATH@ROLE` into path and role; the role is None unless it is one of `roles`."""
     stem, _, role = path.rpartition("@")
     return (stem, role) if role in roles else (path, None)
 
 
 def _run_digests(name: str) -> Digests:
+    """Digest of the metadata of a run's best checkpoint."""
     folder = checkpoints.find(name, "best_eval")
     place = os.path.relpath(folder, os.path.realpath(name))
     return {os.path.join(place, checkpoints.METADATA): _digest(folder / checkpoints.METADATA)}
 
 
 def _digests(name: str, paths: Iterable[Path]) -> Digests:
+    """Digests of the files behind a name, by path relative to its folder."""
     base = _base(name)
     found = {os.path.relpath(os.path.abspath(path), base): _digest(path) for path in paths}
     if len(found) <= _MOST:
@@ -76,7 +78,7 @@ def _digests(name: str, paths: Iterable[Path]) -> Digests:
 
 
 def _base(name: str) -> str:
-    """The folder to which the places of a name's files are relative."""
+    """Folder to which the paths of a name's files are relative."""
     whole = os.path.abspath(name)
     return whole if os.path.isdir(whole) else os.path.dirname(whole)
 
@@ -91,7 +93,7 @@ def _digest(path: str | Path) -> str:
 
 
 def named_absolutely(resolved: Mapping[str, Any], files: Files) -> dict[str, Any]:
-    """A configuration as plain data, with absolute paths for the files that were read and their digests."""
+    """Returns a configuration as plain data, with absolute paths and digests of the files that were read."""
 
     def absolute(name: str) -> str:
         whole = os.path.abspath(name)
@@ -101,7 +103,7 @@ def named_absolutely(resolved: Mapping[str, Any], files: Files) -> dict[str, Any
 
 
 def located(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved configuration without `KEY`, and with present names for files that moved with their project."""
+    """Returns a saved configuration without `KEY`, with current paths of files that moved with a project."""
     files = config.get(KEY) or {}
     moved = {name: _moved(name, digests) for name, digests in files.items()}
     plain = {key: value for key, value in config.items() if key != KEY}
@@ -109,6 +111,7 @@ def located(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(name: str, digests: Digests) -> str:
+    """Returns the current path of a file with the same contents; the name itself if none is found."""
     if os.path.exists(name):
         return name
     parts = Path(name).parts[1:]
@@ -126,7 +129,7 @@ def _holds(name: str, digests: Digests) -> bool:
 
 
 def _renamed(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """A configuration with other names of files, under the keys that may hold any."""
+    """Renames the files in a configuration, under the keys that may contain file names."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -139,7 +142,7 @@ def _renamed(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[st
 
 
 def _with_name(value: str, rename: Callable[[str], str]) -> str:
-    """A value with the file in it renamed: a path, `frozen:PATH`, or either with `@ROLE` at its end."""
+    """Renames the file in a value: a path or `frozen:PATH`, possibly with `@ROLE` at the end."""
     kind = FROZEN if value.startswith(FROZEN) else ""
     name = value.removeprefix(kind)
     if (whole := rename(name)) != name:
@@ -149,7 +152,7 @@ def _with_name(value: str, rename: Callable[[str], str]) -> str:
 
 
 def named(config: Mapping[str, Any], key: str) -> set[str]:
-    """Absolute paths of all files that the value under a dotted key of a configuration may name."""
+    """Returns absolute paths of all files that the value of a dotted key may name."""
     value: Any = config
     for part in key.split("."):
         value = value.get(part, {}) if isinstance(value, Mapping) else value
@@ -164,7 +167,7 @@ def named(config: Mapping[str, Any], key: str) -> set[str]:
 
 
 def same(old: Any, new: Any, files: Mapping[str, Digests]) -> bool:
-    """Whether two values of a setting name the same file: one path, or the contents that `old` had."""
+    """Whether two values of a setting name the same file: the same path, or the contents that `old` had."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return all(one == other or same(one, other, files) for one, other in zip(old, new, strict=True))
     if not (isinstance(old, str) and isinstance(new, str)) or old.startswith(FROZEN) != new.startswith(
@@ -177,6 +180,7 @@ def same(old: Any, new: Any, files: Mapping[str, Digests]) -> bool:
 
 
 def _one(old: str, new: str, files: Mapping[str, Digests]) -> bool:
+    """As `same`, for two plain paths."""
     if not os.path.exists(new):
         return False
     old, new = os.path.abspath(old), os.path.abspath(new)
@@ -184,7 +188,7 @@ def _one(old: str, new: str, files: Mapping[str, Digests]) -> bool:
 
 
 def held(config: RunConfig) -> set[str]:
-    """Absolute paths of runs whose policies are part of this run's state, whatever has become of them."""
+    """Returns absolute paths of the runs whose policies are stored in this run's state."""
     roles = [role.name for role in config.env.spec.roles]
     runs = [name.removeprefix(FROZEN) for name in config.controllers.values() if name.startswith(FROZEN)]
     runs += [algo.teacher for algo in config.algos.values() if algo.teacher is not None]
@@ -194,26 +198,26 @@ def held(config: RunConfig) -> set[str]:
 def require_same(
     before: Mapping[str, Digests], now: Mapping[str, Digests], whose: str | Path, held: Iterable[str] = ()
 ) -> None:
-    """Requires that what is read now is what a run has read.
+    """Checks that a run's input files have not changed since it read them.
 
     Args:
       before: the run's files, from its checkpoint.
-      now: those of the present configuration; what only one of them names is not compared.
+      now: the files of the current configuration; files that only one of the two names are not compared.
       whose: the run, for the message.
-      held: names of runs whose policies come from the checkpoint: a change there is only said.
+      held: names of runs whose policies come from the checkpoint: their changes are only printed.
 
     Raises:
       CheckpointError: one line that names the first file that differs.
     """
     for name, place, how in changes(before, now):
-        line = f"{os.path.normpath(os.path.join(_base(name), place))} {how} since {whose} has read it"
+        line = f"{os.path.normpath(os.path.join(_base(name), place))} {how} since {whose} read it"
         if name not in held:
-            raise checkpoints.CheckpointError(f"{line}; it is needed as it was")
+            raise checkpoints.CheckpointError(f"{line}; the run needs the original")
         print(f"{line}; the policy is taken from the checkpoint", file=sys.stderr)
 
 
 def changes(before: Mapping[str, Digests], now: Mapping[str, Digests]) -> Iterator[tuple[str, str, str]]:
-    """Name, place and kind of change of the first file that differs behind each name."""
+    """Yields name, path and kind of change of the first changed file of each name."""
     for name in sorted(before.keys() & now.keys()):
         old, new = before[name], now[name]
         for place in sorted(old.keys() | new.keys()):

@@ -1,4 +1,4 @@
-"""Who acts for which role of a run, by the names in `controllers`; with one-line errors."""
+"""Assignment of learners, pools and scripts to the roles of a run, from `controllers`."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,25 +14,25 @@ Controllers = Mapping[str, str]
 
 
 def learns(role: str, controller: str) -> bool:
-    """Whether a role has a learner of its own, be it met by a pool of its past policies."""
+    """Whether a role has its own learner, including one that plays against a pool of its past policies."""
     return controller in LEARNERS or controller == POOL + role
 
 
 def of_roles(env: Environment, chosen: Controllers) -> dict[str, str]:
-    """Controllers of all roles: the chosen ones, else the environment's defaults."""
+    """Returns the controllers of all roles: the chosen ones, else the environment's defaults."""
     return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
 def checked(env: Environment, given: Controllers) -> dict[str, str]:
-    """Controllers of all roles.
+    """Returns the checked controllers of all roles.
 
     Raises:
-      ValueError: one line, for unknown roles, no learner, and learners that cannot be so.
+      ValueError: one line, for unknown roles, without a learner, and for impossible assignments.
     """
     roles = [role.name for role in env.spec.roles]
     for role in given:
         if role not in roles:
-            raise ValueError(f"controllers.{role}: no such role; allowed: {', '.join(roles)}")
+            raise ValueError(f"controllers.{role}: unknown role; allowed: {', '.join(roles)}")
     chosen = of_roles(env, given)
     if not any(learns(role, name) for role, name in chosen.items()):
         raise ValueError(f"controllers={chosen}: at least one role must be a learner")
@@ -40,20 +40,20 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
         if name.startswith((SHARED, POOL)) and not learns(role, name):
             _require_owner(env, role, name, chosen)
         if name == PER_AGENT and env.spec.turns:
-            raise ValueError(f"controllers.{role}={name}: seats that take turns share one learner")
+            raise ValueError(f"controllers.{role}={name}: turn-based games need one shared learner")
     return chosen
 
 
 def _require_owner(env: Environment, role: str, name: str, chosen: Controllers) -> None:
-    """Demands that a role can be played by the learner, or past learner, of another one."""
+    """Checks that a role can be played by the learner, or past learner, of another role."""
     learners = [learner for learner, other in chosen.items() if other == LEARNER]
     kind, _, owner = name.partition(":")
     where = f"controllers.{role}={name}"
     if chosen.get(owner) == PER_AGENT:
-        raise ValueError(f"{where}: {owner} has a learner per agent, which nobody can share")
+        raise ValueError(f"{where}: {owner} has one learner per agent, which cannot be shared")
     if owner not in learners:
         allowed = ", ".join(f"{kind}:{learner}" for learner in learners)
-        raise ValueError(f"{where}: no such learner; allowed: {allowed}")
+        raise ValueError(f"{where}: unknown learner; allowed: {allowed}")
     ours, theirs = env.spec.role(role), env.spec.role(owner)
     if not ours.fits(theirs):
         raise ValueError(
@@ -65,7 +65,7 @@ def _require_owner(env: Environment, role: str, name: str, chosen: Controllers) 
 
 
 def agents(env: Environment, controllers: Controllers, learner: str) -> int:
-    """Agents that share a learner's policy, over all roles; 1 if each agent has its own."""
+    """Number of agents that share a learner's policy, over all roles; 1 if each agent has its own."""
     if controllers[learner] == PER_AGENT:
         return 1
     sharing = (role for role, name in controllers.items() if name == SHARED + learner)
@@ -73,7 +73,7 @@ def agents(env: Environment, controllers: Controllers, learner: str) -> int:
 
 
 def share(env: Environment, controllers: Controllers, learner: str, pool: PoolSettings) -> Fraction:
-    """Agents per environment from whose decisions a learner learns: those of a pool only where it mirrors."""
+    """Agents per environment from which a learner learns; agents of a pool's role only in mirrored games."""
     mirrored = Fraction(pool.mirrored, pool.groups)
     total = Fraction(agents(env, controllers, learner))
     for role, name in controllers.items():
@@ -87,12 +87,12 @@ def share(env: Environment, controllers: Controllers, learner: str, pool: PoolSe
 
 
 def pooled(controllers: Controllers) -> str | None:
-    """The role that a pool plays; None without one."""
+    """Returns the role that a pool plays; None without a pool."""
     return next((role for role, name in controllers.items() if name.startswith(POOL)), None)
 
 
 def rival(controllers: Controllers, role: str) -> str:
-    """The learner that plays against the pool of a role: the one whose past it is, or the first other one."""
+    """Returns the learner that plays against a role's pool: the pool's own learner, or the first other."""
     owner = controllers[role].removeprefix(POOL)
     others = (other for other, name in controllers.items() if learns(other, name) and other != owner)
     return owner if owner != role else next(others, owner)
@@ -101,7 +101,7 @@ def rival(controllers: Controllers, role: str) -> str:
 def require_pool(
     env: Environment, controllers: Controllers, pool: PoolSettings, num_envs: int, shards: int
 ) -> None:
-    """Demands that a pool can play its role, and that its groups divide the environments.
+    """Checks that a pool can play its role, and that its groups divide the environments.
 
     Raises:
       ValueError: one line.
@@ -119,15 +119,15 @@ def require_pool(
         if not pool.mirrored:
             raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
     if pool.explores and turns == 1:
-        raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is no game in which seats take turns")
+        raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is not turn-based")
     if pool.episodic and turns > 1:
         raise ValueError(
-            f"pool.hold={EPISODE}: {spec.name} is a game in which seats take turns; "
+            f"pool.hold={EPISODE}: not allowed in {spec.name}, which is turn-based; "
             f"must be a whole number or {AUTO}"
         )
     own = spec.score if against == spec.roles[0].name else None
     if spec.role(against).score is None and own is None:
-        raise ValueError(f"{where}: {against}, which plays against it, has no score to be rated by")
+        raise ValueError(f"{where}: its opponent {against} has no score for ratings")
     for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
         if number % shards:
             raise ValueError(f"pool.{key}={number}: must be a multiple of shards={shards}")

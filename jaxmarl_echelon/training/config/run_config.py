@@ -1,4 +1,4 @@
-"""The static choices of a run, and what follows from them."""
+"""Static configuration of a run, and derived sizes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ SIZES = (*POSITIVE, "stagger", "seed")
 
 
 def require_sizes(values: Mapping[str, Any]) -> None:
-    """Demands legal values of `SIZES`, which depend on nothing that takes time to build.
+    """Checks the values of `SIZES`, before anything that takes time is built.
 
     Raises:
-      ValueError: one line with the key, the value and what is allowed.
+      ValueError: one line with the key, the value and the allowed values.
     """
     for key in POSITIVE:
         value = values[key]
@@ -54,31 +54,31 @@ def require_sizes(values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The static choices of a run.
+    """Static configuration of a run.
 
     Attributes:
       env: the environment.
       algo: settings of the learners, see `algos.settings.LearnerSettings`.
-      algos: role name to its own settings, where they differ from `algo`.
+      algos: role name to settings of its learner, where they differ from `algo`.
       curriculum: `(env) -> Curriculum`.
       controllers: role name to "learner", "learner:per_agent" (one policy per agent), "shared:ROLE"
         (that role's learner, which then learns from both), "frozen:PATH" or "frozen:PATH@ROLE" (the policy
         of this role, or of ROLE, in another run), "pool:ROLE" (a pool of past policies of that role's
-        learner, see docs/selfplay.md), or the name of one of the environment's scripts.
+        learner, see docs/selfplay.md), or the name of a script of the environment.
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
-      shards: equal parts of the environments (`algos.collectives`); divides `num_envs`, `eval_episodes`.
-      seed: root of every random key of the run.
+      shards: equal parts of the environments, see `algos.collectives`; divides `num_envs` and `eval_episodes`.
+      seed: seed of all random keys of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
       updates_per_chunk: updates per call of the compiled program.
-      stagger: cut first episodes at random times, to decorrelate the episode phases of environments that
-        start together; those episodes bootstrap and are not counted.
+      stagger: truncate first episodes at random times, to decorrelate the episode phases of environments
+        that start together; these episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
-      episode_rows: finished episodes per update written to `episodes.csv`, at most.
-      pool: of past policies, where a role is played by one.
-      transforms: of rewards, from which learners have their advantages; none by default.
+      episode_rows: largest number of finished episodes per update written to `episodes.csv`.
+      pool: settings of the pool of past policies, if one plays a role.
+      transforms: reward transforms that produce the learners' advantages; none by default.
     """
 
     env: Environment
@@ -114,24 +114,25 @@ class RunConfig:
 
     @property
     def pooled(self) -> str | None:
-        """The role that a pool plays; None without one."""
+        """Role that a pool plays; None without a pool."""
         return role_assignment.pooled(self.controllers)
 
     @property
     def rival(self) -> str:
-        """The learner that plays against the pool; see `seating.rival`."""
+        """Learner that plays against the pool; see `seating.rival`."""
         return role_assignment.rival(self.controllers, self.pooled)
 
     def _all_algos(self) -> dict[str, LearnerSettings]:
+        """Checks and returns the settings of all learners, by role name."""
         learners = [role for role, name in self.controllers.items() if role_assignment.learns(role, name)]
         for role in self.algos:
             if role not in learners:
-                raise ValueError(f"algos.{role}: learns nothing here; learners: {', '.join(learners)}")
+                raise ValueError(f"algos.{role}: not a learner of this run; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
         for role, algo in chosen.items():
             if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
                 name = getattr(algo, "NAME", type(algo).__name__)
-                raise ValueError(f"algo={name}: cannot learn {role}, whose critics see more than its agents")
+                raise ValueError(f"algo={name}: cannot train {role}, which has privileged critics")
         lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{role} {length}" for role, length in lengths.items())
@@ -143,7 +144,7 @@ class RunConfig:
         return chosen
 
     def _require_league(self) -> None:
-        """Demands learners that can form a league."""
+        """Checks that the learners can form a league."""
         if self.pool.league is None:
             return
         where = f"pool.league={dict(self.pool.league)}"
@@ -155,15 +156,13 @@ class RunConfig:
             raise ValueError(f"{where}: needs a curriculum without stages, as only one learner is evaluated")
         for role, algo in self.algos.items():
             if algo.replays:
-                raise ValueError(f"{where}: {role} learns from a replay, which a league has no place for")
+                raise ValueError(f"{where}: {role} learns from a replay; leagues need on-policy learners")
 
     def _require_credit(self) -> None:
-        """Demands learners and an environment that reward transforms can serve."""
+        """Checks that the learners and the environment support the reward transforms."""
         plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
         if self.transforms.whole_games and not self.env.spec.turns:
-            raise ValueError(
-                f"transforms.whole_games=true: {self.env.spec.name} is no game in which seats take turns"
-            )
+            raise ValueError(f"transforms.whole_games=true: {self.env.spec.name} is not turn-based")
         if self.transforms.whole_games and limit > plies:
             least = -(-limit // (self.env.spec.turns * self.segments))
             raise ValueError(
@@ -174,11 +173,11 @@ class RunConfig:
             if algo.replays:
                 name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(
-                    f"algo={name}: {role} learns from a replay, which has no place for advantages"
+                    f"algo={name}: {role} learns from a replay; reward transforms need on-policy learners"
                 )
 
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:
-        """Positional and keyword arguments of `make` and `memory` for a role's learner."""
+        """Returns positional and keyword arguments of `make` and `memory` for a role's learner."""
         role = self.env.spec.role(name)
         sizes = {
             "samples": self.columns(name),
@@ -200,11 +199,11 @@ class RunConfig:
         return role_assignment.agents(self.env, self.controllers, learner)
 
     def columns(self, learner: str) -> int:
-        """Agents side by side from whose decisions a learner learns, over all environments."""
+        """Parallel agents from whose decisions a learner learns, over all environments."""
         return int(self.num_envs * role_assignment.share(self.env, self.controllers, learner, self.pool))
 
     def seats(self, learner: str) -> int:
-        """Seats of a turn game, or roles, that a learner plays and learns from."""
+        """Number of seats of a turn-based game, or of roles, that a learner plays and learns from."""
         if self.env.spec.turns:
             return self.env.spec.turns
         plays = (role_assignment.SHARED + learner, role_assignment.POOL + learner)
@@ -230,7 +229,7 @@ class RunConfig:
     def steps_per_update(self) -> int:
         """Environment steps per update, of all learners of a league together.
 
-        In turn games, where a row is a seat's own decision, one per seat.
+        In turn-based games a row of a rollout is a seat's own decision, so that it takes one step per seat.
         """
         replays = any(algo.replays for algo in self.algos.values())
         plies = 1 if replays else max(self.env.spec.turns, 1)

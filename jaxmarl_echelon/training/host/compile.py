@@ -13,16 +13,16 @@ from jaxmarl_echelon.training.host.devices import ALONE, Layout, Spec
 
 
 class Compiled(NamedTuple):
-    """A program compiled ahead of time, in background threads; each function blocks until it is compiled.
+    """Program compiled ahead of time in background threads; each function blocks until it is compiled.
 
     Attributes:
       init: `() -> RunState`.
       chunk: `(RunState) -> (RunState, Report [updates_per_chunk])`; the state is donated.
       assess: `(RunState) -> (curriculum state, Assessment)`.
       state: shapes and dtypes of the state, with its shardings where it lies on several devices.
-      place: `(RunState) -> RunState`, a restored state on its devices.
+      place: `(RunState) -> RunState`, puts a restored state on its devices.
       world: the program's world, on its devices.
-      executable: `() -> jax.stages.Compiled` of `chunk`, which tells its memory and its text; blocks.
+      executable: `() -> jax.stages.Compiled` of `chunk`, for its memory analysis and text; blocks.
       seconds: `() -> float`, wall-clock seconds from the first trace to the last compiled part; blocks.
     """
 
@@ -62,10 +62,11 @@ def compile_program(
       world: arrays shared by all functions; on the device once, never donated.
       updates_per_chunk: updates per call.
       options: XLA options for the updates, see `Program.compiler_options`.
-      layout: the devices. On several, `init` is compiled for parts of the state, so that no device holds all.
+      layout: the devices. On several devices `init` is compiled for parts of the state, so that no device
+        holds all of it.
       local: see `Program.local`; needed on several devices.
-      admit: `(state, world)` with the state as shapes, called before anything is compiled; what it raises
-        ends the compilation, of which nothing goes on in the background.
+      admit: `(state, world)` with the state as shapes, called before compilation starts; an exception from
+        it stops the compilation before any background work.
     """
     begin = time.perf_counter()
     all_of_it, shared = Spec(), layout.shared

@@ -1,8 +1,8 @@
-"""Devices that a run lies on: a mesh of members and environments, and functions over it.
+"""Placement of a run on devices: a mesh of members and environments, and functions over it.
 
-Members (seeds and variants of a group) never communicate and lie over devices first; the environments of each
-lie over the devices that are left to it. Functions run under `jax.shard_map`, so that the collectives of
-a program are those that `algos.collectives` names and no others.
+Members (seeds and variants of a group) never communicate and are distributed over devices first; the
+environments of each member are distributed over the remaining devices. Functions run under `jax.shard_map`,
+so that a program has only the collectives of `algos.collectives`. See docs/reference/trainer.md 16.2.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Layout:
-    """How a run lies on its devices.
+    """Distribution of a run over its devices.
 
     Attributes:
-      mesh: devices by `MEMBERS` and `axis.DEVICES`; None for one device, where nothing is placed.
+      mesh: devices by `MEMBERS` and `axis.DEVICES`; None for one device, where arrays need no placement.
       grouped: whether arrays have a leading axis of members.
     """
 
@@ -38,7 +38,7 @@ class Layout:
 
     @classmethod
     def over(cls, devices: Sequence[jax.Device], rows: int = 1, *, grouped: bool = False) -> "Layout":
-        """The layout on these devices, in so many rows that hold members of their own."""
+        """Builds the layout on these devices; the members are divided between `rows` rows of the mesh."""
         if len(devices) == 1:
             return cls(None, grouped)
         grid = np.array(devices).reshape(rows, -1)
@@ -46,31 +46,31 @@ class Layout:
 
     @property
     def number(self) -> int:
-        """Devices."""
+        """Number of devices."""
         return 1 if self.mesh is None else self.mesh.size
 
     @property
     def shards(self) -> int:
-        """Devices that the environments of one member lie on: the shards of a run that begins here."""
+        """Devices of the environments of one member: the default number of shards of a new run."""
         return 1 if self.mesh is None else self.mesh.shape[collectives.DEVICES]
 
     @property
     def shared(self) -> Spec:
-        """Of arrays without an axis of shards."""
+        """Partition spec of arrays without an axis of shards."""
         return Spec(MEMBERS) if self.grouped else Spec()
 
     @property
     def stacked(self) -> Spec:
-        """Of arrays without an axis of shards, but one of updates in front."""
+        """Partition spec of arrays with a leading axis of updates and without an axis of shards."""
         return Spec(None, MEMBERS) if self.grouped else Spec()
 
     def specs(self, local: PyTree) -> PyTree:
-        """Of arrays by marks, whether they have an axis of shards (after that of members)."""
+        """Partition specs of arrays; `local` marks those with an axis of shards (after that of members)."""
         mine = Spec(MEMBERS, collectives.DEVICES) if self.grouped else Spec(collectives.DEVICES)
         return jax.tree.map(lambda one: mine if one else self.shared, local)
 
     def spread(self, fn: Callable, given: tuple[PyTree, ...], found: PyTree) -> Callable:
-        """The function over the whole mesh, by the specs of its arguments and results."""
+        """Maps a function over the whole mesh, with these specs of its arguments and results."""
         if self.mesh is None:
             return fn
         return jax.shard_map(fn, mesh=self.mesh, in_specs=given, out_specs=found, check_vma=False)
@@ -78,14 +78,14 @@ class Layout:
     def jit(
         self, fn: Callable, given: tuple[PyTree, ...], found: PyTree, placed: PyTree, **options
     ) -> Callable:
-        """`spread` for compilation; results lie as the specs `placed` say, wherever they came from."""
+        """Jits `spread(fn, given, found)`; results are placed by the specs `placed`."""
         if self.mesh is None:
             return jax.jit(fn, **options)
         shardings = jax.tree.map(self._sharding, placed)
         return jax.jit(self.spread(fn, given, found), out_shardings=shardings, **options)
 
     def shapes(self, tree: PyTree, specs: PyTree) -> PyTree:
-        """Shapes and dtypes, with the shardings that the specs mean."""
+        """Adds the shardings of the specs to shapes and dtypes."""
         if self.mesh is None:
             return tree
         return jax.tree.map(
@@ -93,7 +93,7 @@ class Layout:
         )
 
     def put(self, tree: PyTree, specs: PyTree) -> PyTree:
-        """Places arrays that every process has, and leaves alone those that are in place."""
+        """Places arrays that every process has; arrays with the right sharding stay unchanged."""
         if self.mesh is None:
             return jax.device_put(tree)
 
@@ -103,13 +103,13 @@ class Layout:
         return jax.tree.map(below, specs, tree)
 
     def everywhere(self, tree: PyTree) -> PyTree:
-        """A copy on the host of arrays that may lie on devices of other processes; all must ask."""
+        """Copies arrays, possibly on devices of other processes, to the host; all processes must call it."""
         if self.mesh is None:
             return tree
         return jax.device_get(jax.jit(lambda x: x, out_shardings=self._sharding(Spec()))(tree))
 
     def picker(self, local: Callable) -> Callable:
-        """`(state, index) -> state` of one member of a group; `local` is as for `compile_program`."""
+        """Builds `(state, index) -> state` of one member of a group; `local` is as for `compile_program`."""
 
         def pick(state, index):
             return jax.tree.map(lambda x: x[index], state)
@@ -126,19 +126,20 @@ class Layout:
         return lambda state, index: compiled(jax.tree.structure(state))(state, index)
 
     def own(self, members: jax.Array) -> jax.Array:
-        """This device's part of an array `[M]`, inside a function that is spread."""
+        """Returns this device's part of an array `[M]`, inside a function mapped by `spread`."""
         if self.mesh is None:
             return members
         count = members.shape[0] // self.mesh.shape[MEMBERS]
         return jax.lax.dynamic_slice_in_dim(members, jax.lax.axis_index(MEMBERS) * count, count)
 
     def describe(self, shards: int) -> str:
-        """One line on who lies where."""
+        """Describes the placement in one line."""
         members, environments = self.mesh.shape[MEMBERS], self.mesh.shape[collectives.DEVICES]
         beside = f"{members} rows of runs by {environments}" if members > 1 else f"{environments}"
         return f"devices: {self.number} ({beside} for the environments), shards of a run: {shards}"
 
     def _sharding(self, spec: Spec) -> NamedSharding:
+        """Sharding of a partition spec on this mesh."""
         return NamedSharding(self.mesh, spec)
 
 
@@ -146,7 +147,7 @@ ALONE = Layout()
 
 
 def describe_devices(number: int) -> str:
-    """The kind and platform of the run's devices: "4 x NVIDIA H100 (gpu)", "cpu"."""
+    """Describes kind and platform of the run's devices: "4 x NVIDIA H100 (gpu)", "cpu"."""
     device = jax.devices()[0]
     kind = device.device_kind
     named = kind if kind == device.platform else f"{kind} ({device.platform})"
@@ -154,6 +155,7 @@ def describe_devices(number: int) -> str:
 
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
+    """Places one array that every process has."""
     if isinstance(x, jax.Array) and x.sharding == sharding:
         return x
     if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -163,17 +165,17 @@ def _put(x: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: bool = False) -> Layout:
-    """The layout of a run.
+    """Chooses the layout of a run.
 
     Args:
-      asked: `devices` of the configuration: a number, "auto" for all (of a run that continues: as many as its
-        shards allow), or None for one device, or all of them where there are several processes.
+      asked: `devices` of the configuration: a number, "auto" for all (in a resumed run: as many as its
+        shards allow), or None for one device, or all devices with several processes.
       members: M, runs in one program.
-      shards: S of a run that has begun, or as configured; None for as many as fit the devices.
-      grouped: whether it is a group of runs.
+      shards: S of a resumed run, or as configured; None to choose S by the devices.
+      grouped: whether this is a group of runs.
 
     Raises:
-      ValueError: one line, for devices that are not there or that do not fit the run.
+      ValueError: one line, for missing devices or a number that does not fit the run.
     """
     there = jax.devices()
     if asked is None:
@@ -185,7 +187,7 @@ def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: 
         raise ValueError(f"devices={asked}: must be a whole number of at least 1, or {AUTO}")
     if asked > len(there):
         kind = there[0].platform.upper()
-        raise ValueError(f"devices={asked}: more than there are; this machine has {len(there)} ({kind})")
+        raise ValueError(f"devices={asked}: more than available; this machine has {len(there)} ({kind})")
     if processes.several() and asked != len(there):
         raise ValueError(
             f"devices={asked}: must be all {len(there)} devices of the {jax.process_count()} processes"
@@ -198,7 +200,10 @@ def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: 
 
 
 def rows(devices: int, members: int, shards: int | None) -> int:
-    """Rows of the mesh: the most that divide devices and members and leave devices that fit the shards."""
+    """Rows of the mesh: the largest divisor of devices and members for which the shards fit the rest.
+
+    Returns 0 if there is no such divisor.
+    """
     for number in range(min(devices, members), 0, -1):
         fits = shards is None or shards % (devices // number) == 0
         if devices % number == 0 and members % number == 0 and fits:

@@ -1,4 +1,4 @@
-"""The host loop of a run: dispatches compiled chunks, logs their reports, stops and resumes."""
+"""Host loop of a run: dispatches compiled chunks, logs their reports, stops and resumes."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ __all__ = ["DivergedError", "StopSignal", "train"]
 
 
 class StopSignal:
-    """Turns SIGINT and SIGTERM into a stop request, handled between chunks.
+    """Context that turns SIGINT and SIGTERM into a stop request, handled between chunks.
 
     A second Ctrl-C raises KeyboardInterrupt at once.
     """
@@ -38,7 +38,7 @@ class StopSignal:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._handle)
-            except ValueError:  # not the main thread: signals stay the caller's
+            except ValueError:  # not the main thread: the caller keeps its signal handlers
                 break
         return self
 
@@ -53,7 +53,7 @@ class StopSignal:
 
 
 class Runner:
-    """Runs chunks of a compiled program to the end of the run or to a stop request.
+    """Base class of loops over chunks of a compiled program, to the end of a run or a stop request.
 
     Subclasses define the compiled functions and the handling of their results.
 
@@ -72,12 +72,12 @@ class Runner:
     layout: Layout
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
-        """`init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
+        """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
         raise NotImplementedError
 
     @property
     def progress(self) -> Progress:
-        """The run's progress."""
+        """Progress of the run."""
         raise NotImplementedError
 
     @property
@@ -94,7 +94,7 @@ class Runner:
         raise NotImplementedError
 
     def training_scores(self, state, metrics) -> list[str]:
-        """Names of checkpoints to save because of training metrics."""
+        """Returns the names of checkpoints to save because of training metrics."""
         raise NotImplementedError
 
     def save(self, state, names: list[str]) -> None:
@@ -106,11 +106,11 @@ class Runner:
         raise NotImplementedError
 
     def summary(self, status: str) -> dict[str, Any]:
-        """The run's summary."""
+        """Returns the run's summary."""
         raise NotImplementedError
 
     def references(self, state) -> list[str]:
-        """Evaluates the environment's reference scripts on the evaluation's episodes; one line each."""
+        """Evaluates the environment's reference scripts on the evaluation's episodes; returns a line each."""
         raise NotImplementedError
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
@@ -146,6 +146,7 @@ class Runner:
         return self._finish("finished")
 
     def _start(self, resume):
+        """Returns the first state: restored, or initial and evaluated."""
         if resume is not None:
             state = self.compiled.place(self.restore(resume, self.compiled.state))
             self.tracker.event(self.step, f"resumed from {resume.name}")
@@ -155,6 +156,7 @@ class Runner:
         return state
 
     def _advance(self, state):
+        """Runs one chunk of updates, with the evaluation and checkpoints that follow it."""
         begin = time.perf_counter()
         state, reports = self.compiled.chunk(state)
         reports = jax.device_get(reports)
@@ -169,12 +171,14 @@ class Runner:
         return state
 
     def _assess(self, state):
+        """Evaluates a state; returns it with the new curriculum state, and names of checkpoints to save."""
         begin = time.perf_counter()
         course, assessment = self.compiled.assess(state)
         state, assessment = state.replace(curriculum=course), jax.device_get(assessment)
         return state, self.assessed(state, assessment, time.perf_counter() - begin)
 
     def _finish(self, status):
+        """Writes and returns the summary."""
         result = self.summary(status) | {"device": describe_devices(self.layout.number)}
         if processes.is_first():
             (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -182,7 +186,7 @@ class Runner:
 
 
 class SingleRun(Runner):
-    """One run with one seed."""
+    """Loop of one run with one seed."""
 
     def __init__(self, record: Record, layout: Layout = ALONE):
         self.layout = layout
@@ -212,7 +216,7 @@ class SingleRun(Runner):
         return self.record.training_score(metrics)
 
     def save(self, state, names):
-        # A whole state is saved anyway: nothing whole is then ever newer than `latest`.
+        # With any whole state `latest` is saved too, so that no whole checkpoint is newer than `latest`.
         whole = any(not run_record.holds_policy_only(name) for name in names)
         self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
 
@@ -261,8 +265,8 @@ def train(
       the run's summary, as written to `summary.json`.
 
     Raises:
-      DivergedError: if a learner's loss is not finite, or all environments are quarantined for good; the last
-        checkpoint stays.
+      DivergedError: if a learner's loss is not finite, or all environments stay quarantined; the last
+        checkpoint is kept.
       CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.metadata(resume) if resume else {}

@@ -1,4 +1,4 @@
-"""Memory that a run needs on each of its devices, compared with what is free before it starts."""
+"""Memory needs of a run per device, compared with the free memory before it starts."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -30,13 +30,13 @@ def replay_bytes(config: RunConfig) -> int:
 
 
 def free_bytes(layout: Layout) -> float:
-    """Free memory in bytes of each device of a run, on any host; infinite where unknown. All must ask."""
+    """Free bytes per device of a run, the least of all hosts; infinite if unknown. All processes call it."""
     mine = available_bytes(layout.number)
     return processes.least(math.inf if mine is None else mine)
 
 
 def available_bytes(devices: int = 1) -> int | None:
-    """Free memory in bytes of a device of this process, one of so many; None where unknown."""
+    """Free bytes of one of this process's `devices` devices; None if unknown."""
     device = jax.local_devices()[0]
     facts = device.memory_stats() or {}
     if "bytes_limit" in facts:
@@ -47,12 +47,12 @@ def available_bytes(devices: int = 1) -> int | None:
 
 
 def host_free_bytes(root: Path = Path("/")) -> int | None:
-    """Free memory of this machine in bytes, within the limit of its container; None where Linux does not say.
+    """Free bytes of this machine, within the limits of its container; None if Linux does not report them.
 
-    Caches of files count as free: the kernel gives them up when programs ask (`MemAvailable` of proc(5)).
+    File caches count as free: the kernel releases them on demand (`MemAvailable` of proc(5)).
 
     Args:
-      root: holds `proc` and `sys`.
+      root: folder that contains `proc` and `sys`.
     """
     try:
         facts = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
@@ -63,7 +63,7 @@ def host_free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _container_free(root: Path) -> Iterator[int]:
-    """Yields the bytes that each limit above this process leaves, under both versions of control groups."""
+    """Yields the remaining bytes of each memory limit of this process, for control groups v1 and v2."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -81,13 +81,13 @@ def _container_free(root: Path) -> Iterator[int]:
 
 
 def _reclaimable(group: Path) -> int:
-    """Bytes of a control group's caches that the kernel can give up at once."""
+    """Bytes of a control group's file caches that the kernel can release at once."""
     stats = dict(line.split() for line in _lines(group / "memory.stat"))
     return int(stats.get("inactive_file", stats.get("total_inactive_file", 0)))
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file; none if it cannot be read."""
+    """Reads the lines of a file; empty if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -95,7 +95,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> int:
-    """Bytes of the replay buffers of `runs` vmapped runs, on all devices.
+    """Checks and returns the bytes of the replay buffers of `runs` vmapped runs, on all devices.
 
     Raises:
       ValueError: if they exceed the free memory of the devices.
@@ -111,7 +111,7 @@ def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> in
 
 
 def sizes(state: PyTree, world: PyTree) -> dict[str, int]:
-    """Name to bytes on one device of every array of a state (as shapes) and of its world."""
+    """Returns the bytes on one device of every array of a state (as shapes) and its world, by name."""
     found = {}
     for part, tree in (("run", state), ("world", world)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -125,36 +125,39 @@ def sizes(state: PyTree, world: PyTree) -> dict[str, int]:
 
 
 def check_arrays(state: PyTree, world: PyTree, layout: Layout) -> int:
-    """Bytes on one device of a run's state, which is yet to be made, and of its world.
+    """Checks the memory of a run's state before it is built; returns its and its world's bytes per device.
 
     Raises:
       MemoryPlanError: if the state exceeds the free memory.
     """
     found = sizes(state, world)
     needed = sum(size for name, size in found.items() if name.startswith("run"))
-    _require(needed, found, layout, "the run's state takes")
+    _require(needed, found, layout, "the run's state needs")
     return sum(found.values())
 
 
 def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> int | None:
-    """Bytes on one device that a compiled update needs: arguments and temporaries, aliased results once.
+    """Checks the memory of a compiled update; returns its bytes per device: arguments and temporaries.
+
+    Aliased results are counted once.
 
     Args:
-      stats: of the compiled update; None where XLA does not say.
+      stats: memory analysis of the compiled update; None if XLA does not provide it.
       state, world: its arguments, which are on the device already.
       layout: the devices.
 
     Raises:
-      MemoryPlanError: if what it needs besides its arguments exceeds the free memory.
+      MemoryPlanError: if its needs, without the arguments, exceed the free memory.
     """
     if stats is None:
         return None
     more = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    _require(more, sizes(state, world), layout, "an update takes, besides the run's state,")
+    _require(more, sizes(state, world), layout, "an update needs, in addition to the run's state,")
     return more + stats.argument_size_in_bytes
 
 
 def _require(needed: int, found: Mapping[str, int], layout: Layout, what: str) -> None:
+    """Raises MemoryPlanError, with the largest arrays, if `needed` bytes exceed the free memory."""
     free = free_bytes(layout)
     if needed <= free:
         return

@@ -1,4 +1,4 @@
-"""Reference scores: scripted policies on the evaluation's episodes."""
+"""Reference scores: evaluations of scripted policies on the run's evaluation episodes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +16,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def names(program: Program) -> tuple[str, ...]:
-    """The environment's reference scripts for the scored role; empty where it has none."""
+    """Names of the environment's reference scripts for the scored role; may be empty."""
     return tuple(program.env.references.get(program.role, ()))
 
 
@@ -27,7 +27,7 @@ def play(
 
     Args:
       program: the run's program.
-      run: the run; its other roles act as in its own evaluation.
+      run: the run, whose other roles act as in its own evaluation.
       key: the evaluation's key, for the same episodes.
       world: the program's world.
       episodes: number of episodes; None for `eval_episodes`.
@@ -48,7 +48,7 @@ def play(
 
 
 def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
-    """Jits and runs `play`; script name to its `eval_agg/...` values, empty without references."""
+    """Jits and runs `play`; returns the `eval_agg/...` values by script name, empty without references."""
     if not names(program):
         return {}
     play_all = jax.jit(partial(play, program, episodes=episodes))
@@ -61,13 +61,14 @@ def values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluat
 
 
 def line(program: Program, name: str, score: Mapping[str, float], policy: Mapping[str, float]) -> str:
-    """One line that compares a reference script with the trained policy."""
+    """Formats a comparison of a reference script with the trained policy in one line."""
     number = int(policy["eval_agg/num_episodes"])
     both = f"{name} {program.role}: {_result(program, score)}; trained policy: {_result(program, policy)}"
     return f"{both}; {number} episodes each"
 
 
 def _result(program: Program, score: Mapping[str, float]) -> str:
+    """Formats a score with its interval; the return without a score."""
     spec = program.env.spec
     if spec.score is None:
         return f"return {score['eval_agg/avg_reward']:.1f}"

@@ -1,8 +1,8 @@
-"""Resuming with changed settings: which are applied and which are refused.
+"""Rules for resuming a run with changed settings.
 
 `RULES` has a rule for every top-level key of the configuration. Accepted settings are applied in full:
 the program is rebuilt from the whole configuration, and `restore` replaces the hyper-parameters and
-task parameters in the restored state.
+task parameters in the restored state. See docs/reference/trainer.md 15.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,12 +26,12 @@ PyTree = Any
 
 MISSING = "nothing"
 LONGEST_SHOWN = 80
-# May change although it is not a number: parameters are float32 in every precision.
+# Setting that may change although it is not a number: parameters are float32 in every precision.
 PRECISION = "compute_dtype"
 
 
 class Continuation(NamedTuple):
-    """A run to be resumed.
+    """Run to be resumed.
 
     Attributes:
       before: the checkpoint's configuration.
@@ -58,10 +58,10 @@ def check(
       before: the checkpoint's configuration.
       after: the requested configuration.
       step: environment steps of the checkpoint.
-      files: that the run has read; other names of the same files are no change.
+      files: files that the run has read; other names of the same files are not changes.
 
     Raises:
-      ValueError: one line with the key, the value and what is allowed.
+      ValueError: one line with the key, the value and the allowed values.
     """
     old, new = (OmegaConf.to_container(config, resolve=True) for config in (before, after))
     changed = {key: pair for key, pair in changed_settings(old, new, files).items() if key != "resume"}
@@ -78,12 +78,12 @@ def check(
 def changed_settings(
     old: Any, new: Any, files: Mapping[str, input_files.Digests]
 ) -> dict[str, tuple[Any, Any]]:
-    """The `differences` that are more than another name of a file that the run has read."""
+    """Returns the `differences`, without other names of files that the run has read."""
     return {key: pair for key, pair in differences(old, new).items() if not input_files.same(*pair, files)}
 
 
 def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted key to `(old, new)` of every leaf in which two trees of plain data differ.
+    """Returns `(old, new)` by dotted key of every leaf in which two trees of plain data differ.
 
     `MISSING` marks an absent leaf. Lists are leaves, except lists of mappings of equal length.
     """
@@ -103,6 +103,7 @@ def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]
 
 
 def _tables(value: Any) -> bool:
+    """Whether a value is a list of mappings."""
     return isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value)
 
 
@@ -112,12 +113,12 @@ def keeps(continuation: Continuation | None, key: str, old: Any, new: Any) -> No
 
 
 def kept(key: str, old: Any) -> str:
-    """The message for a setting that is kept."""
+    """Formats the message for a setting that must be kept."""
     return f"a resumed run keeps its {key}={shown(old)}"
 
 
 def shown(value: Any) -> str:
-    """A value as text for messages, truncated to `LONGEST_SHOWN` characters."""
+    """Formats a value for messages, truncated to `LONGEST_SHOWN` characters."""
     text = str(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
@@ -127,13 +128,13 @@ def applies(continuation: Continuation, key: str, old: Any, new: Any) -> None:
 
 
 def lasts(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Refuses a total below the steps done."""
+    """Refuses a number of total steps below the steps done."""
     if new < continuation.step:
-        raise ValueError(f"{key}={new}: must be at least {continuation.step}, which the run has done already")
+        raise ValueError(f"{key}={new}: must be at least {continuation.step}, the steps already done")
 
 
 def divides(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Refuses chunk sizes that do not divide the updates done: chunk ends would miss the evaluation steps."""
+    """Refuses chunk sizes that do not divide the updates done; chunk ends would miss evaluations."""
     done = continuation.step // continuation.run.steps_per_update
     if done % new:
         raise ValueError(f"{key}={new}: must divide the {done} updates that the run has done")
@@ -149,18 +150,18 @@ def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     names = algo.adjustable()
     if name not in (*names, PRECISION):
         allowed = ", ".join((*names, PRECISION))
-        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; what may change: {allowed}")
+        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; settings that can change: {allowed}")
 
 
 def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
-    """Accepts changes of task parameters; refuses changes of shapes or of the program."""
+    """Accepts changes of task parameters and refuses changes of shapes or of the program."""
     ours, theirs = alone(continuation, key, old, new)
     if not alike(ours, theirs):
         raise ValueError(f"{key}={shown(new)}: changes more than numbers; {kept(key, old)}")
     if key.startswith("curriculum."):
         return
     if build.same_arrays(ours.env.default_params(), theirs.env.default_params()):
-        reason = "is no number that may change between episodes"
+        reason = "is not a number that can change between episodes"
         raise ValueError(f"{key}={shown(new)}: {reason}; {kept(key, old)}")
 
 
@@ -174,7 +175,7 @@ def alike(ours: RunConfig, theirs: RunConfig) -> bool:
 
 
 def alone(continuation: Continuation, key: str, old: Any, new: Any) -> tuple[RunConfig, RunConfig]:
-    """Two runs that differ in this key only: `before` with and without it, else `after` with and without it.
+    """Returns two runs that differ only in this key: `before` without and with it, else `after` likewise.
 
     Keys that must change together are invalid alone; then `before` and `after` are returned.
     """
@@ -222,7 +223,7 @@ RULES: dict[str, Rule] = {
 
 
 def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
-    """Restores a run's state with the hyper-parameters and tasks of its present configuration.
+    """Restores a run's state with the hyper-parameters and tasks of its current configuration.
 
     Args:
       program: the run's program.
@@ -237,7 +238,7 @@ def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
 
 
 def require_environment(program: Program, checkpoint: Path) -> None:
-    """Requires the checkpoint's environment name and version to match the program's.
+    """Checks that the checkpoint's environment name and version match the program's.
 
     Raises:
       CheckpointError: one line with both versions.
@@ -246,17 +247,17 @@ def require_environment(program: Program, checkpoint: Path) -> None:
     found = checkpoints.metadata(checkpoint).get("environment", present)
     if found != present:
         raise checkpoints.CheckpointError(
-            f"{checkpoint}: a run in {found}, here it is {present} and behaves otherwise; it can be evaluated"
+            f"{checkpoint}: trained in {found}, not {present}, which behaves differently; it can be evaluated"
         )
 
 
 def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> RunState:
-    """`restore` without a compiled program: derives the state's layout by `jax.eval_shape`."""
+    """Restores a run's state without a compiled program, with the structure from `jax.eval_shape`."""
     return restore(program, checkpoint, jax.eval_shape(program.init, jax.random.key(config.seed)))
 
 
 def without_numbers(program: Program, like: RunState) -> RunState:
-    """A state's structure without hyper-parameters: `Program.renewed` sets them, and they may be new."""
+    """Removes hyper-parameters from a state's structure: `Program.renewed` sets them, some may be new."""
     policies = {
         name: state.replace(hyper={}) if adjustable(program.agents, name) else state
         for name, state in like.policies.items()
@@ -266,7 +267,7 @@ def without_numbers(program: Program, like: RunState) -> RunState:
 
 
 def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> Progress:
-    """The progress of a resumed run.
+    """Returns the progress of a resumed run.
 
     Args:
       progress: from its checkpoint.

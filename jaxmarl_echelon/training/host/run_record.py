@@ -28,7 +28,7 @@ from jaxmarl_echelon.training.program.program import Assessment, Program, Report
 
 @dataclass
 class Progress:
-    """Host-side progress of a run, stored in checkpoint metadata.
+    """Progress of a run on the host, stored in checkpoint metadata.
 
     Attributes:
       updates: updates done.
@@ -36,12 +36,12 @@ class Progress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
-      entered: episodes that had finished when the curriculum's stage was entered.
+      entered: number of finished episodes when the curriculum's stage was entered.
       evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
-      last_sums: `ScoreSums` of its episodes by the score's column; empty without one, and in checkpoints
-        of older versions.
+      last_sums: `ScoreSums` of its episodes by the score's column; empty without a score, and in
+        checkpoints of older versions.
     """
 
     updates: int = 0
@@ -56,16 +56,16 @@ class Progress:
     last_sums: dict[str, list[float]] = field(default_factory=dict)
 
 
-# Decisions of every environment, in at least two updates, without a sound episode, before a run stops.
+# Decisions per environment, in at least two updates, with all environments quarantined before a run stops.
 SICK_DECISIONS = 64
 
 
 class DivergedError(RuntimeError):
-    """A learner's loss is not finite, or no environment gives finite values."""
+    """Error of a run with a non-finite loss, or without any environment with finite values."""
 
 
 class Record:
-    """Logs one run's results to its tracker and saves its checkpoints.
+    """Record of one run: logs its results to the tracker and saves its checkpoints.
 
     Args:
       config: the run.
@@ -74,7 +74,7 @@ class Record:
       folder: the run's folder.
       tracker: receives all metrics.
       progress: the run's progress, updated in place.
-      scored_on: name of the variant of a group whose task the evaluations play, where it is another's.
+      scored_on: in a group, the variant whose task the evaluations use, if it is not the run's own.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Record:
         """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
 
         Raises:
-          DivergedError: if a loss is not finite, or no environment gives finite values any more.
+          DivergedError: if a loss is not finite, or all environments stay quarantined.
         """
         self.progress.seconds += seconds
         chunk = self.config.updates_per_chunk
@@ -142,11 +142,12 @@ class Record:
         return metrics
 
     def _log(self, values: dict[str, float | str]) -> None:
+        """Logs values by namespace at the current step."""
         for namespace, part in by_namespace(values).items():
             self.tracker.log(namespace, self.step, part)
 
     def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
-        """The name of the curriculum's stage; logs an event when it changes."""
+        """Returns the name of the curriculum's stage; logs an event when it changes."""
         stages = self.program.curriculum.stages
         if not stages:
             return {}
@@ -163,6 +164,7 @@ class Record:
         return {"curriculum/phase_name": stages[stage]}
 
     def _refuse_divergence(self, metrics: dict[str, float]) -> None:
+        """Raises DivergedError for a loss that is not finite."""
         for name in sorted(metrics):
             prefix = name.rpartition("/")[0]
             if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
@@ -171,7 +173,7 @@ class Record:
                 raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
 
     def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:
-        """Stops a run all of whose environments are quarantined again and again, before any episode ends."""
+        """Raises DivergedError if all environments are quarantined repeatedly before any episode ends."""
         everywhere = metrics["train/quarantined_environments"] == self.config.num_envs
         self.sick = self.sick + 1 if everywhere and not ended else 0
         if self.sick < 2 or self.sick * self.config.horizon < SICK_DECISIONS:
@@ -183,13 +185,14 @@ class Record:
         )
 
     def _last_good(self) -> str:
-        """The checkpoint to go on from, for messages."""
+        """Names the last usable checkpoint, for messages."""
         for name in ("latest", "best_eval"):
             if (self.checkpoints / name).exists():
                 return f"last good checkpoint: {self.checkpoints / name}"
-        return "there is no checkpoint yet"
+        return "no checkpoint was saved yet"
 
     def _episodes(self, table: dict[str, np.ndarray]) -> None:
+        """Logs the finished episodes of one update."""
         number = int(table.pop("number"))
         begin = self.step - self.program.steps_per_update
         for row in range(min(number, len(table["length"]))):
@@ -200,7 +203,7 @@ class Record:
         self.progress.episodes += number
 
     def _entries(self, table: dict[str, np.ndarray]) -> None:
-        """Logs the filled entries of a pool, and which snapshots came and went."""
+        """Logs the filled entries of a pool, and the added and evicted snapshots."""
         for entry, values in enumerate(plain_rows(table)):
             if (kind := KINDS[values["kind"]]) == KINDS[EMPTY]:
                 continue
@@ -211,10 +214,11 @@ class Record:
         now = table["iteration"]
         before, self.snapshots = self.snapshots, now
         for entry in () if before is None else np.flatnonzero(now != before):
-            gone = f", in the place of #{before[entry]}" if before[entry] >= 0 else ""
-            self.tracker.event(self.step, f"pool: snapshot #{now[entry]}{gone}")
+            gone = f", evicted #{before[entry]}" if before[entry] >= 0 else ""
+            self.tracker.event(self.step, f"pool: added snapshot #{now[entry]}{gone}")
 
     def _entry_name(self, entry: int, iteration: int) -> str:
+        """Name of a pool's entry in tables."""
         pool = self.config.pool
         if entry >= pool.first_fixed:
             return pool.fixed[entry - pool.first_fixed]
@@ -223,14 +227,14 @@ class Record:
         return f"{self.config.rival if pool.league is None else pool.learner_name(entry)} now"
 
     def _parent(self, entry: int) -> str:
-        """The learner whose past is in a slot."""
+        """Name of the learner whose snapshot is in a slot."""
         pool = self.config.pool
         if pool.league is not None:
             return pool.learner_name((entry - pool.learners) // pool.capacity)
         return self.config.controllers[self.config.pooled].removeprefix(POOL)
 
     def _names(self, values: dict[str, float]) -> dict[str, str]:
-        """The labels of an episode's codes and tags."""
+        """Labels of an episode's codes and tags."""
         spec, curriculum = self.program.env.spec, self.program.curriculum
         codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
         labels = codes | {name: known for name, known in curriculum.tags.items()}
@@ -241,7 +245,7 @@ class Record:
 
     @property
     def judged_by(self) -> str | None:
-        """See `EnvSpec.judged_by`."""
+        """Column of the result that scores the run; see `EnvSpec.judged_by`."""
         return self.program.env.spec.judged_by(self.program.agents)
 
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
@@ -265,17 +269,18 @@ class Record:
         return names
 
     def _followed(self, name: str, score: list[float]) -> list[str]:
-        """As `improved` where the score tells nothing: by the rating; the latest where nobody is rated."""
+        """As `improved`, by the rating instead of an uninformative score; `[name]` without a rating."""
         del score
         return [name] if self.rating is None else self.improved(name, [self.rating])
 
     def _sums(self, result: Evaluation) -> dict[str, list[float]]:
-        """Sums of an evaluation's episodes: of the environment's score, and of the run's if another."""
+        """Sums over an evaluation's episodes, of the environment's score and of the run's if different."""
         spec = self.program.env.spec
         scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
         return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
 
     def _evaluation_episodes(self, result: Evaluation) -> None:
+        """Logs the episodes of an evaluation."""
         returns = np.asarray(result.mean_return(self.program.role))
         results = jax.device_get(shown(result.results, result.present, self.program.env.spec))
         for index in np.flatnonzero(~result.quarantined):
@@ -290,7 +295,7 @@ class Record:
         self._games(result)
 
     def _games(self, result: Evaluation) -> None:
-        """Logs the recorded episodes as they were played."""
+        """Logs the recorded episodes as text."""
         if result.frames is None:
             return
         recorded = jax.tree.leaves(result.frames)[0].shape[1]
@@ -299,11 +304,11 @@ class Record:
             self.tracker.log("games", self.step, {"episode": int(index) + 1, **row})
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
-        """Names of best checkpoints to save because of training metrics.
+        """Returns the names of best checkpoints to save because of training metrics.
 
-        Nothing until the rolling window is full: one early success would remain the best for ever. A later
-        stage of a curriculum ranks above any result in an earlier one. The latest where a game's score tells
-        nothing as nobody but the learner plays.
+        Empty until the rolling window is full: otherwise one early success would remain the best forever. A
+        later stage of a curriculum ranks above any result in an earlier one. In constant-sum games in which
+        only the learner plays, the score is uninformative, and the latest policy is always saved.
         """
         if metrics["train/window_episodes"] < self.config.window:
             return []
@@ -319,18 +324,18 @@ class Record:
         return []
 
     def _window_is_of_stage(self) -> bool:
-        """Whether the rolling window holds no episodes from before the stage was entered.
+        """Whether the rolling window holds only episodes of the current stage.
 
-        Successes in an easier stage would remain the best of the later one for ever. Episodes that were under
-        way then have to end besides.
+        Otherwise successes in an easier stage would remain the best of the later one forever. Episodes that
+        were running when the stage was entered must have ended as well.
         """
         since = self.progress.episodes - self.progress.entered
         return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:
-        """`[name]` if `[*above, *score]` exceeds the best so far, lexicographically; else empty.
+        """Returns `[name]` if `[*above, *score]` exceeds the best so far lexicographically, else `[]`.
 
-        Non-finite scores are ignored, present or previous.
+        Non-finite scores are ignored, both current and previous ones.
         """
         rank, best = [*above, *score], self.progress.best.get(name, [])
         known = bool(best) and all(map(math.isfinite, best))
@@ -341,7 +346,7 @@ class Record:
         return [name]
 
     def save(self, state, names: list[str]) -> None:
-        """Saves the state under each name; bests of single phases hold the policy only."""
+        """Saves the state under each name; the best checkpoints of single phases hold only the policy."""
         facts = {
             "step": self.step,
             "updates": self.progress.updates,
@@ -364,7 +369,7 @@ class Record:
             checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
 
     def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
-        """The run's summary."""
+        """Returns the run's summary."""
         return {
             "status": status,
             "env_steps": self.step,
@@ -381,21 +386,22 @@ class Record:
 
 
 def holds_policy_only(name: str) -> bool:
-    """Whether the checkpoint of this name holds no whole state: the best of a single phase."""
+    """Whether the checkpoint of this name holds only a policy: the best of a single phase."""
     return name.startswith("best_eval_phase_")
 
 
 def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:
-    """The rows of a table of columns `[n]`, as Python numbers."""
+    """Converts a table of columns `[n]` to rows of Python numbers."""
     columns = [column.tolist() for column in table.values()]
     return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[str, float]:
-    """An evaluation's scalars as Python floats, with the 95 % interval of the score.
+    """Converts an evaluation's scalars to Python floats and adds the 95 % interval of the score.
 
-    Groups that did not occur are left out. Score and interval are NaN without a counted episode. A score that
-    is reported by the labels of a code comes with its mean over the worst tenth of episodes, by label, too.
+    Groups that did not occur are left out. Score and interval are NaN without counted episodes. For a score
+    that is reported by the labels of a code, its mean over the worst tenth of episodes is added, in total
+    and by label.
     """
     values = {name: float(value) for name, value in scalars.items()}
     groups = tuple(f"eval_agg/{one.name}/" for one in spec.results if one.groups)
@@ -411,11 +417,11 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
 
 
 def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
-    """The mean score of the worst tenth of N episodes, in all and of each label that occurs.
+    """Mean score of the worst tenth of N episodes, over all and for each label that occurs.
 
     Args:
       score: `[N]`.
-      label: `[N]` names; empty for none.
+      label: `[N]` names; empty for episodes without a label.
     """
 
     def worst(own: np.ndarray) -> float:
@@ -426,7 +432,7 @@ def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
 
 
 def score_values(spec: EnvSpec, sums: ScoreSums) -> dict[str, float]:
-    """The mean score with its 95 % interval, see `score_interval`."""
+    """Mean score with its 95 % interval by column name, see `score_interval`."""
     low, high = score_interval(sums)
     ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
     return {f"eval_agg/{spec.score_column}": sums.mean} | ends
@@ -442,12 +448,12 @@ def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float |
 
 
 def environment(spec: EnvSpec) -> str:
-    """An environment's name with the version of its behaviour."""
+    """Name of an environment with the version of its behaviour."""
     return f"{spec.name} of version {spec.version}"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that affect results."""
+    """Returns the versions of Python and of the packages that affect results."""
     names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     found = {"python": sys.version.split()[0]}
     for name in names:

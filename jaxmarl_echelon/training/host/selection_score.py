@@ -1,12 +1,12 @@
-"""What the best checkpoints of a run are chosen by where the score of its games tells nothing.
+"""Selection of best checkpoints when the score of a game is uninformative.
 
-Where one policy plays all seats of a constant-sum game, the mean score over seats is that of any policy.
+If one policy plays all seats of a constant-sum game, the mean score over seats is the same for all policies.
 """
 
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training.config.run_config import RunConfig
 
-# By the pool's anchor: without one, differences of ratings have nothing to refer to.
+# Rating metric by the pool's anchor: without an anchor there is no reference for rating differences.
 RATINGS = {"initial": "pool/rating_minus_anchor", "none": "pool/rating_mu"}
 
 
@@ -21,20 +21,20 @@ def training_tells(config: RunConfig) -> bool:
 
 
 def meets_others(config: RunConfig) -> bool:
-    """Whether some games are against entries of a pool, which are rated, and not only against itself."""
+    """Whether the learner plays some games against a pool's entries, which are rated."""
     return config.pooled is not None and config.pool.groups > config.pool.mirrored
 
 
 def rating_column(config: RunConfig) -> str | None:
-    """The metric that rates the learner; None where nobody does."""
+    """Returns the metric that rates the learner; None without ratings."""
     return RATINGS[config.pool.anchor] if meets_others(config) else None
 
 
 def describe(config: RunConfig) -> tuple[str, ...]:
-    """A line about the best checkpoints where the score of evaluations tells nothing; empty elsewhere."""
+    """Returns a line on the choice of best checkpoints if evaluation scores are uninformative, else `()`."""
     if evaluations_tell(config.env):
         return ()
     follow = "best_eval follows the pool's rating"
     if rating_column(config) is None:
         follow = "best_eval and best_training follow the latest policy"
-    return (f"{follow}: in evaluations one policy plays all seats, whose mean score is always the same",)
+    return (f"{follow}: in evaluations one policy plays all seats, so its mean score is constant",)

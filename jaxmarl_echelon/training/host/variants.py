@@ -1,4 +1,4 @@
-"""Reads `seeds`, `ablate` and `variants` of a configuration into the members of a group."""
+"""Expands `seeds`, `ablate` and `variants` of a configuration into the members of a group."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ def is_group(config: DictConfig) -> bool:
 
 
 def number(config: DictConfig) -> int:
-    """How many runs a configuration asks for in one program; raises ValueError as `members`."""
+    """Number of runs that a configuration defines for one program; raises ValueError as `members`."""
     return len(read_variants(config)) * len(read_seeds(config))
 
 
 def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
-    """The runs of a group: the product of variants and seeds.
+    """Builds the runs of a group: the product of variants and seeds.
 
     Args:
       config: the composed configuration. `seeds` is a count, starting at `seed`, or a list; each
@@ -53,7 +53,7 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
 def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str, Any]) -> None:
     """Raises ValueError unless each change affects only task parameters.
 
-    All variants share one program, so that any other change would silently be ignored.
+    All variants share one program, so that other changes would be ignored silently.
     """
     base = build.read(changed(config, {"variants": {}})) if changes else None
     for key, value in changes.items():
@@ -69,7 +69,7 @@ def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str,
 
 
 def read_seeds(config: DictConfig) -> list[int]:
-    """The seeds of a group; the run's own without `seeds`."""
+    """Returns the seeds of a group; the run's own seed without `seeds`."""
     seeds = config.get("seeds")
     if seeds is None:
         return [config.seed]
@@ -83,7 +83,7 @@ def read_seeds(config: DictConfig) -> list[int]:
 
 
 def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """Variant name to changed values, the baseline first."""
+    """Returns the changed values of every variant by name, the baseline first."""
     result: dict[str, dict[str, Any]] = {BASELINE: {}}
     given = config.get("variants") or {}
     if not OmegaConf.is_dict(given) and given != {}:
@@ -104,7 +104,7 @@ def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def read_ablations(value) -> list[str]:
-    """Component names from `reward.a,reward.b`, given as a string or a list."""
+    """Parses component names from `reward.a,reward.b`, a string or a list."""
     if value is None:
         return []
     if not isinstance(value, str) and not OmegaConf.is_list(value):
@@ -117,7 +117,7 @@ def read_ablations(value) -> list[str]:
 
 
 def rewarded_parts(config: DictConfig, name: str) -> tuple[str, ...]:
-    """The reward components that `name` denotes: itself, or the members of the set of that name."""
+    """Returns the reward components that `name` denotes: itself, or the members of the set of that name."""
     reward = config.get("reward") or {}
     components, sets = reward.get("components") or {}, reward.get("sets") or {}
     parts = [name] if name in components else [p for p in sets.get(name, ()) if p in components]

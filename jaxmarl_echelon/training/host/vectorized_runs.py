@@ -33,13 +33,13 @@ from jaxmarl_echelon.training.program.program import Program, make_program
 
 
 class Member(NamedTuple):
-    """One run of a group.
+    """Run of a group.
 
     Attributes:
-      name: its folder's name.
+      name: name of the run's folder.
       variant: name of its variant.
-      config: its own configuration, which differs from the group's only in numbers.
-      resolved: the same as plain data.
+      config: its configuration, which differs from the other runs' only in numbers.
+      resolved: the configuration as plain data.
     """
 
     name: str
@@ -54,20 +54,20 @@ def take(tree, index: int, axis: int = 0):
 
 
 def courses(members: Sequence[Member]):
-    """The members' initial curriculum states, stacked `[M, ...]`."""
+    """Stacks the members' initial curriculum states to `[M, ...]`."""
     states = [member.config.curriculum(member.config.env).init() for member in members]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
-    """Restores the members' states with their present hyper-parameters and tasks; see `resuming.restore`."""
+    """Restores the members' states with their current hyper-parameters and tasks; see `resuming.restore`."""
     resuming.require_environment(program, checkpoint)
     state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
     return jax.vmap(program.renewed)(state, courses(members))
 
 
 def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
-    """`restore` without a compiled program: derives the state's layout by `jax.eval_shape`."""
+    """Restores the members' states without a compiled program, with the structure from `jax.eval_shape`."""
     keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
     like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
     return restore(program, members, checkpoint, like)
@@ -149,6 +149,7 @@ class Group(Runner):
         return []
 
     def _save_member(self, state, index, names):
+        """Saves one member's state under each name, unless it has diverged."""
         record = self.records[index]
         if names and record.folder.name not in self.diverged:
             record.save(self.member(state, index), names)
@@ -196,9 +197,10 @@ class Group(Runner):
         return state
 
     def _variants(self):
+        """Rows of the summary's table of variants."""
         rows = variant_rows(self.members, self.records, self.records[0].judged_by)
         if not selection_score.evaluations_tell(self.program.env):
-            # What chose the best policies is no score.
+            # The best policies were chosen by rating or time, which are not scores.
             rows = [row | {"best": math.nan} for row in rows]
         return rows
 
@@ -216,7 +218,7 @@ class Group(Runner):
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means of finite numbers over the members that report them, by name; in each member's order."""
+    """Averages finite numbers by name over the members that report them, in the members' order."""
     found = [result for result in results if result]
     means = {}
     for name in dict.fromkeys(name for result in found for name in result):
@@ -227,9 +229,9 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
-    """Sums over the episodes of the last evaluations of several runs, of the score of this column.
+    """Adds up the score of this column over the episodes of the last evaluations of several runs.
 
-    Runs without one are left out.
+    Runs without this score are left out.
     """
     known = [record.progress.last_sums.get(column) for record in records]
     found = [ScoreSums(*sums) for sums in known if sums]
@@ -239,11 +241,11 @@ def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
 def variant_rows(
     members: Sequence[Member], records: Sequence[Record], column: str | None
 ) -> list[dict[str, Any]]:
-    """One row per variant: the score `column` (None: the return) of its last and best evaluations.
+    """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
 
-    The interval is the union of Student's t over seeds (if several) and, for scores, the one over all
-    episodes (`score_interval`): seeds that all score 0 do not make 0 certain. Seeds without a score (all
-    episodes quarantined) are left out; without any seed, all values are NaN.
+    The interval is the union of Student's t interval over seeds (if several) and, for scores, the interval
+    over all episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. Seeds
+    without a score (all episodes quarantined) are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):

@@ -1,8 +1,8 @@
-"""A role that a pool plays: past policies in groups of environments, the learner itself in the others.
+"""A role played by a pool: past policies in groups of environments, the learner itself in the others.
 
-The first environments of a shard mirror: there the learner of the bank plays the role, and learns from it.
-The others are cut into groups, each of which plays one entry of the pool at a time. All that changes in a run
-are arrays. Source: spec/selfplay.md 1.3.
+The first environments of a shard are mirrored: the pool's learner plays the role there, and learns from it.
+The others are divided into groups, each of which plays one entry of the pool at a time. Only array values
+change during a run, so that nothing recompiles. See docs/reference/trainer.md 12.4.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,24 +26,24 @@ from jaxmarl_echelon.training.acting.state import View
 PyTree = Any
 
 TAG, SEAT = "opponent", "seat"
-# Scores are summed up as whole numbers of this part, in two sums of which neither overflows.
+# Unit in which scores are summed as integers, and base of the two sums that prevents overflow.
 PART, HALF = 2**-16, 2**8
-# Games of one update that are rated by ranks.
+# Largest number of games per update that are rated by ranks.
 RANKED = 64
-# Rows of one slot side by side in the alternative that sorts them.
+# Rows per chunk of one policy in `sorted_by_slot`.
 CHUNK = 8
 
 
 class Seat(NamedTuple):
-    """A role that a pool plays, static.
+    """Static description of a role that a pool plays.
 
     Attributes:
       role: the role.
-      owner: the learner whose past policies are in the bank, and which plays the role where it mirrors.
-      rival: the learner that plays against it, the pool's entry 0.
+      owner: the learner whose past policies are in the bank; it plays the role in mirrored environments.
+      rival: the learner that plays against the pool, the pool's entry 0.
       pool: the pool.
-      fixed: state names of the fixed opponents' policies, None for scripts and those in the bank; in the
-        pool's order.
+      fixed: state names of the fixed opponents' policies in the pool's order; None for scripts and for
+        policies in the bank.
     """
 
     role: str
@@ -54,19 +54,19 @@ class Seat(NamedTuple):
 
     @property
     def policy(self) -> str:
-        """Name under which the seat's controller finds its policies."""
+        """Name of the pool's policies for its controller."""
         return f"pool:{self.role}"
 
     def mirrored(self, environments: int) -> int:
-        """How many of a shard's environments mirror; they are its first ones."""
+        """Number of mirrored environments of a shard; they are its first ones."""
         return environments * self.pool.settings.mirrored // self.pool.settings.groups
 
     def groups(self) -> int:
-        """Groups of this shard that play the pool."""
+        """Number of groups of this shard that play against the pool."""
         return self.pool.rivals // collectives.size()
 
     def entries(self, state: PoolState, environments: int) -> jax.Array:
-        """`[E]` int32; the entry that plays in each environment of this shard, 0 where it mirrors."""
+        """Entry that plays in each environment of this shard, `[E]` int32; 0 in mirrored environments."""
         mirrored = self.mirrored(environments)
         rows = environments - mirrored
         slots = jnp.repeat(
@@ -75,7 +75,7 @@ class Seat(NamedTuple):
         return jnp.concatenate([jnp.zeros(mirrored, jnp.int32), slots])
 
     def changes(self, state: PoolState, environments: int) -> jax.Array:
-        """`[E]` bool; environments whose opponent changes after this rollout."""
+        """Mask `[E]` of the environments whose opponent changes after this rollout."""
         mirrored = self.mirrored(environments)
         due, rows = collectives.own(pool_lib.due(self.pool, state.updates)), environments - mirrored
         due = jnp.repeat(due, rows // max(self.groups(), 1), total_repeat_length=rows)
@@ -83,14 +83,14 @@ class Seat(NamedTuple):
 
 
 class Opponents(NamedTuple):
-    """The policies of a seat in a rollout.
+    """Policies of a pool's role in a rollout.
 
     Attributes:
-      owner: state of the learner of the bank.
+      owner: state of the pool's learner.
       bank: policy states, leaves `[G, ...]` by group, or the whole bank `[P, ...]`, see `pool.roster`.
-      slots: `[G]` int32 entries that the groups of this shard play.
-      fixed: states of the fixed opponents, None for scripts and those in the bank.
-      places: `[G]` int32 index of each group's policy in the whole bank, any where it plays a fixed opponent.
+      slots: `[G]` int32 entries that play in the groups of this shard.
+      fixed: states of the fixed opponents; None for scripts and for policies in the bank.
+      places: `[G]` int32 index of each group's policy in the whole bank; arbitrary for fixed opponents.
     """
 
     owner: PyTree
@@ -101,12 +101,12 @@ class Opponents(NamedTuple):
 
 
 class Seated(NamedTuple):
-    """Memories of a seat.
+    """Memories of a pool's role.
 
     Attributes:
-      mirror: of the learner, in the environments that mirror.
-      bank: of the bank's policies, in all others.
-      fixed: of every fixed opponent that is not in the bank, in all others.
+      mirror: memory of the learner, in the mirrored environments.
+      bank: memory of the bank's policies, in all others.
+      fixed: memory of every fixed opponent that is not in the bank, in all others.
     """
 
     mirror: PyTree
@@ -115,7 +115,10 @@ class Seated(NamedTuple):
 
 
 def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
-    """The policies of a seat for one rollout, taken from the bank once; the owner's may change in it."""
+    """Returns the policies of a pool's role for one rollout, read from the bank once.
+
+    The owner's policy may change during the rollout.
+    """
     slots, present = collectives.own(state.slots), agent.rollout_policy(policies[seat.owner])
     bank, places = pool_lib.roster(seat.pool, state, slots, present)
     if seat.pool.settings.acting == "groups":
@@ -126,17 +129,17 @@ def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, Py
 
 
 def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]) -> Controller:
-    """The controller of a role that a pool plays; its choices are those of the environments that mirror.
+    """Builds the controller of a pool's role; its choices are those of the mirrored environments.
 
     Args:
-      seat: the seat.
-      agent: the learner of the bank.
-      role: the seat's role.
-      fixed: controllers of the fixed opponents that are not in the bank, by their numbers.
+      seat: description of the pool's role.
+      agent: the pool's learner.
+      role: the role.
+      fixed: controllers of the fixed opponents that are not in the bank, by index.
     """
     settings = seat.pool.settings
     mirror = controllers.learner(agent, role, seat.owner, greedy=False)
-    # What its critic sees is not for others.
+    # Past policies do not use critics, and get no critic observations.
     past = controllers.learner(agent._replace(asymmetric=False), role, seat.owner, greedy=settings.greedy)
     play_bank = ACTING[settings.acting]
     first_fixed = settings.first_fixed
@@ -174,17 +177,17 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
 
 
 def memories_of(fixed: Mapping[int, Controller], seat: Seat, begin: Callable) -> tuple[PyTree, ...]:
-    """Memories of the fixed opponents, nothing for those in the bank."""
+    """Returns the memories of the fixed opponents, `()` for those in the bank."""
     return tuple(begin(fixed[number]) if number in fixed else () for number in range(len(seat.fixed)))
 
 
 def split(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:
-    """The first `number` rows of a tree of arrays `[E, ...]`, and the rest."""
+    """Splits a tree of arrays `[E, ...]` into the first `number` rows and the rest."""
     return jax.tree.map(lambda x: x[:number], tree), jax.tree.map(lambda x: x[number:], tree)
 
 
 def _where_met(one: Controller, mine: jax.Array, given: tuple, action: jax.Array):
-    """A fixed opponent's memory and actions; it is asked only if somebody plays it."""
+    """Returns a fixed opponent's memory and actions; it acts only if some group plays against it."""
 
     def ask(given):
         memory, reply, _ = one.act(*given)
@@ -194,15 +197,17 @@ def _where_met(one: Controller, mine: jax.Array, given: tuple, action: jax.Array
 
 
 def _by_group(tree: PyTree, groups: int) -> PyTree:
+    """Splits the rows of arrays into groups: `[G, E / G, ...]`."""
     return jax.tree.map(lambda x: x.reshape(groups, x.shape[0] // groups, *x.shape[1:]), tree)
 
 
 def _joined(tree: PyTree) -> PyTree:
+    """Inverse of `_by_group`."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
-    """Every group acts with its own policy on its own rows only, by one `vmap` over groups."""
+    """Acts with each group's policy on its own rows only, by one `vmap` over groups."""
     groups = state.slots.shape[0]
     rows = _by_group((carry, view, reset), groups)
     carry, action, _ = jax.vmap(act)(jax.random.split(key, groups), state.bank, *rows)
@@ -210,7 +215,7 @@ def in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple
 
 
 def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
-    """Every policy of the bank acts on all rows, of which each keeps one: the oracle of tests."""
+    """Acts with every policy of the bank on all rows and selects one per row: the reference in tests."""
     number = jax.tree.leaves(state.bank)[0].shape[0]
     acted = jax.vmap(act, in_axes=(0, 0, None, None, None))(
         jax.random.split(key, number), state.bank, carry, view, reset
@@ -222,7 +227,7 @@ def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[P
 
 
 def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
-    """Rows sorted by policy, in chunks of one policy each, by a scan: exact for any distribution of rows."""
+    """Acts on rows sorted by policy, in a scan over chunks of one policy; for any distribution of rows."""
     number, rows = jax.tree.leaves(state.bank)[0].shape[0], reset.shape[0]
     slot = _places_of_rows(state, rows)
     chunks = -(-rows // CHUNK) + number
@@ -232,7 +237,7 @@ def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> 
     order = jnp.argsort(slot, stable=True)
     rank = jnp.zeros(rows, jnp.int32).at[order].set(jnp.arange(rows)) - (jnp.cumsum(counts) - counts)[slot]
     place = first[slot] * CHUNK + rank
-    # Places that nobody fills repeat the first row, and are not read.
+    # Unfilled places repeat the first row, and are not read.
     source = jnp.zeros(chunks * CHUNK, jnp.int32).at[place].set(jnp.arange(rows))
     of_chunk = jnp.clip(jnp.searchsorted(jnp.cumsum(needed), jnp.arange(chunks), side="right"), 0, number - 1)
 
@@ -249,7 +254,7 @@ def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> 
 
 
 def _places_of_rows(state: Opponents, rows: int) -> jax.Array:
-    """`[rows]` index into the bank."""
+    """Index of each row's policy in the bank, `[rows]`."""
     return jnp.repeat(state.places, rows // state.places.shape[0])
 
 
@@ -257,7 +262,7 @@ ACTING = {"groups": in_groups, "dense": densely, "sorted": sorted_by_slot}
 
 
 def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
-    """A flow `[E]` or `[T, E]` with further tags `[E]` of the episodes under way."""
+    """Adds tags `[E]` of the running episodes to a flow `[E]` or `[T, E]`."""
     ended = {name: jnp.where(flow.finished.mask, tag, -1) for name, tag in tags.items()}
     running = {name: jnp.broadcast_to(tag, flow.over.shape) for name, tag in tags.items()}
     finished = flow.finished.replace(tags=flow.finished.tags | ended)
@@ -265,10 +270,10 @@ def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
 
 
 def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
-    """Who won each finished episode `[...]`: WIN, DRAW or LOSS of the seat's rival.
+    """Results of finished episodes `[...]` for the rival: WIN, DRAW or LOSS.
 
-    By the scores of both roles where both have one; else the rival's score of 1/2 is a draw. In turn games by
-    the score of the rival's own seat.
+    Compares the scores of both roles if both have one; otherwise the rival's score with 1/2. Turn-based games
+    use the score of the rival's own seat.
     """
     if SEAT in finished.tags:
         mine = own_score(spec, seat, finished)
@@ -278,27 +283,27 @@ def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
 
 
 def own_score(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
-    """Score `[...]` of the rival's own seat in games in turns."""
+    """Score `[...]` of the rival's own seat in turn-based games."""
     scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
     return jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
 
 
 def lead(spec: EnvSpec, ours: str, theirs: str | None, finished: Finished) -> jax.Array:
-    """By how much one role's score exceeds another's, or 1/2 where that has none; `[...]`."""
+    """Difference `[...]` of one role's score and another's, or 1/2 if the other has no score."""
     other = None if theirs is None else score_of(spec, theirs, finished)
     return score_of(spec, ours, finished) - (0.5 if other is None else other)
 
 
 def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
-    """A role's own score `[...]` of episodes, the mean over its agents; None where it has none."""
+    """Score `[...]` of a role in episodes, the mean over its agents; None for a role without a score."""
     score = spec.scores(finished.results, role)
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
 
 
 def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
-    """The episodes as those of the learner: of a turn game against an opponent only its own seat is reported.
+    """Restricts turn-based games against opponents to the learner's own seat, for reports.
 
-    Where it plays all seats, all of them are its own, and the tag of its seat is -1.
+    In games in which the learner plays all seats, all are reported, and the tag of its seat is -1.
     """
     if not spec.turns:
         return finished
@@ -312,9 +317,9 @@ def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
 
 
 def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
-    """The episodes that tell how good the learner is: those of turn games against opponents, if it has any.
+    """Restricts episodes to those that measure the learner: in turn-based games those against opponents.
 
-    Whoever plays all seats of a game wins and loses it.
+    A learner that plays all seats of a game both wins and loses it. Without opponents nothing is removed.
     """
     if not spec.turns or not seat.pool.rivals:
         return finished
@@ -322,10 +327,10 @@ def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
 
 
 def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
-    """`RANKED` games of an update, of all shards, by the ranks of all seats; None for two seats.
+    """Selects up to `RANKED` games of an update, of all shards, with ranks of all seats; None for two seats.
 
-    Entry 0 has the rival's seat, the entry that played it all others. Of more games some are drawn: the first
-    ones would be those of the first groups, and the short ones.
+    Entry 0 has the rival's seat, its opponent all others. If there are more games, a random subset is drawn:
+    the first games would be those of the first groups, and short ones.
     """
     if spec.turns <= 2:
         return None
@@ -341,7 +346,7 @@ def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Gam
 
 
 def draw_some(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
-    """At most `most` of what `mask [T, E]` marks, of all shards together, each as likely as the others."""
+    """Draws at most `most` of the marked elements of `mask [T, E]`, of all shards, with equal probability."""
     steps, mine = mask.shape
     luck = collectives.own(jax.random.uniform(key, (mine * collectives.size(), steps))).T
     places = jnp.where(mask, luck, 1.0).ravel()
@@ -351,26 +356,26 @@ def draw_some(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
 
 
 def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
-    """`[n, 3]` int32 wins, draws and losses of the rival against every entry, of all shards.
+    """Counts the rival's wins, draws and losses `[n, 3]` int32 against every entry, over all shards.
 
-    `finished [T, E]` is tagged with the entries; each episode counts for the one that played it whole.
-    Games that mirror are not counted.
+    `finished [T, E]` is tagged with the entries; each episode counts for the entry that played all of it.
+    Mirrored games are not counted.
     """
     outcome = results(spec, seat, finished)
     number = 3 * seat.pool.settings.entries
     rated = finished.mask & (finished.tags[TAG] > 0)
     cell = jnp.where(rated, finished.tags[TAG] * 3 + outcome, number).ravel()
-    # Whole numbers add up to the same in any order.
+    # Sums of integers do not depend on the order.
     cells = jnp.zeros(number, jnp.int32).at[cell].add(1, mode="drop")
     return collectives.sum(cells).reshape(-1, 3)
 
 
 def points(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array | None:
-    """`[n]` float32 sums of the rival's scores in the games that `count` counts; None where these tell all.
+    """Sums the rival's scores against every entry, `[n]` float32, over the games of `count`.
 
-    Scores say more than who has won in games for stakes, and in those of more than two seats, of which a seat
-    wins less than half between equals. They are rounded to whole numbers of a small part, so that sums do not
-    depend on an order.
+    Returns None where wins, draws and losses determine the scores. Scores contain more in games for stakes,
+    and in games of more than two seats, of which each of equal players wins less than half. They are rounded
+    to multiples of `PART`, so that sums do not depend on the order.
     """
     if not spec.graded:
         return None

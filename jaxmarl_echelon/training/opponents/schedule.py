@@ -1,4 +1,4 @@
-"""Whom a pool's seat meets in a rollout of teams that act at once."""
+"""Assigns pool opponents during a rollout in simultaneous-move environments."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from jaxmarl_echelon.selfplay import matchmaking, pool
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.opponents.pool_role import TAG, Seat, opponents, tagged
 
-# Apart from what else comes of a step's key.
+# Distinguishes the draw of opponents from other uses of a step's key.
 DRAWS = 17
 
 
 class Meetings(NamedTuple):
-    """Whom a pool's seat meets in a rollout; without a pool nothing.
+    """Schedule of a pool's opponents in a rollout; the defaults do nothing.
 
     Attributes:
       start: `(RunState) -> RunState`, before the rollout.
       begin: `(RunState, key) -> RunState`, before every decision.
-      policies: `(RunState) -> policies`, by name, with those of the seat.
-      cut: `(RunState, last) -> [E]` bool, where a decision is the last one of an episode though it goes on.
+      policies: `(RunState) -> policies`, by name, including the pool's.
+      cut: `(RunState, last) -> [E]` bool, truncates the episode after this decision.
       tagged: `(RunState, Flow) -> Flow`, with the tag `opponent`.
       end: `(RunState) -> RunState`, after the rollout.
       last: `(horizon, segments) -> [segments, T]` bool, the last decision; None without a pool.
@@ -39,7 +39,7 @@ class Meetings(NamedTuple):
 
 
 def meetings(seat: Seat | None, agents: Mapping[str, Agent], run: RunState) -> Meetings:
-    """Opponents of one rollout: constant in it, or drawn where an episode begins."""
+    """Builds the opponents of one rollout: constant, or drawn at the start of each episode."""
     if seat is None:
         return Meetings()
     if seat.pool.settings.episodic:
@@ -57,9 +57,10 @@ def meetings(seat: Seat | None, agents: Mapping[str, Agent], run: RunState) -> M
 
 
 def by_episode(seat: Seat, agents: Mapping[str, Agent], run: RunState) -> Meetings:
-    """Opponents of single episodes: `PoolState.slots` holds this shard's environments in the rollout.
+    """Builds the schedule of opponents drawn per episode.
 
-    The bank and the probabilities of opponents stay as they are before it.
+    During the rollout `PoolState.slots` holds the entries of this shard's environments. The bank and the
+    probabilities of opponents stay constant.
     """
     before, mirrored = run.pool, seat.mirrored(run.reset.shape[0])
     taken = opponents(seat, agents[seat.owner], before, run.policies)
@@ -93,4 +94,5 @@ def by_episode(seat: Seat, agents: Mapping[str, Agent], run: RunState) -> Meetin
 
 
 def _last(horizon: int, segments: int) -> jax.Array:
+    """Marks the last decision of a rollout, `[segments, T]` bool."""
     return (jnp.arange(horizon) == horizon - 1).reshape(segments, -1)

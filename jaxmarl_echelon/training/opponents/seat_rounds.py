@@ -1,10 +1,11 @@
-"""Rounds of turn games against a pool, in which the learner has every seat once.
+"""Rounds of turn-based games against a pool, in which the learner plays every seat once.
 
-The learner is always the same phase agent of an environment, so its seat follows from the ply in which a game
-begins. If every game began as soon as the one before is over, the length of one would decide the seat of the
-next: where the second seat tends to end games, a learner that was second would be second again. A game
-therefore waits for the next ply that gives the learner a seat which it has not had in this round, and a round
-is over when it has had all N. A game that is cut does not count, unless it was longer than a rollout.
+The learner is always the same phase agent of an environment, so that its seat depends on the ply in which a
+game begins. If every game began right after the previous one, the length of a game would determine the seat
+in the next: where the second seat tends to end games, a learner in the second seat would stay there. A game
+therefore begins at the next ply that gives the learner a seat which it has not played in this round, and a
+round ends when it has played all N. A truncated game does not count, unless it is longer than a rollout. See
+docs/reference/trainer.md 12.5.
 """
 
 import jax
@@ -16,34 +17,34 @@ from jaxmarl_echelon.training.opponents.pool_role import SEAT, TAG
 
 
 def begin(environments: int, seats: int) -> jax.Array:
-    """`[E, N]` bool; no seat of the first round has been had."""
+    """Returns the record of a new round: `[E, N]` bool, no seat played."""
     return jnp.zeros((environments, seats), bool)
 
 
 def seat_of(agent: jax.Array, phase: jax.Array, length: jax.Array, seats: int) -> jax.Array:
-    """`[E]` int32; the seats of phase agents `agent [E]` in games whose ply `length [E]` falls in `phase`."""
+    """Seats `[E]` int32 of phase agents `agent [E]` in games whose ply number `length [E]` is in `phase`."""
     return (agent - phase + length) % seats
 
 
 def had_already(had: jax.Array, seat: jax.Array) -> jax.Array:
-    """`[E]` bool; whether the seats `seat [E]` have been had in this round."""
+    """Whether the seats `seat [E]` have been played in this round, `[E]` bool."""
     return jnp.take_along_axis(had, seat[:, None], axis=1)[:, 0]
 
 
 def counted(had: jax.Array, seat: jax.Array, over: jax.Array) -> jax.Array:
-    """The seats that have been had, with `seat [E]` where a game is `over [E]`; none once all have been."""
+    """Adds `seat [E]` to the played seats where a game is `over [E]`; clears the record of full rounds."""
     had = had | (over[:, None] & (seat[:, None] == jnp.arange(had.shape[1])))
     return had & ~jnp.all(had, axis=1, keepdims=True)
 
 
 def balanced(finished: Finished, entries: int, seats: int) -> Finished:
-    """Of the games against a pool as many from every seat, for each entry; mirror games are left out.
+    """Selects equally many games against each entry from every seat; leaves mirrored games out.
 
-    Of each entry and seat the first ones of all shards are kept, as many as the seat with the fewest has.
+    For each entry and seat the first games of all shards are kept, as many as the seat with the fewest has.
 
     Args:
       finished: games `[T, E]` with the tags `opponent` and `seat`.
-      entries: of the pool.
+      entries: number of entries of the pool.
       seats: N.
     """
     tags = finished.tags

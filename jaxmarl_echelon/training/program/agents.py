@@ -1,4 +1,4 @@
-"""Learners, frozen policies, teachers and controllers of a run."""
+"""Builds the learners, frozen policies, teachers and controllers of a run."""
 
 import re
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ from jaxmarl_echelon.training.rollouts import turn_based_pool
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
-    """One agent per learning role; `tuned` is as for `make_program`."""
+    """Builds one agent per learning role; `tuned` is as for `make_program`."""
     return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
-    """The same agents for acting only, without their teachers, whose checkpoints may be gone."""
+    """Builds the agents for acting only, without their teachers, whose checkpoints may be missing."""
     return {role: make_learner(config, role) for role in config.algos}
 
 
 def make_learner(config: RunConfig, name: str, **options) -> Agent:
-    """The agent of one role; `options` are passed on to the algorithm's `make`."""
+    """Builds the agent of one role; `options` are passed to the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
     agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
     return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
@@ -53,21 +53,19 @@ def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
         return {}
     policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
     if policy.agent.teach is None:
-        raise ValueError(
-            f"algo.teacher={path}: must be a run of ppo, ppo_rnn or a2c whose critics see no more"
-        )
+        raise ValueError(f"algo.teacher={path}: must be a ppo, ppo_rnn or a2c run without privileged critics")
     return {"teacher": Teacher(*policy)}
 
 
 class FrozenPolicy(NamedTuple):
-    """A policy of another run: its agent, and its state reduced to acting."""
+    """Policy of another run: its agent, and its state reduced to acting."""
 
     agent: Agent
     state: PyTree
 
 
 def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
-    """Loads the policy of every role whose controller is `frozen:PATH`, and those of a pool."""
+    """Loads the policies of all roles with controller `frozen:PATH`, and the frozen opponents of a pool."""
     return fixed_policies(config) | {
         role: frozen_policy(
             config,
@@ -94,18 +92,19 @@ def fixed_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
 
 
 def fixed_name(number: int) -> str:
-    """Under which the state of a pool's fixed opponent is kept."""
+    """Name of the state of a pool's fixed opponent in `RunState.policies`."""
     return f"pool/{number}"
 
 
 def make_seat(
     config: RunConfig, agents: Mapping[str, Agent], frozen: Mapping[str, FrozenPolicy]
 ) -> Seat | None:
-    """The role that a pool plays; None without one.
+    """Builds the description of the role that a pool plays; None without a pool.
 
-    Frozen policies that act as the learner of the bank does, but for their parameters, lie in the bank. Both
-    are compared as they only act: a learner that is tuned for training computes the same by other operations,
-    and the bank must hold the same policies in a run and in readers of its checkpoints.
+    Frozen policies that act by the same program as the pool's learner, apart from their parameters, are
+    stored in the pool's bank. The comparison uses untuned agents: a learner that is tuned for training
+    computes the same with other operations, and the bank must hold the same policies in a run and in readers
+    of its checkpoints.
     """
     if (role := config.pooled) is None:
         return None
@@ -132,7 +131,7 @@ def make_seat(
 
 
 def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
-    """Whether a frozen policy acts by the same program as an agent, neither of them tuned."""
+    """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
     if not same_arrays_as(ours, theirs.state):
         return False
     state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
@@ -141,7 +140,7 @@ def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
         agent = agent._replace(asymmetric=False)
         inputs = obs, agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool), None
         traced = jax.make_jaxpr(agent.act)(state, jax.random.key(0), *inputs)
-        # Functions are printed with their addresses.
+        # The text of functions contains their addresses.
         return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
 
     (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
@@ -149,13 +148,13 @@ def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
 
 
 def same_arrays_as(agent: Agent, state: PyTree) -> bool:
-    """Whether a state for acting has the structure and the shapes of an agent's."""
+    """Whether a state for acting has the structure and shapes of an agent's."""
     own = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     return build.same_shapes(own, state)
 
 
 def make_credits(config: RunConfig) -> dict[str, Credit]:
-    """The reward transforms of every learner, by its name; empty without any."""
+    """Builds the reward transforms of every learner, by its name; empty if none are configured."""
     if not config.transforms:
         return {}
     return {role: make_credit(config.transforms, config.seats(role)) for role in config.algos}
@@ -164,7 +163,7 @@ def make_credits(config: RunConfig) -> dict[str, Credit]:
 def make_pooled(
     config: RunConfig, env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]
 ) -> controllers.Controller:
-    """The controller of the role that a pool plays in training."""
+    """Builds the controller of the role that a pool plays in training."""
     seat = make_seat(config, agents, frozen)
     role, greedy = env.spec.role(seat.role), config.pool.greedy
     asked, fixed = role_of_seat(env, role), {}
@@ -179,14 +178,14 @@ def make_pooled(
 
 
 def role_of_seat(env: Environment, role: Role) -> Role:
-    """The role as a controller is asked to play it: in turn games one seat at a time."""
+    """Returns the role as a controller plays it: in turn-based games one seat at a time."""
     return replace(role, size=1) if env.spec.turns else role
 
 
 def assessed_by(config: RunConfig, role: str) -> str:
-    """Who plays a role in evaluations: its controller, or for a pool's role the environment's own script.
+    """Name of a role's controller in evaluations: its own, or for a pool's role the environment's script.
 
-    Where it has none the learner of the pool plays itself.
+    If the environment has no default script for the role, the pool's learner plays it.
     """
     name = config.controllers[role]
     if not name.startswith(POOL):
@@ -199,14 +198,14 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     """Loads a role's policy from a run's checkpoint (`best_eval`, or the one that PATH names).
 
     Args:
-      config: the run that uses it.
-      role: the role it acts for.
+      config: the run that uses the policy.
+      role: the role that the policy plays.
       path: the run's folder or a checkpoint, with `@ROLE` at the end for the policy of another role.
       where: the setting, for messages.
-      agents: agents per environment that it acts for.
+      agents: agents per environment that the policy controls.
 
     Raises:
-      ValueError: one line, where that run has no policy for the role or other spaces.
+      ValueError: one line, if that run has no policy for the role, or has other spaces.
     """
     stem, named = split_role(path, [one.name for one in config.env.spec.roles])
     folder = checkpoints.find(stem, "best_eval")
@@ -215,7 +214,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
         learnt = actor.removeprefix(SHARED).removeprefix(POOL)
     if learnt not in theirs.algos:
-        raise ValueError(f"{where}: that run learnt {', '.join(theirs.algos)}, not {learnt}")
+        raise ValueError(f"{where}: that run trained {', '.join(theirs.algos)}, not {learnt}")
     ours, other = config.env.spec.role(role), theirs.env.spec.role(learnt)
     if not ours.fits(other):
         raise ValueError(
@@ -224,11 +223,11 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
         )
     if theirs.controllers[learnt] == PER_AGENT and theirs.policies(learnt) != agents:
         raise ValueError(
-            f"{where}: that run learnt a policy for each of {other.size} agents, here act {agents}"
+            f"{where}: that run trained one policy for each of {other.size} agents, here are {agents}"
         )
     agent = make_learner(theirs, learnt)
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
-    # Only its actor is used, which takes no critic observations.
+    # Only the actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)
     return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
 
@@ -241,14 +240,15 @@ def make_controllers(
     *,
     greedy: bool,
 ) -> dict[str, controllers.Controller]:
-    """Controllers of all roles.
+    """Builds the controllers of all roles.
 
     Args:
       config: the run; `config.controllers` assigns the roles.
       env: its environment, possibly with another world; source of the scripts.
       agents: the learners.
       frozen: the frozen policies.
-      greedy: whether networks act deterministically instead of sampling; they sample where `EnvSpec.hidden`.
+      greedy: whether networks act deterministically instead of sampling; with imperfect information
+        (`EnvSpec.hidden`) they always sample.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}

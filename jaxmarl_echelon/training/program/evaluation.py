@@ -1,6 +1,7 @@
 """Fixed-length deterministic evaluation inside jit: one episode per environment.
 
-Environments with non-finite values are quarantined as in training: their episodes end uncounted.
+Environments with non-finite values are quarantined as in training: their episodes end and are not counted.
+See docs/reference/trainer.md 13.
 """
 
 from collections.abc import Callable
@@ -30,10 +31,10 @@ class Evaluation:
 
     Attributes:
       quarantined: `[N]` bool; a value was not finite: the episode is not counted.
-      present: role name to `[N, A]` bool; the slot was filled at any time, and is reported on.
+      present: role name to `[N, A]` bool; the slot was filled at some time, and is scored.
       episode_return: role name to `[N, A]`.
       length: `[N]` int32 decisions.
-      results: by name as in `EnvSpec.results`, `[N]` or, per agent, `[N, A]`; codes are -1 for none.
+      results: by name as in `EnvSpec.results`, `[N]` or, per agent, `[N, A]`; missing codes are -1.
       frames: outputs of `record`, `[steps, N, ...]`, or None; a finished episode's last frame is
         repeated.
     """
@@ -46,12 +47,12 @@ class Evaluation:
     frames: PyTree
 
     def mean_return(self, role: str) -> jax.Array:
-        """Returns `[N]`, means over the present agents of a role; NaN without any."""
+        """Mean returns `[N]` over the present agents of a role; NaN without any."""
         return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
 
     @property
     def finished(self) -> Finished:
-        """The episodes as those of training are reported, without tags; quarantined ones did not finish."""
+        """The episodes as a `Finished` record as in training, without tags or quarantined episodes."""
         return Finished(
             ~self.quarantined, self.present, self.episode_return, self.length, self.results, tags={}
         )
@@ -61,11 +62,11 @@ class Evaluation:
         return weighted_mean(*self.scores(spec))
 
     def scores(self, spec: EnvSpec) -> tuple[jax.Array, jax.Array]:
-        """Each episode's terms `[N]` in numerator and denominator of the mean score."""
+        """Terms `[N]` of the episodes in numerator and denominator of the mean score."""
         return self.sums(spec, spec.score)
 
     def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
-        """Each episode's terms `[N]` in numerator and denominator of a result's average; 0 if quarantined."""
+        """Terms `[N]` in numerator and denominator of a result's average; 0 for quarantined episodes."""
         value, weight = results_lib.sums(spec.results, self.results, self.present, name)
         return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
 
@@ -76,13 +77,13 @@ def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
-    """Parameters of the evaluation's episodes, this shard's part `[N]` of them."""
+    """Parameters of this shard's part `[N]` of the evaluation's episodes."""
     index = collectives.numbers(episodes // collectives.size())
     return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
 def count(params: PyTree) -> int:
-    """N of parameters `[N]`; raises ValueError for an environment without any, where nothing says it."""
+    """Returns N of parameters `[N]`; raises ValueError for an environment without parameters."""
     leaves = jax.tree.leaves(params)
     if not leaves:
         raise ValueError("the environment has no parameters: the number of episodes must be given")
@@ -92,7 +93,7 @@ def count(params: PyTree) -> int:
 def start(
     env: Environment, key: jax.Array, params: PyTree, number: int | None = None
 ) -> tuple[Rows, jax.Array]:
-    """Resets with parameters `[N]`: rows of (environment state, time step), and whether each is finite.
+    """Resets N environments; returns rows of (environment state, time step) and whether each is finite.
 
     Non-finite values are replaced by 0. `number` is as for `play`.
     """
@@ -125,10 +126,10 @@ def play(
       params: environment parameters `[N]`, of this shard's episodes.
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
-      number: N; None for as many as `params` have, which there must be.
+      number: N; None to take it from `params`, which must not be empty.
 
     Returns:
-      results of the episodes of all shards, cut after `env.spec.episode_limit` decisions.
+      results of the episodes of all shards, truncated after `env.spec.episode_limit` decisions.
     """
     number = count(params) if number is None else number
     seats = env.spec.turns
@@ -146,7 +147,7 @@ def play(
         keys = jax.random.split(step_key, len(controllers) + 1)
         view = View(now.env, params, now.time)
         if seats:
-            # All games begin together: the seat that is due is the same in all that are not over.
+            # All games begin together: the acting seat is the same in all that are not over.
             shown = show_due_seat(view, now.sums.length, seats)
             moved, actions, _ = decide_in_turn(
                 controllers, policies, keys[1:], memories, shown, ply % seats, seats
@@ -177,11 +178,11 @@ def play(
 
 
 def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
-    """`eval_agg/...` scalars of an evaluation, with the returns of one role.
+    """Computes the `eval_agg/...` scalars of an evaluation, with the returns of one role.
 
-    Averages over the `num_episodes` counted episodes, the `quarantined` excluded, as ratios of sums
-    (`results.average`); NaN without any. A grouping code (spawn points) gives the score by label, NaN for
-    labels that did not occur; so do results that are reported by the labels of a code.
+    Averages are ratios of sums (`results.average`) over the `num_episodes` counted episodes, without
+    quarantined ones; NaN without any. A grouping code (such as spawn points) gives the score by label, NaN
+    for labels that did not occur; so do results that are reported by the labels of a code.
     """
     counts, returns = ~result.quarantined, result.mean_return(role)
     metrics = _moments("reward", returns, ~jnp.isnan(returns))
@@ -206,7 +207,10 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
 
 
 def by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:
-    """An evaluation with only the episodes of each task counted, by its label; those that occurred."""
+    """Splits an evaluation by task: label to the evaluation with only that task's episodes counted.
+
+    Tasks that did not occur are left out.
+    """
     codes = result.results["task"] if spec.tasks else None
     parts = {
         label: result.replace(quarantined=result.quarantined | (codes != index))

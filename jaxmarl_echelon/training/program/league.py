@@ -1,7 +1,7 @@
-"""The learners of a league: one run each, mapped along one axis.
+"""Learners of a league: one run state each, vmapped along one axis.
 
-The first main agent's run is the run itself: its policy is what evaluations, checkpoints' readers and other
-runs see. The others lie in `RunState.league`.
+The first main agent's state is the run's own: evaluations, readers of checkpoints and other runs use its
+policy. The states of the others are in `RunState.league`.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from jaxmarl_echelon.training.acting.state import RunState
 
 
 def stacked(run: RunState) -> RunState:
-    """The runs of all learners, leaves `[M, ...]`."""
+    """Stacks the states of all learners, leaves `[M, ...]`."""
     own = run.replace(league=None)
     return jax.tree.map(lambda x, others: jnp.concatenate([x[None], others]), own, run.league)
 
 
 def unstacked(runs: RunState) -> RunState:
-    """The first learner's run, with the others' in it."""
+    """Inverse of `stacked`: the first learner's state, with the others in its `league`."""
     first, others = (jax.tree.map(lambda x, at=at: x[at], runs) for at in (0, slice(1, None)))
     return first.replace(league=others)
 
 
 def begin(one: Callable, settings: PoolSettings) -> Callable:
-    """`(key, ...) -> RunState` of a whole league, of the same of one learner, `(key, member, ...)`."""
+    """Builds the league's `(key, ...) -> RunState` from that of one learner, `(key, member, ...)`."""
 
     def init(key, *shared):
         keys = jax.random.split(key, settings.learners)
@@ -40,9 +40,9 @@ def begin(one: Callable, settings: PoolSettings) -> Callable:
 
 
 def advance(one: Callable, settings: PoolSettings) -> Callable:
-    """`(run, world) -> (run, report)` of a whole league, of the same of one learner.
+    """Builds the league's `(run, world) -> (run, report)` from that of one learner.
 
-    The report is that of the first main agent, with the losses of the others under their names.
+    The report is the first main agent's, with the losses of the others under their names.
     """
 
     def update(run, world):
@@ -53,7 +53,7 @@ def advance(one: Callable, settings: PoolSettings) -> Callable:
 
 
 def reported(reports: PyTree, settings: PoolSettings) -> PyTree:
-    """The report of a league of those of all learners, leaves `[M, ...]`."""
+    """Combines the reports of all learners, leaves `[M, ...]`, into the league's report."""
     first = jax.tree.map(lambda x: x[0], reports)
     losses = {
         name.replace("losses/", f"losses/{settings.learner_name(number)}/", 1): values[number]

@@ -1,4 +1,4 @@
-"""A whole run as three pure functions: init, update, evaluate."""
+"""A whole run as pure functions: init, update, evaluate."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from jaxmarl_echelon.training.rollouts.spec import Collected, Collector
 from jaxmarl_echelon.training.rollouts.transitions import no_pending
 
 PyTree = Any
-# Episodes of an evaluation in training that are recorded where they can be told as text.
+# Episodes of an evaluation in training that are recorded where the viewer can write them as text.
 RECORDED = 8
 
 
@@ -63,8 +63,8 @@ class Assessment(NamedTuple):
     Attributes:
       scalars: by full name (`eval_agg/...`).
       result: episodes of the task that scores the run; with the frames of the first `RECORDED` where the
-        viewer tells episodes as text and there are no stages.
-      stage: the present stage of the curriculum, int32.
+        viewer writes episodes as text and the curriculum has no stages.
+      stage: the current stage of the curriculum, int32.
     """
 
     scalars: dict[str, jax.Array]
@@ -73,7 +73,7 @@ class Assessment(NamedTuple):
 
 
 class World(NamedTuple):
-    """Arrays besides the state: shared by all runs of a group, neither donated nor checkpointed.
+    """Constant arrays shared by all runs of a group; an argument that is never donated or checkpointed.
 
     Attributes:
       env: `Environment.world`.
@@ -87,7 +87,7 @@ class World(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A run as pure functions of its state and of the program's `world`.
+    """Run as pure functions of its state and of the program's `world`.
 
     With `world=None` the program's own world is used, as constants of the compiled code. `init`, `update` and
     `assess` run all shards, or those of one device under `jax.shard_map` (see `training.shards`).
@@ -96,21 +96,21 @@ class Program(NamedTuple):
       init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
       update: `(RunState, world=None) -> (RunState, Report)`: one rollout and the learners' updates.
       assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
-        that scores the run, and one of the present stage, which updates the curriculum. It reads only
-        what `policy` keeps and returns none of it, so that no replay is copied.
+        that scores the run, and one of the current stage, which updates the curriculum. It reads only the
+        parts that `policy` keeps and does not return them, so that no replay is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
         -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
         the environment has opponents, they play the other seats.
-      policy: `(RunState) -> RunState` with only what acting and evaluation need.
-      local: `(RunState) -> RunState` with a bool for every array, whether it has an axis of shards.
-      renewed: `(RunState, course=None) -> RunState`, a restored state with the present configuration's
-        hyper-parameters and task parameters; `course` is as for `init`.
+      policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
+      local: `(RunState) -> RunState` with a bool for every array: whether it has an axis of shards.
+      renewed: `(RunState, course=None) -> RunState`, applies the current configuration's hyper-parameters
+        and task parameters to a restored state; `course` is as for `init`.
       controllers: `(env, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
       world: see `World`.
-      env, agents, curriculum: the parts it was built from.
+      env, agents, curriculum: the parts of which it was built.
       steps_per_update: environment steps per update.
     """
 
@@ -136,7 +136,7 @@ class Program(NamedTuple):
 
     @property
     def role(self) -> str:
-        """The role that scores the run: the first learner."""
+        """Role that scores the run: the first learner's."""
         return next(iter(self.agents))
 
 
@@ -260,7 +260,7 @@ def make_program(
 
 
 def scored_assessment(program: Program, seed: int) -> Callable:
-    """The evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
+    """Returns the evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
 
     Compiling it hits the persistent compilation cache of the run.
     """
@@ -272,7 +272,7 @@ def scored_assessment(program: Program, seed: int) -> Callable:
 
 
 def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
-    """The whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
+    """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
     worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code. `tuned` is
@@ -288,7 +288,7 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
 
 
 def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
-    """A run reduced to what acting and evaluation need: no replay, optimisers or running episodes."""
+    """Reduces a run to the parts that acting and evaluation need: no replay, optimisers or episodes."""
     policies = {
         name: agents[name].policy_state(state) if name in agents else state
         for name, state in run.policies.items()
@@ -312,7 +312,7 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
 
 
 def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
-    """See `Program.local`."""
+    """Marks the arrays of a run that have an axis of shards; see `Program.local`."""
     marks = shared_only(run)
     policies = {
         name: agents[name].local(state) if name in agents else marks.policies[name]
@@ -325,9 +325,9 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
 
 
 def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
-    """A restored run with the configuration's hyper-parameters and tasks; all else is bit-identical.
+    """Applies the configuration's hyper-parameters and tasks to a restored run; all else is bit-identical.
 
-    What it begins with is copied: the state is donated, and the curriculum's first state may hold the
+    The new arrays are copies: the state is donated, and the curriculum's initial state may hold the
     environment's own arrays.
     """
     policies = {
@@ -344,7 +344,7 @@ def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, cou
 
 
 def copied(tree: PyTree) -> PyTree:
-    """The same arrays in memory of their own."""
+    """Copies all arrays of a tree."""
     return jax.tree.map(jnp.array, tree)
 
 
@@ -362,9 +362,9 @@ def initial_state(
     course: PyTree,
     member: jax.Array | None = None,
 ) -> RunState:
-    """One shard's state before the first update.
+    """Returns one shard's state before the first update.
 
-    `course` is the curriculum's state, None for its own; `member` the number of a league's learner.
+    `course` is the curriculum's state, None for its initial one; `member` the index of a league's learner.
     """
     keys = split_initial(key)
     learner_keys = jax.random.split(keys.learners, len(collector.agents))
@@ -393,7 +393,7 @@ def initial_state(
         memories=begin_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
-        # Turn games end at their own times, and a part of one must not be broken off.
+        # Turn-based games end at different times anyway, and must not be truncated.
         stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
@@ -412,7 +412,7 @@ def initial_state(
 
 
 def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
-    """Controllers' memories before the first decision, by role name; in turn games of all seats."""
+    """Memories of controllers before the first decision, by role name; in turn-based games of all seats."""
     if collector.env.spec.turns and collector.seat is None:
         ((role, one),) = collector.controllers.items()
         return {role: turn_based.begin_memories(one, num_envs, collector.env.spec.turns)}
@@ -420,12 +420,12 @@ def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
 
 
 def alternates(collector: Collector) -> bool:
-    """Whether a learner has one seat of each game, and every seat in turn."""
+    """Whether a learner plays one seat of each game, and all seats in rotation."""
     return collector.seat is not None and collector.env.spec.turns > 0
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
-    """One rollout, then an update of every rollout learner and of the curriculum, for one shard."""
+    """Runs one rollout, then updates every rollout learner and the curriculum, for one shard."""
     own_keys = split_update(run.key)
     collect = rollout.collect
     if turn_based.drives(collector):
@@ -478,7 +478,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
 
 
 def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, dict[str, Rollout]]:
-    """The rollouts with the advantages of reward transforms, and what these remember; without any, as is."""
+    """Applies reward transforms to the rollouts; returns the transforms' states and the rollouts."""
     credit, rollouts = {}, dict(collected.rollouts)
     for role, transforms in collector.credits.items():
         given = run.credit[role], rollouts[role], collected.stories[role]
@@ -489,9 +489,9 @@ def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, di
 def advanced_pool(
     collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
 ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
-    """The pool after a rollout's games and the learners' updates, and the moves; None without one.
+    """Updates the pool after a rollout's games and the learners' updates; None without a pool.
 
-    Beside them the policies, of which a league's learner may begin anew.
+    Returns the pool, the record of moves, and the policies, in which a league's learner may be reset.
     """
     seat, plays = collector.seat, run.plays
     if seat is None:

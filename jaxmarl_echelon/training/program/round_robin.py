@@ -1,4 +1,4 @@
-"""A round robin of policies of one architecture and scripts: who beats whom, and ratings from that alone."""
+"""Round robin between policies of one architecture and scripts: pairwise scores, and ratings from them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,11 +21,11 @@ from jaxmarl_echelon.training.rollouts.turn_based_pool import put, take
 
 
 class Sides(NamedTuple):
-    """Who meets whom: the first plays the role `ours`, the second `theirs`; in turn games both are one role.
+    """Roles of a pair: the first plays `ours`, the second `theirs`; in turn-based games both are one role.
 
     Attributes:
       ours, theirs: names of roles.
-      agent: the learner whose states all policies are.
+      agent: the learner of which all policies are states.
     """
 
     ours: str
@@ -42,22 +42,23 @@ def play_all(
     world: PyTree = None,
     scripts: Sequence[str] = (),
 ) -> jax.Array:
-    """Scores `[n, n, games]` in [0, 1] of each entry, at `ours`, against each at `theirs`.
+    """Plays a round robin; returns scores `[n, n, games]` of each entry as `ours` against each as `theirs`.
 
-    1 for a win, 1/2 for a draw, or where games are played for stakes the share that was won; NaN for games
+    Scores are 1 for a win and 1/2 for a draw, or in games for stakes the fraction that was won; NaN for games
     with values that are not finite.
 
     Args:
-      program: gives environment and task.
+      program: program with the environment and task.
       sides: the roles.
-      policies: states of the entries that are policies, leaves `[P, ...]`, what acting needs of them.
+      policies: states of the entries that are policies, leaves `[P, ...]`, reduced to acting.
       key: typed random key; policies sample their actions.
-      games: per ordered pair. In turn games the first has every seat in turn: a multiple of the seats.
+      games: games per ordered pair. In turn-based games the first entry rotates through the seats, so that
+        this must be a multiple of their number.
       world: the program's world; None for its own.
-      scripts: of the environment, the other entries.
+      scripts: names of scripts of the environment, the other entries.
 
     Raises:
-      ValueError: one line, for a script that one of the roles does not have, or seats that are not played
+      ValueError: one line, for a script that is missing for one of the roles, or if seats are not played
         equally often.
     """
     require_even_seats(program.env.spec, games)
@@ -88,14 +89,14 @@ def play_all(
 
 
 def require_even_seats(spec: EnvSpec, games: int) -> None:
-    """Raises ValueError, one line, unless every seat is played equally often in so many games."""
+    """Raises a one-line ValueError unless every seat is played equally often in `games` games."""
     if spec.turns and games % spec.turns:
         more = -(-games // spec.turns) * spec.turns
         raise ValueError(f"--games={games}: must be a multiple of the {spec.turns} seats, such as {more}")
 
 
 def _scores(program: Program, sides: Sides, played: evaluation.Evaluation, seats: int) -> jax.Array:
-    """Scores `[N]` of the first policy."""
+    """Scores `[N]` of the first player."""
     spec, finished = program.env.spec, played.finished
     if seats:
         scores, own = spec.scores(finished.results, sides.ours), jnp.arange(finished.mask.size) % seats
@@ -104,7 +105,7 @@ def _scores(program: Program, sides: Sides, played: evaluation.Evaluation, seats
 
 
 def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
-    """Controller of a role in P equal groups of environments, each with a policy of `bank [P, ...]`."""
+    """Builds a controller of P equal groups of environments, each with a policy of `bank [P, ...]`."""
     past = controllers.learner(agent._replace(asymmetric=False), role, "", greedy=False)
     met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
 
@@ -116,9 +117,9 @@ def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
 
 
 def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarray) -> Controller:
-    """Controller of P equal groups of environments: `player [P]` says who plays each.
+    """Builds a controller of P equal groups of environments, assigned to players by `player [P]`.
 
-    0 are the policies of `learned`, which knows its own groups; i is the script i - 1.
+    0 stands for the policies of `learned`, which assigns its own groups; i for script i - 1.
     """
     if not scripts:
         return learned
@@ -147,13 +148,13 @@ def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarra
 
 
 def refitted(key: jax.Array, system: RatingSystem, scores: np.ndarray, *, graded: bool) -> np.ndarray:
-    """Ratings `[n, D]` from the scores `[n, n, games]` of a round robin alone, all from the prior.
+    """Computes ratings `[n, D]` from the scores `[n, n, games]` of a round robin, starting at the prior.
 
     Args:
-      key: for systems that rate wins and losses, where `graded`.
+      key: random key, for systems that rate wins and losses, if `graded`.
       system: the rating system.
-      scores: as from `play_all`.
-      graded: whether scores say more than who has won.
+      scores: result of `play_all`.
+      graded: whether scores contain more than wins, draws and losses.
     """
     number, results = len(scores), outcomes(scores)
     first, second = map(jnp.asarray, np.triu_indices(number, k=1))
@@ -167,12 +168,12 @@ def refitted(key: jax.Array, system: RatingSystem, scores: np.ndarray, *, graded
 
 
 def outcomes(scores: np.ndarray) -> np.ndarray:
-    """Wins, draws and losses `[..., 3]` in games with scores `[..., games]`; those with NaN do not count."""
+    """Counts wins, draws and losses `[..., 3]` of games with scores `[..., games]`; ignores NaN."""
     return np.stack([scores > 0.5, scores == 0.5, scores < 0.5], axis=-1).sum(axis=-2)
 
 
 def payoffs(scores: np.ndarray) -> np.ndarray:
-    """Mean scores `[...]` in games `[..., games]`; NaN without games."""
+    """Mean scores `[...]` of games `[..., games]`; NaN without games."""
     played = np.isfinite(scores)
     number = played.sum(axis=-1)
     return np.where(number > 0, np.where(played, scores, 0.0).sum(axis=-1) / np.maximum(number, 1), np.nan)

@@ -1,7 +1,7 @@
-"""The shards of a run that one device holds: a function of one shard, run for all of them.
+"""Execution of a function of one shard for all shards that a device holds.
 
-State that belongs to environments has a leading axis of shards. A device holds as many shards as it is given
-of that axis: all of them, or under `jax.shard_map` over the axis `algos.collectives.DEVICES` its part.
+State of environments has a leading axis of shards. A device holds all shards, or under `jax.shard_map` over
+the axis `algos.collectives.DEVICES` its part of them. See docs/reference/trainer.md 16.1.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PyTree = Any
 
 @dataclass(frozen=True)
 class Shards:
-    """How functions of one shard run for all shards that a device holds.
+    """Mapping of functions of one shard over all shards that a device holds.
 
     Attributes:
       total: S, on all devices.
@@ -27,16 +27,16 @@ class Shards:
 
     @property
     def here(self) -> int:
-        """Shards on this device, where it is traced."""
+        """Number of shards on this device; evaluated during tracing."""
         return self.total // collectives.devices()
 
     def each(self, fn: Callable, given: tuple[PyTree, ...], found: PyTree) -> Callable:
-        """Runs `fn` for every shard; what is not local must come out the same for all of them.
+        """Runs `fn` for every shard; results that are not local must be the same on all shards.
 
         Args:
           fn: a function of one shard, traced under its axes.
-          given: per argument a tree of bools, or one for all of its leaves: whether it is local.
-          found: the same of the result.
+          given: per argument a tree of bools, or one bool for all of its leaves: whether it is local.
+          found: the same for the result.
         """
         if self.total == 1:
             return fn
@@ -48,7 +48,7 @@ class Shards:
         return jax.vmap(fn, ins, outs, axis_size=self.here, axis_name=collectives.HERE)
 
     def begin(self, fn: Callable, local: Callable) -> Callable:
-        """Runs `fn`, whose arguments are not local, for every shard; `local` marks parts of its result."""
+        """Runs `fn`, whose arguments are not local, for every shard; `local` marks its result."""
         if self.total == 1:
             return fn
         if self.here == 1:
@@ -67,5 +67,5 @@ class Shards:
 
 
 def _mapped(change: Callable, marks: PyTree, tree: PyTree) -> PyTree:
-    """The tree with `change` applied to the leaves below every mark that is set."""
+    """Applies `change` to the leaves of a tree below every mark that is True."""
     return jax.tree.map(lambda one, part: jax.tree.map(change, part) if one else part, marks, tree)

@@ -1,4 +1,7 @@
-"""Rollouts: T decisions in E environments, interleaved with the updates of replay learners."""
+"""Rollouts: T decisions in E environments, interleaved with the updates of replay learners.
+
+See docs/reference/trainer.md 12.
+"""
 
 from typing import Any
 
@@ -31,7 +34,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
       collector: the static inputs.
       run: the run; its episodes, memories, reset flags and replay learners are advanced.
       key: typed random key.
-      draw: `(key) -> Drawn`, draws a new episode's parameters.
+      draw: `(key) -> Drawn`, draws the parameters of a new episode.
 
     Returns:
       the advanced run and the rollout.
@@ -143,8 +146,8 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """Starts and ends of episodes at one decision, `[E]`.
 
-    Episodes that start before their environment's stagger has elapsed are not counted, cut or not: the
-    ones that end before the cut are the short ones, and would bias the statistics.
+    Episodes that start before their environment's stagger has elapsed are not counted, truncated or not:
+    those that end before the truncation are short, and would bias the statistics.
     """
     counts = run.stagger == 0
     finished = transition.finished
@@ -169,6 +172,7 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry, *, turns: bool) -> dict:
+    """Row of a learner's Rollout for one decision, without `carry`, `last_value` and `last_skip`."""
     before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
@@ -191,10 +195,10 @@ def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carr
 
 
 def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: bool) -> Story:
-    """What transforms know of a decision of the learner's role of this number, `[E, A]`.
+    """Inputs of the reward transforms for one decision of the learner's role `number`, `[E, A]`.
 
-    Where they read scores (`scored`), an agent's decisions are paid for at the end of the episode, also if
-    its own trajectory ended before: only then is the result known.
+    If transforms use scores (`scored`), an agent's decisions are rewarded at the end of the episode, even if
+    its own trajectory ended before: the result is known only then.
     """
     after, transition = moment.after, moment.transition
     acted, waited = transition.acted[role], transition.waited.get(role)
@@ -211,9 +215,9 @@ def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: boo
 
 
 def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
-    """1 where a finished episode is won, 1/2 for draws, 0 where it is lost: `[E, 1]`, or `[E, A]` by agent.
+    """Result of a finished episode, `[E, 1]`, or `[E, A]` by agent: 1 for a win, 1/2 a draw, 0 a loss.
 
-    It is won by a higher score than that of the only other role, if that has one, else by one above 1/2.
+    A win is a higher score than that of the only other role if that role has a score, else a score above 1/2.
     """
     own = spec.scores(finished.results, role)
     if own is None:
@@ -247,7 +251,7 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
 
 
 def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
-    """`[E, A]` bool; agents of a learner that wait for their turn after the rollout; None without turns."""
+    """Mask `[E, A]` of a learner's agents that wait for their turn after the rollout; None without turns."""
     if not collector.env.spec.turns:
         return None
     waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)

@@ -1,4 +1,4 @@
-"""What a rollout is collected with, and what it gives."""
+"""Inputs and outputs of rollout collection."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -28,9 +28,9 @@ class Collector(NamedTuple):
       controllers: role name to its controller.
       horizon: decisions T per rollout.
       segments: equal parts of a rollout; the recurrent state is stored at the start of each.
-      seat: the role that a pool plays; None without one.
+      seat: the role that a pool plays; None without a pool.
       credits: learner's name to its reward transforms; empty without any.
-      whole_games: whether turn games that are under way at the end of a rollout are broken off.
+      whole_games: whether turn-based games that are running at the end of a rollout are truncated.
     """
 
     env: Environment
@@ -43,30 +43,30 @@ class Collector(NamedTuple):
     whole_games: bool = False
 
     def learning(self, when: str) -> dict[str, Agent]:
-        """The agents that learn per `when`: "rollout" or "step"."""
+        """Returns the agents that learn per `when`: "rollout" or "step"."""
         return {role: agent for role, agent in self.agents.items() if agent.learns == when}
 
     def seats(self, learner: str) -> tuple[str, ...]:
-        """The roles that a learner controls and learns from, its own first."""
+        """Returns the roles that a learner controls and learns from, its own first."""
         others = (r for r, c in self.controllers.items() if c.policy == learner and r != learner)
         pooled = self.seat is not None and self.seat.owner == learner and self.seat.role != learner
         mirrors = pooled and self.seat.pool.settings.mirrored > 0
         return (learner, *others, *([self.seat.role] if mirrors else []))
 
     def part(self, role: str, tree: PyTree) -> PyTree:
-        """Of arrays `[E, ...]` the environments in which a role's learner plays it, and learns."""
+        """Selects the environments of arrays `[E, ...]` in which a role's learner plays it and learns."""
         if self.seat is None or self.seat.role != role:
             return tree
         return split(tree, self.seat.mirrored(jax.tree.leaves(tree)[0].shape[0]))[0]
 
     def memory(self, role: str, memories: dict[str, PyTree]) -> PyTree:
-        """The memory of a role's learner, in the environments of `part`."""
+        """Returns the memory of a role's learner in the environments of `part`."""
         pooled = self.seat is not None and self.seat.role == role
         return memories[role].mirror if pooled else memories[role]
 
 
 class Collected(NamedTuple):
-    """One rollout.
+    """Results of one rollout.
 
     Attributes:
       rollouts: role name to Rollout, axes `[T, E, A]`, for agents that learn from rollouts.
@@ -74,7 +74,7 @@ class Collected(NamedTuple):
         steps; NaN without any.
       flow: starts and ends of episodes, `[T, E]`.
       quarantined: `[T, E]` bool; the environment was reset because of a non-finite value.
-      stories: role name to what its learner's reward transforms know of its rollout.
+      stories: role name to the inputs of its learner's reward transforms.
     """
 
     rollouts: dict[str, Rollout]
@@ -85,11 +85,11 @@ class Collected(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One decision of E environments: time steps before and after it, and what became of it.
+    """Record of one decision in E environments: time steps before and after it, and the transition.
 
     Attributes:
       before, after: time steps.
-      reset: `[E]` bool; the episode begins with it.
+      reset: `[E]` bool; the episode begins with this decision.
       transition: see `episodes.Stepped`.
     """
 
@@ -100,14 +100,14 @@ class Moment(NamedTuple):
 
 
 def moment_of(run: RunState, transition: episodes.Stepped) -> Moment:
-    """The decision that led from a run's state to a transition."""
+    """Builds the record of the decision that led from a run's state to a transition."""
     return Moment(run.episodes.time, transition.time, run.reset, transition)
 
 
 def joined(parts) -> PyTree:
     """Concatenates arrays `[E, A, ...]` of several roles along the agent axis.
 
-    Of different numbers of environments as columns `[C, 1, ...]`.
+    Arrays with different numbers of environments are concatenated as columns `[C, 1, ...]`.
     """
 
     def join(*x):

@@ -1,4 +1,7 @@
-"""Transitions of learners with a replay, one decision at a time, and those that wait for their rewards."""
+"""Transitions of off-policy learners, one decision at a time, including those with pending rewards.
+
+See docs/reference/trainer.md 12.6.
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,19 +15,19 @@ from jaxmarl_echelon.training.rollouts.spec import Collector, Moment
 
 PyTree = Any
 
-# Scores from here on count as success, for replays that keep only successful episodes.
+# Lowest score of a success, for replays that store successful episodes.
 GOOD = 0.5
 
 
 class Pending(NamedTuple):
-    """One incomplete transition per agent: further rewards may still be credited to it.
+    """Incomplete transition per agent, to which further rewards may be credited.
 
     Attributes:
       obs: `[E, A, ...]` observation acted on.
       action: `[E, A, D]` in the learner's own units.
       reward: `[E, A]` accumulated so far, discounted to the decision.
       waits: `[E, A]` bool; a transition is pending.
-      discount: `[E, A]` of what comes next, relative to the decision's own reward.
+      discount: `[E, A]` discount of the next rewards, relative to the decision's own reward.
     """
 
     obs: PyTree
@@ -35,7 +38,7 @@ class Pending(NamedTuple):
 
 
 def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
-    """Empty `Pending` per role of the step learners; no entries unless `EnvSpec.late`."""
+    """Returns an empty `Pending` per role of the step learners; empty without delayed rewards."""
     if not collector.env.spec.late:
         return {}
     return {
@@ -55,17 +58,17 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
 def settle(
     pending: Pending, transition: Transition, goes_on: jax.Array, gamma: jax.Array | float = 1.0
 ) -> tuple[Pending, Transition]:
-    """Accumulates delayed rewards into pending transitions and completes those whose agents act or end.
+    """Adds delayed rewards to pending transitions and completes those whose agents act next or end.
 
     Args:
       pending: pending transitions.
-      transition: of this step; `alive` where an agent acted, `reward` whatever it received.
-      goes_on: `[E, A]` bool; the agent's story is not over and it does not act next.
+      transition: transition of this step; `alive` where an agent acted, `reward` for all agents.
+      goes_on: `[E, A]` bool; the agent's trajectory continues, and it does not act next.
       gamma: discount per step of an agent that is out; 1 where discounts count decisions.
 
     Returns:
-      the new pending transitions, and the complete ones of this step, at most one per agent. Over n further
-      steps the discount of a complete one holds gamma^n, beside which learners apply gamma once.
+      the new pending transitions, and the complete ones of this step, at most one per agent. After n further
+      steps the discount of a complete transition contains gamma^n; learners apply one more gamma.
     """
     acted, waited = transition.alive, pending.waits & ~transition.alive
 
@@ -89,7 +92,10 @@ def settle(
 
 
 def transition_of(env: Environment, role: str, moment: Moment, action: jax.Array) -> Transition:
-    """A decision of a role, for its learner's replay; `action` is in the learner's own units."""
+    """Builds the transition of a role's decision, for its learner's replay.
+
+    `action` is in the learner's own units.
+    """
     before, after, transition = moment.before, moment.after, moment.transition
     alive = transition.acted[role]
     score = env.spec.scores(transition.finished.results, role)

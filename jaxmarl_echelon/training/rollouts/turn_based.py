@@ -1,9 +1,10 @@
-"""Rollouts of turn games: a dense row for every seat's own decisions (spec/selfplay.md, 1.2).
+"""Rollouts of turn-based games with one dense row per decision of a seat.
 
-Plies are dealt out in turn to N phase agents: ply p is decided by phase agent p mod N, in every environment
-at once, whichever seat that is in the environment's present game. A phase agent keeps its seat until the
-game ends, and has one row per N plies: the decision, and all that its seat is paid until its next one. Only
-one network row per ply and environment is computed, where one row per ply would compute N.
+Plies are assigned in rotation to N phase agents: ply p is decided by phase agent p mod N in every
+environment, whatever seat this is in the environment's current game. A phase agent keeps its seat until the
+game ends, and has one row per N plies: the decision, and all rewards of its seat until its next one. Networks
+compute one row per ply and environment, instead of one for each of the N seats. See
+docs/reference/trainer.md 12.3.
 """
 
 from collections.abc import Callable
@@ -30,14 +31,14 @@ PyTree = Any
 
 
 class Ply(NamedTuple):
-    """What a ply tells about all phase agents.
+    """Outcome of one ply for all phase agents.
 
     Attributes:
-      reward: `[E, N]` of each phase agent's seat.
+      reward: `[E, N]` reward of each phase agent's seat.
       ended: `[E]` bool; the game ended by its rules.
-      broken: `[E]` bool; the game was thrown away.
-      score: `[E, N]` share of the others that each phase agent's seat has beaten where the game ended; None
-        where nobody asks.
+      broken: `[E]` bool; the game was discarded.
+      score: `[E, N]` fraction of the other seats that each phase agent's seat has beaten where the game
+        ended; None if not requested.
     """
 
     reward: jax.Array
@@ -47,13 +48,14 @@ class Ply(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """What followed the plies of T super-steps up to the same phase agent's next ply, `[T, N, E]` each.
+    """Outcomes of decisions in T super-steps, up to the same phase agent's next ply, `[T, N, E]` each.
 
     Attributes:
-      reward: sums, from the ply itself up to the end of its game.
+      reward: sum of rewards from the ply itself on, within its game.
       ended: bool; its game ended by its rules.
-      broken: bool; its game was thrown away.
-      score: share of the others that its seat has beaten where its game ended; None where nobody asks.
+      broken: bool; its game was discarded.
+      score: fraction of the other seats that its seat has beaten where its game ended; None if not
+        requested.
     """
 
     reward: jax.Array
@@ -63,19 +65,19 @@ class Spans(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Who plays the phase agents, and which of their decisions are learnt from.
+    """Assignment of policies to phase agents, and selection of the decisions that are learnt from.
 
     Attributes:
       act: `(key, run, due, phase) -> (memories, action [E, 1, ...], record)`: decides for phase agent
-        `phase`, int32, in every environment. `record` holds what `decision` gives, leaves `[M, 1, ...]`, of
+        `phase`, int32, in every environment. `record` is the result of `decision`, leaves `[M, 1, ...]`, for
         the M environments in which that phase agent learns.
-      pick: `(x [T, N, E, ...]) -> [T, N * M, ...]`, the columns of these decisions by phase agent.
+      pick: `(x [T, N, E, ...]) -> [T, N * M, ...]`, selects the columns of these decisions by phase agent.
       carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
-      cut: `[E]` bool; games broken off after the last ply, as their opponents change. None for none.
-      tagged: `(flow, phase, length [E]) -> flow`, with further tags; None for none.
-      waits: `(run, phase) -> [E]` bool; games that do not begin with this ply, which passes by itself as a
-        forced one does. None for none.
-      after: `(run, flow, phase, length [E]) -> run`, after every ply; None for nothing.
+      cut: `[E]` bool; games truncated after the last ply because their opponents change; None if none are.
+      tagged: `(flow, phase, length [E]) -> flow`, adds tags; None if no tags are added.
+      waits: `(run, phase) -> [E]` bool; games whose start is delayed beyond this ply, which passes without a
+        decision like a forced ply. None if no game is delayed.
+      after: `(run, flow, phase, length [E]) -> run`, applied after every ply; None for no change.
     """
 
     act: Callable
@@ -88,12 +90,12 @@ class Table(NamedTuple):
 
 
 def drives(collector: Collector) -> bool:
-    """Whether rollouts of this environment and these learners are collected here."""
+    """Whether this module collects the rollouts: turn-based games without off-policy learners."""
     return collector.env.spec.turns > 0 and not collector.learning("step")
 
 
 def mirror(collector: Collector) -> Table:
-    """The learner plays all phase agents, and learns from all: columns `[N * E]`."""
+    """Builds the table of pure self-play: the learner plays and learns from all phase agents, `[N * E]`."""
     (role,) = collector.env.spec.roles
     controller = collector.controllers[role.name]
 
@@ -111,21 +113,21 @@ def mirror(collector: Collector) -> Table:
 
 
 def begin_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
-    """A learner's memories `[E, N, ...]`, one for each phase agent."""
+    """Returns a learner's initial memories `[E, N, ...]`, one for each phase agent."""
     return jax.tree.map(lambda x: jnp.repeat(x, seats, axis=1), controller.init(num_envs))
 
 
 def pass_by(now: Due, held: jax.Array) -> Due:
-    """The same with nobody alive in the environments `held [E]`, whose ply is not of their next game yet."""
+    """Marks all agents as not alive in environments `held [E]`, whose next game has not begun yet."""
     time = now.view.time
     alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
     return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
 
 
 def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
-    """What a Rollout needs to know of a decision before its consequences, leaves `[E, 1, ...]`.
+    """Record of a decision for a Rollout, without its outcome, leaves `[E, 1, ...]`.
 
-    With reward transforms also `seat`, for them.
+    With reward transforms it also has `seat`.
     """
     time = now.view.time
     told = {"seat": now.seat[:, None]} if collector.credits else {}
@@ -147,8 +149,9 @@ def collect(
 
     By default the learner plays all phase agents.
 
-    The learner's rollout has axes `[T, N * M, 1]`. The last row of each column learns only where its game
-    ended; elsewhere it is just the value after the row before, as what it leads to is not known yet.
+    The learner's rollout has axes `[T, N * M, 1]`. The last row of each column has a return only where its
+    game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the
+    previous row's return.
     """
     spec, table = collector.env.spec, mirror(collector) if table is None else table
     (role,), turns = spec.roles, spec.turns
@@ -204,7 +207,7 @@ def collect(
 
 
 def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:
-    """The record of moves after a ply; `action` is `[E, 1, ...]`."""
+    """Adds the moves of a ply to the record of moves; `action` is `[E, 1, ...]`."""
     moves = diversity.as_number(role.action, action[:, 0])
     moves = jnp.where(now.view.time.alive[role.name][:, 0], moves, diversity.NOTHING)
     return diversity.noted(plays, moves, flow.finished.mask, flow.tags[TAG], flow.over)
@@ -218,14 +221,14 @@ def tell(
     *,
     scored: bool = False,
 ) -> Ply:
-    """What a ply tells about all phase agents.
+    """Computes the outcome of a ply for all phase agents.
 
     Args:
-      spec: of the environment.
+      spec: spec of the environment.
       transition: the ply.
       length: `[E]` plies of each game before it.
-      phase: int32, the phase agent whose ply it was.
-      scored: whether the ranks of ended games are asked for.
+      phase: int32, the phase agent that decided.
+      scored: whether to compute the scores of ended games.
     """
     (role,), turns = spec.roles, spec.turns
     # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
@@ -235,14 +238,14 @@ def tell(
     return Ply(
         reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
         ended=ended,
-        # Broken off for any other reason than its end: a value that is not finite, or a change of opponent.
+        # Discarded for other reasons than its end: a value that is not finite, or a change of opponent.
         broken=transition.reset_next & ~ended,
         score=None if points is None else jnp.take_along_axis(points, seats, axis=1),
     )
 
 
 def spans(told: Ply) -> Spans:
-    """Sums up what the plies `[T * N, E]` of T super-steps tell, per phase agent from ply to ply."""
+    """Accumulates the outcomes of the plies `[T * N, E]` of T super-steps, from each decision to the next."""
     turns = told.reward.shape[-1]
     everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
     total = score = jnp.zeros_like(own_plies(told.reward, 0))
@@ -258,28 +261,28 @@ def spans(told: Ply) -> Spans:
 
 
 def own_plies(x: jax.Array, ahead: int) -> jax.Array:
-    """`[T, N, E]`: what `x [T * N, E, N]` tells each phase agent, `ahead` plies after its own."""
+    """Selects from `x [T * N, E, N]` each phase agent's values `ahead` plies after its own: `[T, N, E]`."""
     turns = x.shape[-1]
     later = jnp.concatenate([x[ahead:], jnp.zeros_like(x[:ahead])])
     return jnp.stack([later[phase::turns, :, phase] for phase in range(turns)], axis=1)
 
 
 def by_phase(x: jax.Array) -> jax.Array:
-    """`[T, N, M, ...]` to `[T, N * M, ...]`."""
+    """Merges the axes of phase agents and environments: `[T, N, M, ...]` to `[T, N * M, ...]`."""
     return x.reshape((x.shape[0], -1) + x.shape[3:])
 
 
 def finished_rollout(record: dict, paid: Spans, carries: PyTree) -> Rollout:
-    """A learner's rollout of C columns.
+    """Combines decisions and outcomes into a learner's rollout of C columns.
 
     Args:
-      record: leaves `[T, C, 1, ...]` of `decision`.
-      paid: what followed, `[T, C, 1]`.
+      record: results of `decision`, leaves `[T, C, 1, ...]`.
+      paid: outcomes, `[T, C, 1]`.
       carries: memories `[k, C, 1, ...]` before each segment.
     """
     value = record["extras"].get("value")
     followed = {
-        # Nothing that a thrown away game led to is learnt from.
+        # Decisions whose game was discarded are not learnt from.
         "alive": record["alive"] & ~paid.broken,
         "skip": record["skip"] & ~paid.broken,
         "reward": paid.reward,

@@ -1,9 +1,9 @@
-"""Turn games against a pool: the learner has one phase agent in each class of environments.
+"""Turn-based games against a pool: the learner plays one phase agent in each class of environments.
 
-The rows of each group are cut into N classes. In class c the learner is phase agent c, and the group's
-opponent plays all others; so in every ply the learner decides in the rows of one class and opponents in those
-of the others. Games begin so that the learner has every seat equally often (`rounds`). Where a shard mirrors
-the learner plays all phase agents, and games begin at once.
+The environments of each group are divided into N classes. In class c the learner is phase agent c, and the
+group's opponent plays all others: in every ply the learner decides in one class, and opponents in the others.
+Starts of games are delayed so that the learner plays every seat equally often (`rounds`). In mirrored
+environments the learner plays all phase agents, and games begin immediately.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ PyTree = Any
 
 
 class Rows(NamedTuple):
-    """Which of E environments whose decision is, by phase.
+    """Indices of the environments in which the learner or opponents decide, by phase.
 
     Attributes:
-      learner: `[N, M]` int32; those that mirror, and those of the phase's class.
-      others: `[N, L]` int32; the others, group by group.
-      classes: `[E]` int32; the learner's phase agent, -1 where all are.
+      learner: `[N, M]` int32; the mirrored environments, and those of the phase's class.
+      others: `[N, L]` int32; the other environments, group by group.
+      classes: `[E]` int32; the learner's phase agent, -1 in mirrored environments.
     """
 
     learner: np.ndarray
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(mirrored: int, environments: int, groups: int, phases: int) -> Rows:
-    """The rows of a shard whose first `mirrored` environments mirror, and whose others are `groups`."""
+    """Computes the rows of a shard with `mirrored` mirrored environments and the others in `groups`."""
     place = np.arange(mirrored, environments).reshape(groups, phases, -1)
     first = np.arange(mirrored)
     learner = [np.concatenate([first, place[:, phase].ravel()]) for phase in range(phases)]
@@ -53,10 +53,10 @@ def rows_of(mirrored: int, environments: int, groups: int, phases: int) -> Rows:
 
 
 def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]) -> Controller:
-    """As `opponents.pooled` for turn games, in which `act` is for one ply.
+    """Builds the controller of a pool's role in turn-based games, called per ply; see `opponents.pooled`.
 
     `act` is `(key, Opponents, Seated, due, phase) -> (Seated, action [E, 1, ...], choice)`, with choices of
-    the rows `Rows.learner` of the phase. Memories are kept per environment and phase agent.
+    the rows `Rows.learner` of the phase. Memories have axes of environments and phase agents.
     """
     settings, phases = seat.pool.settings, role.size
     own = controllers.learner(agent, role, seat.owner, greedy=False)
@@ -92,7 +92,7 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
 
 
 def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
-    """Actions with those of the fixed opponents where they are met, and their memories."""
+    """Inserts the actions of fixed opponents in their groups; returns the actions and memories."""
     slots = jnp.repeat(state.slots, theirs.shape[0] // state.slots.shape[0])
     view, reset = _shown(due, theirs)
     remembered = list(memories)
@@ -110,12 +110,12 @@ def _fixed(seat, fixed, keys, state, memories, due: Due, phase, theirs, action):
 
 
 def seat_rows(seat: Seat, environments: int, phases: int) -> Rows:
-    """The rows of this shard."""
+    """Computes the rows of this shard."""
     return rows_of(seat.mirrored(environments), environments, max(seat.groups(), 1), phases)
 
 
 def table(collector: Collector, run: RunState) -> Table:
-    """Who decides in a rollout against the pool, and what is learnt from."""
+    """Builds the table of a rollout against the pool."""
     seat, number = collector.seat, run.reset.shape[0]
     (role,) = collector.env.spec.roles
     agent, controller = collector.agents[role.name], collector.controllers[role.name]
@@ -153,7 +153,8 @@ def table(collector: Collector, run: RunState) -> Table:
 
     def after(run, flow, phase, length):
         place = seat_rounds.seat_of(classes, phase, length, phases)
-        # What a change of opponents cuts is played again from that seat, unless it does not fit a rollout.
+        # A game that is truncated by a change of opponents is played again from the same seat, unless it
+        # does not fit a rollout.
         over = flow.finished.mask | (flow.over & (length + 1 >= plies))
         return run.replace(had=seat_rounds.counted(run.had, place, over))
 
@@ -161,40 +162,45 @@ def table(collector: Collector, run: RunState) -> Table:
 
 
 def collect(collector: Collector, run: RunState, key: jax.Array, draw):
-    """See `turns.collect`."""
+    """Collects a rollout against the pool; see `turns.collect`."""
     return turn_based.collect(collector, run, key, draw, table(collector, run))
 
 
 def take(tree: PyTree, rows: jax.Array) -> PyTree:
-    """The rows of arrays `[E, ...]`."""
+    """Selects rows of arrays `[E, ...]`."""
     return jax.tree.map(lambda x: x[rows], tree)
 
 
 def put(tree: PyTree, rows: jax.Array, values: PyTree) -> PyTree:
-    """Arrays `[E, ...]` with other values in some rows."""
+    """Replaces rows of arrays `[E, ...]` by `values`."""
     return jax.tree.map(lambda x, y: x.at[rows].set(y), tree, values)
 
 
 def _shown(due: Due, rows: jax.Array) -> tuple[View, jax.Array]:
+    """Views and reset flags of some environments."""
     return take((due.view, due.reset), rows)
 
 
 def _shape(due: Due, reply: jax.Array) -> tuple[int, ...]:
+    """Shape of the actions of all environments."""
     return (due.reset.shape[0], *reply.shape[1:])
 
 
 def _slice(tree: PyTree, phase: jax.Array) -> PyTree:
-    """Memories `[E, 1, ...]` of one phase agent, of `[E, N, ...]`."""
+    """Slices the memories `[E, 1, ...]` of one phase agent from `[E, N, ...]`."""
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, phase, 1, axis=1), tree)
 
 
 def _write(tree: PyTree, part: PyTree, phase: jax.Array) -> PyTree:
+    """Writes the memories `[E, 1, ...]` of one phase agent into `[E, N, ...]`."""
     return jax.tree.map(lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, phase, axis=1), tree, part)
 
 
 def _slice_own(tree: PyTree, phase: jax.Array) -> PyTree:
+    """Selects the memories `[E, ...]` of one phase agent from `[E, N, ...]`."""
     return jax.tree.map(lambda x: x[:, phase], tree)
 
 
 def _write_own(tree: PyTree, rows: jax.Array, part: PyTree, phase: jax.Array) -> PyTree:
+    """Writes memories of one phase agent in some environments into `[E, N, ...]`."""
     return jax.tree.map(lambda x, new: x.at[rows, phase].set(new), tree, part)

@@ -125,7 +125,7 @@ def sorted_contacts(seed, lead):
 
 
 def experience(agent, obs):
-    """What an agent is shown after decisions `[T, E, A]` with these observations."""
+    """Rollout of decisions `[T, E, A]` with these observations."""
     zeros, no, yes = np.zeros((T, E, A), np.float32), np.zeros((T, E, A), bool), np.ones((T, E, A), bool)
     action = np.full((T, E, A, 2), 0.3, np.float32)
     if agent.learns == "step":

@@ -34,7 +34,7 @@ def test_batches_merge_to_the_moments_of_everything():
 @pytest.mark.parametrize("size", [1, 7, 1024])
 @pytest.mark.parametrize("count", [2.0**24, 5e7, 2.0**34])
 def test_moments_follow_every_batch_however_many_samples_came_before(count, size):
-    """By the same small amounts as in float64, also where those are skewed or beside a large mean."""
+    """Updates agree with float64, also for skewed samples or a large mean."""
     rng = np.random.default_rng(0)
     batches = rng.exponential(1.0, (300, size, 2)).astype(np.float32) + np.array([0.0, 64.0], np.float32)
     mean, var, total = np.array([1.0, 65.0]), np.ones(2), count
@@ -64,7 +64,7 @@ def test_the_variance_of_the_first_batch_may_be_tiny():
     np.testing.assert_allclose(moments.var, 1e-10, rtol=1e-5)
 
 
-def test_no_samples_change_nothing():
+def test_merging_no_samples_changes_nothing():
     moments = merge_moments(init_moments((3,)), jnp.arange(12.0).reshape(4, 3), jnp.ones(4, bool))
     same = merge_moments(moments, jnp.full((4, 3), jnp.nan), jnp.zeros(4, bool))
     jax.tree.map(np.testing.assert_array_equal, moments, same)

@@ -1,4 +1,4 @@
-"""What networks see of observations: statistics that alike parts share, and empty places that stay empty."""
+"""Network inputs from observations: statistics shared in sets and maps, and empty rows that stay empty."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def batch(lead, number):
     return np.concatenate([x.reshape(*lead, -1) for x in parts], -1).astype(np.float32)
 
 
-def test_alike_parts_share_statistics_of_what_is_there():
+def test_statistics_are_shared_within_sets_and_maps_over_present_rows():
     statistics, seen = init_statistics(SIZE, BLOCKS), []
     merge = jax.jit(merge_statistics)
     for number in (1, 3):

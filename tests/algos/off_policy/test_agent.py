@@ -66,7 +66,7 @@ def run(agent, state, steps, experience):
 
 
 class Fates(NamedTuple):
-    """What became of some runs: what is said of each has a leading axis."""
+    """Results of several runs, each with a leading axis of runs."""
 
     value: np.ndarray
     entropy: np.ndarray
@@ -77,11 +77,11 @@ class Fates(NamedTuple):
 
 @functools.cache
 def fates(config):
-    """What states are worth in the end, entropies on the way, how far actors went, and what they do then.
+    """Final values of states, entropies, drift of the actors' parameters, and final actions.
 
     In the first three runs, with reward 1 for ever, episodes are cut after every step, end in death after
-    every step, or go on; only in the last case entropy is paid for, that of a fixed policy. The fourth, which
-    TQC does without, is paid for its own action.
+    every step, or go on; only in the last case entropy is rewarded, that of a fixed policy. The fourth, which
+    TQC does without, is rewarded for its own action.
     """
     plays = config is not TQCConfig
     settings = QUICK | plain(config) | {"actor_learning_rate": QUICK["learning_rate"], "learning_starts": 16}
@@ -429,7 +429,7 @@ def test_discrete_actions_are_refused(config):
         config().memory((F,), ActionSpec("discrete", (3,)), **sizes)
 
 
-def test_what_does_not_fit_is_refused():
+def test_settings_that_do_not_fit_the_task_are_refused():
     with pytest.raises(ValueError, match=r"replay.capacity=10: must be at least 18"):
         make(SACConfig, replay={"capacity": 10})
     with pytest.raises(ValueError, match="hindsight_ratio=0.5: this environment has no goals"):

@@ -63,7 +63,7 @@ def test_target_is_reward_plus_the_least_soft_value_of_what_follows():
     np.testing.assert_array_equal(target[ended], batch.reward[ended])
 
 
-def test_the_entropy_of_the_states_on_the_way_is_paid_by_the_present_policy():
+def test_intermediate_states_add_the_current_policys_entropy():
     method, state = method_of(SACConfig, alpha=0.3)
     state, batch = perturbed(state), sample_of()
     passed = jax.random.normal(KEY, (16, 2, 4))
@@ -79,7 +79,7 @@ def test_the_entropy_of_the_states_on_the_way_is_paid_by_the_present_policy():
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_critics_lose_half_their_squared_errors_added_up():
+def test_the_critic_loss_is_the_sum_of_half_squared_errors():
     prediction, target = jnp.array([[[1.0], [2.0]], [[0.0], [5.0]]]), jnp.array([3.0, 3.0])
     loss, td = squared_loss(prediction, target)
     np.testing.assert_allclose(loss, [0.5 * (4 + 9), 0.5 * (1 + 4)])

@@ -36,7 +36,7 @@ def test_the_largest_of_all_critics_together_are_dropped():
         np.testing.assert_array_equal(np.sort(kept), np.sort(pooled)[:115])
 
 
-def test_exactly_as_many_are_dropped_among_equals_and_none_if_none_is_asked_for():
+def test_the_exact_number_of_atoms_is_dropped_among_ties():
     assert jnp.all(drop_largest(jnp.ones((N, B, Q)), 10).kept.sum(-1) == 115)
     assert jnp.all(drop_largest(quantiles_of(1), 0).kept == 1)
 
@@ -54,7 +54,7 @@ def test_quantile_huber_equals_the_double_loop_over_kept_atoms():
         np.testing.assert_allclose(td[b], gap.mean(), rtol=1e-4)
 
 
-def test_its_gradient_is_that_of_the_pairwise_form():
+def test_the_quantile_gradient_is_that_of_the_pairwise_form():
     quantiles, target = quantiles_of(1), drop_largest(quantiles_of(2), 10)
     level = (jnp.arange(Q) + 0.5) / Q
 

@@ -56,7 +56,7 @@ def rollout_of(agent, state, key=1, mask=None):
 
 @functools.cache
 def played(action=CONTINUOUS):
-    """What an agent with the usual networks lives through before its first update."""
+    """Experience of an agent with the usual networks before its first update."""
     mask = None if action is CONTINUOUS else WITHOUT_THE_SECOND
     agent, state = make(A2CConfig(**SMALL), action)
     return numbers(jax.jit(lambda state: rollout_of(agent, state, mask=mask))(state))
@@ -67,7 +67,7 @@ def learn(agent, state, rollout, key=2):
 
 
 def returns_by_hand(rollout, gamma):
-    """What followed each step, discounted, in NumPy and one agent at a time."""
+    """Discounted returns of each step, in NumPy and one agent at a time."""
     reward, boundary, discount, bootstrap, last = (
         np.asarray(x, np.float64)
         for x in (rollout.reward, rollout.boundary, rollout.discount, rollout.bootstrap, rollout.last_value)

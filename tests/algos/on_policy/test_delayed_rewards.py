@@ -64,7 +64,7 @@ def learnt(state, rollout):
     return state, np.asarray(metrics["reward"])[..., 0]
 
 
-def test_a_decision_is_charged_the_mean_once_however_long_its_agent_waits_for_its_turn():
+def test_the_mean_reward_is_subtracted_once_per_decision():
     """Decisions worth 1, as the mean of those before, and three rows of waiting: 0, not -3."""
     acts = np.arange(8)[:, None] % 4 == 0
     rollout = rollout_of(np.float32(acts), acts, skip=~acts, last_skip=np.array([False]))
@@ -101,7 +101,7 @@ def test_waiting_rows_leave_the_statistics_of_rewards_to_the_decisions():
 
 
 def test_time_goes_on_for_an_agent_that_is_out():
-    """It is charged the mean, and counted, as if it acted: a mean above 0 pays nobody for being out."""
+    """It is centred and counted as if it acted: a mean above 0 must not reward agents for being out."""
     reward = np.random.default_rng(1).normal(size=(6, E)).astype(np.float32)
     fresh, acts = state_of(centre=jnp.ones(E), rewards=init_reward_scale(E)), np.ones((6, E), bool)
     living = learnt(fresh, rollout_of(reward, acts))
@@ -150,7 +150,7 @@ def test_of_agents_that_are_out_only_values_are_learnt():
 
 
 @pytest.mark.parametrize(("method", "sampling"), [(prepare, "samples"), (prepare_segments, "sequential")])
-def test_who_is_out_for_a_whole_rollout_is_valued_and_an_empty_slot_is_not(method, sampling):
+def test_agents_out_for_a_whole_rollout_train_the_critic_and_empty_slots_do_not(method, sampling):
     acts = np.broadcast_to([True, False, False], (4, E))
     rollout = rollout_of(np.ones((4, E), np.float32), acts, out=acts[:, [1, 0, 2]])
     config = PPOConfig(gamma=GAMMA, sampling=sampling)

@@ -19,7 +19,7 @@ def test_the_worked_example():
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("epochs", [1, 4])
 @pytest.mark.parametrize(("accumulation", "steps_per_epoch"), [(1, 1), (1, 2), (2, 1)])
-def test_relations(agents, k, epochs, accumulation, steps_per_epoch):
+def test_sizes_of_a_plan_are_consistent(agents, k, epochs, accumulation, steps_per_epoch):
     horizon, per_step = 8, k * agents // steps_per_epoch
     plan = make_plan(
         agents,

@@ -56,7 +56,7 @@ def learnt(name, updates=5):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_is_the_mean_of_the_first_policies_and_then_forgets(name):
+def test_the_average_is_a_plain_mean_first_and_exponential_later(name):
     _, _, later = learnt(name)
     kernels = [np.float64(state.params["params"]["value"]["out"]["kernel"]) for state in later]
     expected = kernels[0]
@@ -69,12 +69,12 @@ def test_it_is_the_mean_of_the_first_policies_and_then_forgets(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_before_the_first_update_it_is_the_first_policy(name):
+def test_the_average_starts_as_the_initial_policy(name):
     _, first, _ = learnt(name)
     assert_same(first.average, first.params)
 
 
-def test_with_a_large_share_it_is_the_plain_mean():
+def test_a_large_share_gives_the_plain_mean():
     average = np.float32(7.0)
     for updates, latest in enumerate((1.0, 2.0, 6.0)):
         average = averaged(average, np.float32(latest), 0.99, np.int32(updates))
@@ -107,7 +107,7 @@ def test_rollouts_are_played_by_the_latest_policy_and_evaluations_by_the_mean(na
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_of_the_policy_that_acts_in_rollouts_the_same_parts_can_be_kept(name):
+def test_the_acting_state_has_the_structure_of_the_policy_state(name):
     """A state like that for evaluations, which acts as the latest policy does."""
     agent, _, states = learnt(name)
     latest, mean = agent.rollout_policy(states[-1]), agent.policy_state(states[-1])
@@ -120,7 +120,7 @@ def test_of_the_policy_that_acts_in_rollouts_the_same_parts_can_be_kept(name):
     )
 
 
-def test_a_share_of_all_is_refused_and_none_keeps_nothing():
+def test_a_share_of_one_is_refused_and_zero_keeps_no_average():
     with pytest.raises(ValueError, match="policy_average=1.0"):
         A2CConfig(policy_average=1.0)
     agent = A2CConfig(widths=(8,)).make((F,), ActionSpec("continuous", (2,)), samples=E * A)

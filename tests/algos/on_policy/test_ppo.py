@@ -53,7 +53,7 @@ def rollout_of(agent, state, key=1, mask=None, reward=None):
 
 @functools.cache
 def played(action=CONTINUOUS):
-    """What an agent with the usual networks lives through before its first update."""
+    """Experience of an agent with the usual networks before its first update."""
     mask = None if action is CONTINUOUS else WITHOUT_THE_SECOND
     agent, state = make(action)
     return numbers(jax.jit(lambda state: rollout_of(agent, state, mask=mask))(state))

@@ -72,7 +72,7 @@ def test_a_time_limit_bootstraps_and_a_death_does_not():
     np.testing.assert_allclose(target, [[6.0, 1.0]])
 
 
-def test_nothing_flows_back_over_a_boundary(rollout):
+def test_no_advantage_flows_back_over_a_boundary(rollout):
     rollout["boundary"][6] = True
     changed = {name: np.array(rollout[name]) for name in ("reward", "value")}
     for values in changed.values():
@@ -83,7 +83,7 @@ def test_nothing_flows_back_over_a_boundary(rollout):
     assert not np.allclose(before[7:], after[7:])
 
 
-def test_garbage_after_an_ending_stays_there():
+def test_nonfinite_values_after_an_ending_have_no_effect():
     kwargs = {
         "reward": jnp.array([1.0, 2.0, jnp.nan, jnp.nan]),
         "value": jnp.array([0.5, 0.5, jnp.nan, jnp.inf]),
@@ -208,7 +208,7 @@ def test_without_the_last_bootstrap_the_last_row_is_the_value_after_the_row_befo
     assert (advantage[-1] == 0).all()
 
 
-def test_ratios_of_dead_rows_stay_there():
+def test_ratios_of_dead_rows_have_no_effect():
     kwargs = {
         "reward": jnp.array([1.0, 2.0, jnp.nan]),
         "value": jnp.array([0.5, 0.5, jnp.nan]),
@@ -251,7 +251,7 @@ def waiting_game(poison=0.0):
 
 
 @pytest.mark.parametrize("poison", [0.0, 1e6, np.nan])
-def test_seats_that_wait_for_their_turn_are_paid_for_their_last_move(poison):
+def test_rewards_of_waiting_seats_are_credited_to_their_last_move(poison):
     """Golden values of a game by turns: gamma counts a seat's own decisions, not plies."""
     advantage, target = GAE(**waiting_game(poison), gamma=0.9, lambda_=0.8)
     wanted = np.array([[0.55016, 0], [0, -0.592], [0.528, 0], [0, -0.6], [0.4, 0]])
@@ -303,7 +303,7 @@ def test_waiting_rows_change_nothing_but_where_rewards_lie(seed):
     assert (np.asarray(found[0])[~acts] == 0).all()
 
 
-def test_a_decision_whose_pay_is_still_to_come_only_stands_for_the_value_after_the_one_before():
+def test_a_decision_with_incomplete_rewards_has_advantage_zero():
     game = waiting_game()
     first = {k: v[:4] if k not in ("last_value", "last_skip") else v for k, v in game.items()}
     # After four plies A is to move and B waits: B's move of ply 4 is not paid yet.
@@ -360,8 +360,8 @@ def test_returns_over_rollouts_cut_at_every_place_are_those_of_whole_episodes(la
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_death_is_paid_for_also_where_the_rollout_ends_before_the_episode(cut):
-    """The first row kills and pays -5; the end, two rows later, pays 1 more, or is valued at 1 / gamma."""
+def test_a_death_is_credited_with_later_rewards_when_the_rollout_ends_first(cut):
+    """The first row kills with reward -5; the end, two rows later, adds reward 1, or has value 1 / gamma."""
     column = lambda *x: jnp.array(x)[:, None]  # noqa: E731
     advantage, target = GAE(
         reward=column(-5.0, 0.0, 0.0 if cut else 1.0),
@@ -379,7 +379,7 @@ def test_a_death_is_paid_for_also_where_the_rollout_ends_before_the_episode(cut)
     np.testing.assert_allclose(target[:, 0], [-5.0 + 0.81, 0.9, 1.0], rtol=1e-6)
 
 
-def test_a_reward_at_the_end_is_worth_the_same_to_the_living_and_the_dead():
+def test_a_final_reward_has_equal_value_for_living_and_dead_agents():
     """120 rows on, with gamma 0.99: 0.302, whether the agent acts in all of them or in the first only."""
     rows, nothing = 120, np.zeros((120, 2), np.float32)
     last = np.arange(rows)[:, None] == rows - 1

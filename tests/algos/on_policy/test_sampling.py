@@ -26,7 +26,7 @@ def of_sizes(sizes):
 
 
 def without(alive, place):
-    """A copy in which nobody is alive there."""
+    """A copy with all agents dead there."""
     copy = np.array(alive)
     copy[place] = False
     return copy
@@ -160,7 +160,7 @@ def test_weights_undo_the_priorities_on_average():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_weights_are_exactly_one_at_alpha_zero(mode):
-    """Whatever the advantages and even where some rows are dead; the number of rows is not a power of 2."""
+    """Holds for any advantages and with dead rows; the number of rows is not a power of 2."""
     advantage, alive = of_sizes([0.0, np.nan, 1e30, 3.0, np.inf, 1e-20, 2.0, 2.0, 2.0, 2.0, 5.0])
     alive = without(alive, np.s_[:, 7])
     _, weight = many(mode, advantage, alive, 200, alpha=0.0, beta=0.7)

@@ -89,7 +89,7 @@ def play(agent, state):
 
 
 def rollout_of(kind="gru", segments=1):
-    """What was played, cut into this many segments."""
+    """Experience, split into this many segments."""
     rollout = played(kind)
     return rollout.replace(carry=jax.tree.map(lambda x: x[:: T // segments], rollout.carry))
 
@@ -220,7 +220,7 @@ def test_fresh_advantages_equal_old_ones_while_nothing_has_changed():
         assert_same(expected, learn(other, state, rollout)[0].params, atol=1e-4)
 
 
-def test_what_was_learnt_of_the_rollout_reaches_later_minibatches():
+def test_refreshed_values_and_ratios_reach_later_minibatches():
     """Values of the second epoch are those of the moved critic; the third regresses on targets from them."""
     results = {}
     for mode in ("once", "epoch"):

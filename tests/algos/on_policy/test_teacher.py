@@ -14,7 +14,7 @@ SHAPE, ACTION = (3,), ActionSpec("discrete", (4,))
 T, E = 8, 16
 
 
-def test_imitation_is_free_where_both_agree_and_prices_values_apart():
+def test_the_imitation_loss_is_zero_for_equal_policies_and_adds_the_value_error():
     student = Gaussian(jnp.zeros((5, 2)), jnp.zeros((5, 2)))
     lesson = Lesson(student, jnp.ones(5))
     for kind in ("cross_entropy", "reverse_kl"):
@@ -23,7 +23,7 @@ def test_imitation_is_free_where_both_agree_and_prices_values_apart():
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("cross_entropy", 0.0), ("reverse_kl", 1.0)])
-def test_a_loss_says_what_it_punishes(kind, expected):
+def test_imitation_losses_are_divergences_in_opposite_directions(kind, expected):
     """A narrow student within a wide teacher is cheap one way round, and dear the other."""
     narrow = Gaussian(jnp.zeros((1, 1)), jnp.full((1, 1), -2.0))
     wide = Gaussian(jnp.zeros((1, 1)), jnp.zeros((1, 1)))
@@ -66,7 +66,7 @@ def teacher():
 
 
 def rollout(agent, state, key):
-    """What an agent lives through in a world of random observations that ends episodes at random."""
+    """Experience of an agent in an environment with random observations and ends of episodes."""
     keys = jax.random.split(key, T)
     obs = jax.random.normal(key, (T, E, 1, *SHAPE))
     reset = jax.random.bernoulli(key, 0.2, (T, E, 1))
@@ -95,7 +95,7 @@ def rollout(agent, state, key):
 
 
 def learnt_once(agent):
-    """`key -> parameters` after an update on what the agent lives through itself."""
+    """`key -> parameters` after an update on the agent's own experience."""
 
     @jax.jit
     def learn(key):
@@ -130,14 +130,14 @@ def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss)
     assert np.mean(agree) > 0.85
 
 
-def test_a_weight_of_nothing_teaches_nothing(teacher):
+def test_a_teacher_weight_of_zero_has_no_effect(teacher):
     with_one = settings(teacher_coefficient=0.0).make(SHAPE, ACTION, samples=E, updates=9, teacher=teacher)
     without = settings(teacher=None).make(SHAPE, ACTION, samples=E, updates=9)
     ours, theirs = (learnt_once(agent)(jax.random.key(2)) for agent in (with_one, without))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), ours, theirs)
 
 
-def test_a_recurrent_teacher_remembers_what_the_learner_lived_through():
+def test_a_recurrent_teacher_advances_on_the_learners_observations():
     """Its lessons about a rollout are what it would have said while the rollout went on."""
     theirs = settings(teacher=None, core={"kind": "lstm", "width": 8}).make(SHAPE, ACTION, updates=1)
     teacher = Teacher(theirs, theirs.policy_state(jax.jit(theirs.init)(jax.random.key(3))))

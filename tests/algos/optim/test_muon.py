@@ -93,7 +93,7 @@ def test_the_matrices_of_our_networks():
     assert matrices["value"]["out"] == {"kernel": head, "bias": None}
 
 
-def test_reading_kernels():
+def test_kernels_are_interpreted_as_matrices():
     params = {
         "plain": {"kernel": jnp.zeros((4, 9))},
         "convolution": {"kernel": jnp.zeros((3, 3, 2, 8)), "bias": jnp.zeros(8)},
@@ -143,7 +143,7 @@ def test_steps_equal_a_reference(shape):
             np.testing.assert_allclose(ours["layer"][name], params[name], rtol=1e-9)
 
 
-def test_the_rest_takes_steps_of_adamw_at_its_own_rate():
+def test_parameters_that_are_not_matrices_take_adamw_steps_at_their_own_rate():
     params = {"layer": {"kernel": jnp.ones((3, 2)), "bias": jnp.array([1.0, -2.0])}}
     grads = jax.tree.map(jnp.cos, params)
     hyper = {"learning_rate": 0.1, "weight_decay": 0.2, "rest_rate": 0.5, "adam_eps": 1e-3}

@@ -67,7 +67,7 @@ def test_a_packed_step_that_is_not_applied_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, (after, state_after), (params, state))
 
 
-def test_what_steps_matrices_as_matrices_is_left_alone():
+def test_optimizers_of_matrices_are_not_packed():
     muon = make_optimizer("muon")
     assert packed(muon) is muon
     assert packed(make_optimizer("adam")).step is not make_optimizer("adam").step

@@ -68,12 +68,12 @@ def test_an_implementation_is_plain_in_every_part_or_in_none():
 
 
 @pytest.mark.parametrize("rows", [None, 1, 64, FEW_ROWS, FEW_ROWS + 1])
-def test_nothing_is_tuned_without_being_asked_to(rows):
+def test_untuned_agents_use_the_plain_implementation(rows):
     assert choose_implementation(rows, tuned=False) is PLAIN
     assert is_tuned(choose_implementation(rows, tuned=True)) == (rows is not None and rows <= FEW_ROWS)
 
 
-def test_only_for_cpus_that_know_the_option(monkeypatch):
+def test_tuning_needs_a_cpu_whose_xla_knows_the_option(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert choose_implementation(64, tuned=True) is PLAIN
     monkeypatch.undo()
@@ -81,7 +81,7 @@ def test_only_for_cpus_that_know_the_option(monkeypatch):
     assert choose_implementation(64, tuned=True) is PLAIN
 
 
-def test_one_sample_has_plain_products():
+def test_a_single_sample_uses_plain_products():
     assert choose_implementation(1, tuned=True).dot_general is jax.lax.dot_general
 
 
@@ -93,11 +93,11 @@ def test_agents_of_small_batches_ask_for_the_option_only_when_tuned(name):
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_agents_of_large_batches_never_do(name):
+def test_agents_of_large_batches_never_request_the_option(name):
     assert make(LARGE[name], tuned=True).compiler_options == {}
 
 
-def test_an_unknown_number_of_agents_is_plain():
+def test_an_unknown_number_of_samples_uses_the_plain_implementation():
     assert make(PPOConfig(horizon=128), samples=None, tuned=True).compiler_options == {}
 
 
@@ -144,7 +144,7 @@ def test_networks_are_those_of_plain_layers(rows):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TIGHT), ours, theirs)
 
 
-def test_options_leave_the_numbers_alone():
+def test_compiler_options_do_not_change_results():
     rng = np.random.default_rng(0)
     arguments = [np.float32(rng.normal(size=shape)) for shape in ((64, 80), (80, 96), (64, 96))]
 

@@ -199,10 +199,10 @@ def test_wrong_transforms(given, message):
 
 def test_transforms_that_do_not_fit_the_run_are_rejected():
     run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
-    with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay, which has no place"):
+    with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay; reward transforms"):
         RunConfig(Duel(), SACConfig(), fixed, **run)
     whole = run | {"transforms": TransformSettings(whole_games=True)}
-    with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is no game in which seats"):
+    with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is not turn-based"):
         RunConfig(Duel(), ALGO, fixed, **whole)
     short = dataclasses.replace(ALGO, horizon=4)
     message = "games of tictactoe have up to 9 plies, a rollout of horizon=4 has 8; needs horizon=5$"

@@ -62,7 +62,7 @@ def test_many_moves_are_hashed():
 
 
 def test_only_games_can_be_compared():
-    with pytest.raises(ValueError, match="^pool.mode=exploration: duel is no game in which seats take turns"):
+    with pytest.raises(ValueError, match="^pool.mode=exploration: duel is not turn-based"):
         RunConfig(
             Duel(),
             PPOConfig(),

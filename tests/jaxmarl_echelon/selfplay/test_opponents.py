@@ -348,7 +348,7 @@ def staged(env):
 WRONG = [
     (
         {"controllers": {"red": "pool:green"}},
-        "controllers.red=pool:green: no such learner; allowed: pool:",
+        "controllers.red=pool:green: unknown learner; allowed: pool:",
     ),
     (
         {"controllers": {"red": "pool:red", "blue": "still"}},
@@ -363,12 +363,12 @@ WRONG = [
     ),
     (
         {"pool": replace(POOL, fixed=("nobody",))},
-        "pool.fixed=nobody: no script of red; allowed: frozen:PATH, still, other, coin",
+        "pool.fixed=nobody: unknown script of red; allowed: frozen:PATH, still, other, coin",
     ),
     ({"pool": LEAGUE, "curriculum": staged}, "pool.league={'main': 2}: needs a curriculum without stages"),
     (
         {"pool": LEAGUE, "env": Pushes(), "algo": SACConfig(horizon=4), "transforms": TransformSettings()},
-        "pool.league={'main': 2}: blue learns from a replay, which a league has no place for",
+        "pool.league={'main': 2}: blue learns from a replay; leagues need on-policy learners",
     ),
     (
         {"pool": LEAGUE, "controllers": {"red": "pool:red"}},

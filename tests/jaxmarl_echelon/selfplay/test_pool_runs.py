@@ -152,7 +152,7 @@ REFUSED = [
     ((*KUHN, "pool.mode=best"), "pool.mode=best: must be one of mirror, fixed, lagged"),
     ((*KUHN, "pool.capacity=0"), "pool.capacity=0: must be a whole number of at least 1"),
     ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),
-    ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: no script of player; allowed: frozen:PATH, random"),
+    ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: unknown script of player; allowed: frozen:PATH"),
     ((*KUHN, "controllers.player=pool:other"), "at least one role must be a learner"),
     ((*KUHN, "transforms.final=[Best]"), "transforms.final=Best: unknown transform; allowed: WinDrawLoss"),
     ((*KUHN, "tracking.names=theirs"), "tracking.names=theirs: must be ours or doc"),

@@ -306,7 +306,7 @@ def test_segment_learners_play_a_pool():
 def test_wrong_pools_of_turn_games():
     with pytest.raises(ValueError, match="num_envs=20: must be a multiple of pool.groups=4 times 2 seats"):
         configured(num_envs=20)
-    with pytest.raises(ValueError, match="pool.hold=episode: .* is a game in which seats take turns"):
+    with pytest.raises(ValueError, match="pool.hold=episode: not allowed in .*, which is turn-based"):
         configured(pool=replace(POOL, hold="episode", acting="sorted"))
     assert configured(pool=replace(POOL, shares={"pfsp": 1})).columns("player") == NUM_ENVS
 

@@ -12,7 +12,7 @@ from sharded_runs import DEVICES, compiler_flags
 
 @pytest.fixture(scope="session")
 def ran(repository, tmp_path_factory):
-    """`(part) -> folder` with what a part of `sharded_runs` wrote; a part runs once, whoever asks first."""
+    """`(part) -> folder` with the output of a part of `sharded_runs`, which runs once."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 

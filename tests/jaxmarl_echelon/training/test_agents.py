@@ -1,4 +1,4 @@
-"""What a program asks of its agents, and what they are handed: through whole programs on probes."""
+"""Calls of agents by a program and their inputs, tested with whole programs on probes."""
 
 import dataclasses
 import functools
@@ -204,7 +204,7 @@ def test_a_critic_that_sees_the_cue_lets_blind_agents_learn():
 
 
 @pytest.mark.parametrize(("learner", "updates", "seeds"), [("ppo", 3, 1), ("ppo_rnn", 100, 5)])
-def test_what_critics_see_is_recorded_and_never_moves_the_actor(learner, updates, seeds):
+def test_critic_observations_are_recorded_and_do_not_affect_the_actor(learner, updates, seeds):
     found = learnt_blindly(learner, updates, seeds)
     (*acted, extras), (*alone, less), value = found.decided
     statistics = found.observations
@@ -220,8 +220,8 @@ class Steered(probes.Hidden):
     action = probes.ContinuousTarget.action
 
 
-def test_critics_apart_are_refused_where_nobody_can_use_them():
-    with pytest.raises(ValueError, match="^algo=sac: cannot learn player, whose critics see more"):
+def test_privileged_critics_are_refused_where_unsupported():
+    with pytest.raises(ValueError, match="^algo=sac: cannot train player, which has privileged critics"):
         run_of(Steered(), LEARNERS["sac"]())
     config = run_of(probes.Hidden(), LEARNERS["ppo"](shared=True))
     with pytest.raises(ValueError, match="^shared=True: must be false where critics have observations of"):
@@ -229,7 +229,7 @@ def test_critics_apart_are_refused_where_nobody_can_use_them():
 
 
 class Pulled(probes.Opposites):
-    """With continuous actions: what is paid falls with the distance from -.8 and from .8."""
+    """With continuous actions: the reward falls with the distance from -.8 and from .8."""
 
     action = probes.Box((1,), -1.0, 1.0)
 
@@ -288,7 +288,7 @@ def test_a_replay_per_agent_is_counted_as_often_as_there_are_agents():
     assert replay_bytes(each) > 1.9 * replay_bytes(one)
 
 
-def test_nobody_shares_learners_per_agent():
+def test_learners_per_agent_cannot_be_shared():
     with pytest.raises(ValueError, match="^controllers.prey=shared:hunter: hunter has a learner per agent"):
         run_of(
             probes.Rivals(),
@@ -303,7 +303,7 @@ def test_nobody_shares_learners_per_agent():
 
 
 class Shades(probes.Pictures):
-    """With continuous actions: what is paid falls with the distance from .8 times the cue."""
+    """With continuous actions: the reward falls with the distance from .8 times the cue."""
 
     action = probes.Box((1,), -1.0, 1.0)
 
@@ -377,5 +377,5 @@ def test_an_environment_that_shows_other_numbers_than_it_says_is_refused():
 
     config = run_of(Wrong(), LEARNERS["sac"]())
     program = make_program(config)
-    with pytest.raises(ValueError, match="^observations are float32, though their space is uint8"):
+    with pytest.raises(ValueError, match="^observations are float32, but their space is uint8"):
         jax.eval_shape(lambda key: program.update(program.init(key)), jax.random.key(0))

@@ -1,4 +1,4 @@
-"""What an evaluation counts: sound episodes, and the agents that took part in them."""
+"""Evaluations count finite episodes, and the agents that took part in them."""
 
 import functools
 import math
@@ -105,7 +105,7 @@ def player(env):
 
 @pytest.mark.parametrize("where", SICK)
 @pytest.mark.parametrize("at", [0, 3])
-def test_an_episode_that_is_no_number_does_not_count(where, at):
+def test_a_nonfinite_episode_is_not_counted(where, at):
     """From the first decision or from a later one."""
     env = SICK[where]
     result = play(env, at=at)
@@ -119,7 +119,7 @@ def test_an_episode_that_is_no_number_does_not_count(where, at):
     assert all(map(math.isfinite, values.values()))
 
 
-def test_without_a_sound_episode_there_is_no_score():
+def test_the_score_is_nan_without_a_finite_episode():
     env = SICK["obs"]
     result = play(env, which=ALL)
     values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
@@ -169,7 +169,7 @@ def test_an_environment_without_parameters_is_trained_and_evaluated(nothing):
         evaluation.count(nothing)
 
 
-def test_what_is_not_a_number_is_never_the_best(tmp_path):
+def test_a_nonfinite_score_is_never_the_best(tmp_path):
     lines = Lines()
     record = record_of(tmp_path, configure(Sick(NONE)), lines)
     scores = [5.0, math.nan, 1.0, math.nan, -200.0, math.inf, 6.0]
@@ -280,7 +280,7 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
     assert row["low"] <= ends[0] and row["high"] >= ends[1]
 
 
-def test_the_rate_that_a_curriculum_hears_of_is_that_of_sound_episodes():
+def test_the_curriculum_gets_the_success_rate_of_finite_episodes():
     env = SICK["obs"]
     result = play(env)
     assert float(result.score(env.spec)) == 0.0
@@ -401,7 +401,7 @@ def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_an_evaluation_hands_nothing_back_but_the_curriculum(members):
+def test_an_evaluation_returns_only_the_curriculum_state(members):
     """Least of all a replay: what comes out of a compiled function is a copy."""
     algo = SACConfig(widths=(8,), horizon=4, replay={"capacity": 1_000_000})
     config = configure(probes.ContinuousTarget(), algo=algo)

@@ -231,7 +231,7 @@ def test_variants_change_any_number():
         ("variants.odd={algo.gamma: 0.9}", "algo.gamma=0.9: only env, reward, curriculum may differ"),
     ],
 )
-def test_what_does_not_fit_is_named_in_one_line(override, message):
+def test_invalid_groups_are_refused_in_one_line(override, message):
     config, choices = compose(override)
     with pytest.raises(ValueError) as caught:
         variants.members(config, choices)

@@ -78,7 +78,7 @@ def ended(process: subprocess.Popen, limit: float = 120) -> tuple[int, str, str]
 
 
 def placed(folder: Path, name: str) -> tuple[tuple[str, ...], Path]:
-    """Where a run of this name goes, as arguments, and its folder."""
+    """Arguments that name a run, and its folder."""
     run = folder / "outputs" / "fickle" / "ppo" / name
     return (f"output_dir={folder / 'outputs'}", f"run_name={name}"), run
 
@@ -210,8 +210,8 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "no answer within 2 s"), (0, "no start within 2 s")])
-def test_processes_that_cannot_be_reached_are_one_line(repository, tmp_path, number, words):
+@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 2 s"), (0, "no start within 2 s")])
+def test_unreachable_processes_are_reported_in_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"
     status, out, errors = ended(begin(repository, where, 1, *TINY, setting, program=TYPED))

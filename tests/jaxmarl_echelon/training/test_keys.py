@@ -43,7 +43,7 @@ def test_no_stream_of_any_seed_is_another_or_a_key_of_a_run():
 
 
 def test_no_episode_of_a_stream_has_the_key_of_one_of_another():
-    """However many episodes either plays: the first of many have the keys of a few."""
+    """For any number of episodes: the first of many have the keys of a few."""
     starts = {stream: jax.random.split(stream_key(0, stream))[0] for stream in Stream}
     few = bits(jax.random.split(starts[Stream.EVALUATION], 64))
     many = bits(jax.random.split(starts[Stream.FINAL], 256))
@@ -114,7 +114,7 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
 
 
 class Acting(NamedTuple):
-    """What is left of a run that only acts."""
+    """A run reduced to acting."""
 
     policies: dict
 

@@ -64,7 +64,7 @@ ONCE = Once()
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
-    """What a configuration is compiled to serves all tests of this file."""
+    """Compiles each configuration once for all tests of this file."""
     with ONCE.installed():
         yield
 

@@ -23,14 +23,14 @@ def test_hindsight_is_counted_where_the_environment_has_goals():
     assert memory.check_replay(read(GOAL), runs=3) == 3 * without
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
+def test_a_replay_that_exceeds_memory_is_refused_with_the_numbers(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda devices: 1_000_000)
     with pytest.raises(ValueError, match=r"for 2 runs, 0.00 GB are free") as caught:
         memory.check_replay(read("algo.replay.capacity=100000"), runs=2)
     assert "algo.replay.capacity" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_learners_of_rollouts_keep_nothing():
+def test_on_policy_learners_allocate_no_replay():
     config, _ = compose_config(["env.lidar_beams=8"])
     assert memory.check_replay(build.read(config)) == 0
 
@@ -91,5 +91,5 @@ def test_the_limit_of_a_container_counts(tmp_path, group, place, limit, used, ca
     assert memory.host_free_bytes(machine(tmp_path, group, **files)) == 8_800_000 * 1024
 
 
-def test_where_the_system_says_nothing_nothing_is_assumed(tmp_path):
+def test_unknown_free_memory_is_not_guessed(tmp_path):
     assert memory.host_free_bytes(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Slots that come and go, and agents that are paid while they do not act, through whole programs."""
+"""Slots that come and go, and agents with delayed rewards, tested with whole programs."""
 
 import functools
 from dataclasses import replace
@@ -60,7 +60,7 @@ class Walkers(probes.Comings):
 
 
 class Steered(probes.Fallen):
-    """With continuous actions: the first coordinate of the first action is what the end pays."""
+    """With continuous actions: the first coordinate of the first action is the final reward."""
 
     action = probes.Box((1,), -1.0, 1.0)
 
@@ -131,9 +131,9 @@ def played_by(program, config, run):
 
 
 @pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
-def test_what_is_paid_at_the_end_reaches_the_decision_of_an_agent_that_is_out(learner):
-    """The second agent's only decision is paid three steps later, always after the rollout: the critic values
-    what is seen of it then.
+def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learner):
+    """The second agent's only decision is rewarded three steps later, always after the rollout: the critic
+    values its observation at that time.
     """
     config = run_of(probes.Fallen(), learner(horizon=3, learning_rate=1e-2), updates=300, num_envs=16)
     program = make_program(config)
@@ -200,7 +200,7 @@ def test_the_evaluation_counts_what_comes_late():
 
 
 def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
-    """A transition is complete, with all that came until the agent's story was over."""
+    """A transition is complete, with all rewards until the end of the agent's trajectory."""
     config = run_of(Steered(), sac(horizon=8, learning_starts=10_000))
     (agent,) = make_program(config).agents.values()
 

@@ -80,7 +80,7 @@ VALUES = [
 
 @pytest.fixture(scope="module")
 def values():
-    """What each probe's observations are worth after a run on it: runs that differ in a number only."""
+    """Values of each probe's observations after a run on it; the runs differ only in a number."""
     env = OneOf(*(probe for probe, _ in VALUES))
     config = configure(env, updates=100)
     program = make_program(config)
@@ -196,7 +196,7 @@ def test_same_seed_same_bits_and_other_seed_other_bits(credit):
 
 
 def test_an_evaluation_between_updates_changes_neither_the_run_nor_itself(credit):
-    """Learning goes on as if nobody had looked, and looking twice shows the same."""
+    """Learning continues unchanged after an evaluation, and a second evaluation gives the same result."""
     watched = alone = credit.init(jax.random.key(0))
     for _ in range(3):
         course, first = credit.assess(watched, jax.random.key(1))
@@ -218,7 +218,7 @@ def test_a_role_without_a_learner_is_refused():
         configure(env).__class__(
             env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={ROLE: "none"}
         )
-    with pytest.raises(ValueError, match="controllers.ghost: no such role; allowed: player"):
+    with pytest.raises(ValueError, match="controllers.ghost: unknown role; allowed: player"):
         configure(env).__class__(
             env=env,
             algo=None,
@@ -263,7 +263,7 @@ def test_poisoned_environment_is_counted_and_does_not_reach_the_learner(pushed):
     chex.assert_tree_all_finite(run.policies[ROLE].params)
 
 
-def test_parameters_that_are_not_finite_show_where_every_environment_is_thrown_away(pushed):
+def test_nonfinite_parameters_are_reported_when_all_environments_are_quarantined(pushed):
     """Actions that are not finite put all environments into quarantine: the losses of nothing are 0."""
     _, metrics = pushed(-1, True)
     assert metrics["train/quarantined"][0] > 0 and metrics["losses/policy_loss"][0] == 0
@@ -274,8 +274,8 @@ def test_sound_environments_are_not_counted_as_quarantined(pushed):
     assert not pushed(-1, False)[1]["train/quarantined_environments"].any()
 
 
-def test_episodes_that_may_be_broken_off_count_nowhere():
-    """Environments whose episodes take 5 decisions and are broken off once, by the 40th of the run."""
+def test_episodes_before_the_stagger_are_not_counted():
+    """Environments whose episodes take 5 decisions and are truncated once, by the 40th of the run."""
 
     class Short(probes.TimeLimit):
         @property
@@ -330,7 +330,7 @@ def uneven():
     return run, reports.metrics
 
 
-def test_a_curriculum_is_not_climbed_by_the_half_of_episodes_that_is_fast(uneven):
+def test_a_curriculum_does_not_advance_on_fast_successes_alone(uneven):
     run, metrics = uneven
     assert int(run.curriculum.course.stage) == 0
     assert int(run.curriculum.course.episodes) > 1500
@@ -344,13 +344,13 @@ def test_first_minibatch_ratio_is_one(uneven):
 
 
 class Gained(probes.ConstantReward):
-    """One step, paid what the curriculum says."""
+    """One step, with the curriculum's reward."""
 
     def task_params(self, settings):
         return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
 
 
-def test_a_ramp_changes_what_a_run_is_paid():
+def test_a_ramp_changes_the_rewards_of_a_run():
     def course(env):
         return ramp(env, {"gain": 0.0}, {"gain": 1.0}, updates=2)
 

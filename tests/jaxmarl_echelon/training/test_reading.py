@@ -1,4 +1,4 @@
-"""Whatever the kind of a wrong value, reading a configuration says what is wrong in one line."""
+"""Errors of configurations are one line for every kind of wrong value."""
 
 import functools
 import pickle
@@ -25,8 +25,8 @@ WRONG = [
     ("controllers=3", ["controllers=3", "mapping"]),
     ("controllers.defender=3", ["controllers.defender=3"]),
     ("controllers.defender=[ftg]", ["controllers.defender"]),
-    ("env._target_=builtins.dict", ["builtins.dict", "makes no env"]),
-    ("algo._target_=builtins.dict", ["builtins.dict", "makes no algo"]),
+    ("env._target_=builtins.dict", ["builtins.dict", "valid env"]),
+    ("algo._target_=builtins.dict", ["builtins.dict", "valid algo"]),
     ("algo._target_=nowhere.Thing", ["nowhere"]),
     ("algo.squash=maybe", ["squash=maybe", "true or false"]),
     ("env.ftg.u_shape=maybe", ["u_shape", "true or false"]),
@@ -151,7 +151,7 @@ def test_a_value_is_put_where_composing_puts_it(base, arguments):
 
 
 @pytest.mark.parametrize(("argument", "words"), WRONG)
-def test_it_is_one_line(argument, words):
+def test_errors_in_values_are_one_line(argument, words):
     config, choices = told(SMALL, argument)
     with pytest.raises(ValueError) as caught:
         command_line.new_run_folder(config, choices, "now")
@@ -160,7 +160,7 @@ def test_it_is_one_line(argument, words):
 
 
 @pytest.mark.parametrize(("base", "argument", "words"), NOT_LEARNT)
-def test_what_cannot_be_learnt_is_one_line(base, argument, words):
+def test_errors_of_learners_are_one_line(base, argument, words):
     config, choices = told(base, argument)
     with pytest.raises(ValueError) as caught:
         train.read_job(config, choices)
@@ -171,14 +171,14 @@ def test_what_cannot_be_learnt_is_one_line(base, argument, words):
     ("argument", "words"),
     [("env=null", ["env"]), ("env=3", ["env=3", "f110"]), ("env.gains=[1]", ["env.gains"])],
 )
-def test_what_cannot_be_composed_is_one_line(argument, words):
+def test_errors_of_composing_are_one_line(argument, words):
     with pytest.raises(ValueError) as caught:
         command_line.compose_config([*SMALL, argument])
     require_line(caught.value, words)
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n123"])
-def test_a_map_that_is_no_image_is_one_line(tmp_path, content):
+def test_an_unreadable_map_is_one_line(tmp_path, content):
     (tmp_path / "m.png").write_bytes(content)
     (tmp_path / "m.yaml").write_text(
         "image: m.png\nresolution: 0.05\norigin: [0, 0, 0]\n"
@@ -191,7 +191,7 @@ def test_a_map_that_is_no_image_is_one_line(tmp_path, content):
 
 
 def require_line(error, words):
-    """What an error says is one line with these words."""
+    """Checks that an error is one line with these words."""
     assert "\n" not in str(error)
     for word in words:
         assert word in str(error)

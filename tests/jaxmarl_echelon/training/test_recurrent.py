@@ -111,8 +111,8 @@ def test_a_core_remembers_the_cue(kind):
     assert cue_followed(kind) == 1.0
 
 
-def test_nothing_is_remembered_without_a_core():
-    """Whatever is answered, one cue of two is the right one: 256 episodes average 1 / 16 either way."""
+def test_a_policy_without_core_cannot_remember_the_cue():
+    """Every answer is right for one cue of two: means of 256 episodes deviate by 1 / 16."""
     assert abs(cue_followed("none")) < 0.25
 
 

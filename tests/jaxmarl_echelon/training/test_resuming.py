@@ -1,4 +1,4 @@
-"""What a resumed run is told: every kind of setting is applied or refused, and a refusal writes nothing."""
+"""Resuming with changed settings: each is applied or refused, and a refusal writes nothing."""
 
 import csv
 import functools
@@ -92,7 +92,7 @@ def phased_run():
     ],
     ids=["most", "others", "none"],
 )
-def test_what_can_be_applied_is(plain_run, changes):
+def test_changeable_settings_are_applied(plain_run, changes):
     """Each setting is judged by itself, however many are given."""
     after = told(*plain_run, *(argument for argument, _, _ in changes))
     for argument, key, value in changes:
@@ -141,7 +141,7 @@ def test_what_can_be_applied_is(plain_run, changes):
         ("~algo.gamma=0.99", ["KEY=VALUE"]),
     ],
 )
-def test_what_cannot_be_applied_is_refused_in_one_line(plain_run, argument, words):
+def test_unchangeable_settings_are_refused_in_one_line(plain_run, argument, words):
     with pytest.raises(ValueError) as caught:
         told(*plain_run, argument)
     assert "\n" not in str(caught.value)
@@ -149,7 +149,7 @@ def test_what_cannot_be_applied_is_refused_in_one_line(plain_run, argument, word
         assert word in str(caught.value)
 
 
-def test_numbers_that_hold_together_may_change_together(plain_run):
+def test_settings_that_are_only_valid_together_can_change_together(plain_run):
     # Each by itself is refused: the slowest speed must not exceed the fastest.
     after = told(*plain_run, "env.ftg.min_speed=1.0", "env.ftg.max_speed=1.2")
     assert (after.env.ftg.min_speed, after.env.ftg.max_speed) == (1.0, 1.2)
@@ -286,7 +286,7 @@ def memory_of(tree):
 
 
 @pytest.mark.parametrize("arguments", WORLDS, ids=lambda arguments: " ".join(arguments))
-def test_what_a_resumed_run_begins_with_is_its_own(arguments):
+def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
     """Its state is donated: memory of the environment, its world or the curriculum would be gone with it."""
     config = build.read(command_line.compose_config(command_line.plain(arguments))[0])
     course = config.curriculum(config.env)
@@ -312,7 +312,7 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
-def test_scores_of_another_task_do_not_count_any_more():
+def test_best_scores_are_reset_when_the_task_changes():
     facts, task = {"updates": 3, "best": {"best_eval": [1.0]}}, {"env": {"gain": 1.0}, "seed": 0}
     assert resume.carried(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
     assert resume.carried(facts, task, {"env": {"gain": 2.0}}).best == {}
@@ -326,7 +326,7 @@ CARTPOLE = [
 
 
 def run(*arguments):
-    """Types a command; of its pictures, which nobody looks at here, none is drawn."""
+    """Runs a command without drawing its pictures."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
         monkeypatch.setattr(train, "conclude", lambda *_: None)
@@ -343,7 +343,7 @@ def files(folder):
 
 
 @pytest.mark.needs("gymnax")
-def test_a_run_is_begun_continued_and_told_otherwise(capsys, tmp_path):
+def test_a_run_is_started_resumed_and_resumed_with_changes(capsys, tmp_path):
     command = [*CARTPOLE, f"output_dir={tmp_path}", "resume=auto"]
     folder = tmp_path / "gymnax_CartPole-v1" / "ppo" / "pole"
     run(*command)

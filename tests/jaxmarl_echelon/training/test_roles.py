@@ -127,12 +127,14 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
     action = np.asarray(action)
     assert action.shape == (4, 2, 2) and (action[:, 0] != action[:, 1]).any()
     _, _, three = read(*cars, "env.cars=3")
-    with pytest.raises(ValueError, match="^here: that run learnt a policy for each of 2 agents, here act 3$"):
+    with pytest.raises(
+        ValueError, match="^here: that run trained one policy for each of 2 agents, here are 3$"
+    ):
         frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
-    """What the second seat lives through reaches its learner, and both seats act alike."""
+    """Experience of the second role reaches the shared learner, and both roles act alike."""
     run = on_a_duel(controllers={"red": "shared:blue"})
     (agent,) = make_agents(run).values()
 
@@ -244,9 +246,9 @@ def draw(program):
     [
         (
             "shared:defender",
-            "controllers.defender=shared:defender: no such learner; allowed: shared:attacker",
+            "controllers.defender=shared:defender: unknown learner; allowed: shared:attacker",
         ),
-        ("shared:nobody", "controllers.defender=shared:nobody: no such learner; allowed: shared:attacker"),
+        ("shared:nobody", "controllers.defender=shared:nobody: unknown learner; allowed: shared:attacker"),
     ],
 )
 def test_a_policy_is_shared_with_a_learner(choice, message):
@@ -281,7 +283,7 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     np.testing.assert_allclose(action, wanted)
 
 
-def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
+def test_invalid_frozen_policies_are_refused_in_one_line(saved_run, tmp_path):
     folder, _ = saved_run
     cases = {
         f"controllers.defender=frozen:{tmp_path}/nowhere": "no such folder",
@@ -295,7 +297,7 @@ def test_what_cannot_be_frozen_is_named_in_one_line(saved_run, tmp_path):
 
 
 def test_settings_of_a_role_that_does_not_learn_are_refused():
-    with pytest.raises(ValueError, match="algos.defender: learns nothing here; learners: attacker"):
+    with pytest.raises(ValueError, match="algos.defender: not a learner of this run; learners: attacker"):
         read("algos.defender.gamma=0.5")
     with pytest.raises(ValueError, match="need rollouts of one length"):
         read("controllers.defender=learner", "algos.defender.horizon=16", "algos.defender.num_minibatches=2")
@@ -335,7 +337,7 @@ def test_one_of_several_controllers_acts_and_remembers():
 
 
 def test_the_best_policy_is_that_of_who_learns(tmp_path):
-    """Where only the second role learns its own score decides, which falls where the first one's rises."""
+    """If only the second role learns, its own score decides, which falls where the first one's rises."""
     config = RunConfig(
         env=Duel(),
         algo=PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=2, learning_rate=0.01),

@@ -1,4 +1,4 @@
-"""What follows from other settings on the command line: sizes of segments, and the precision of a run."""
+"""Settings derived from others on the command line: sizes of segments, and the precision of a run."""
 
 import sys
 
@@ -48,7 +48,7 @@ def test_a_role_has_sizes_of_its_own():
         (("precision=fp8",), "precision=fp8: must be float32 or bf16$"),
     ],
 )
-def test_what_does_not_follow(overrides, message):
+def test_sizes_that_cannot_be_derived_are_refused(overrides, message):
     with pytest.raises(ValueError, match=message):
         read(*MEMORY, *overrides)
 

@@ -41,7 +41,7 @@ def test_the_first_or_newest_episodes_are_picked_in_order(chance, newest):
         assert int(found.number) == true.size
 
 
-def test_following_episodes_costs_little_where_few_end():
+def test_selecting_finished_episodes_takes_little_memory():
     """No column of all decisions and environments is computed or copied for the few that ended.
 
     Of each of these only a flag is counted, for which the compiler makes two whole numbers.

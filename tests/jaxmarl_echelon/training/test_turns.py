@@ -135,7 +135,7 @@ def test_rows_of_own_decisions_agree_with_one_row_per_ply(both):
     assert np.mean(~decides) > 0.2, "the game has too few forced plies for this test"
 
     def in_columns(x):
-        """What `[T * N, E, A]` says of the seat that decided, as the driver's columns `[T, N * E]`."""
+        """Values of `x [T * N, E, A]` for the acting seat, in the columns `[T, N * E]` of `turns.collect`."""
         own = np.take_along_axis(x, seat[..., None], axis=2)[..., 0]
         return own.reshape(SUPER_STEPS, 3 * ENVS)
 
@@ -153,7 +153,7 @@ def test_rows_of_own_decisions_agree_with_one_row_per_ply(both):
         np.testing.assert_allclose(ours[..., 0][known], in_columns(theirs)[known], rtol=1e-5, atol=1e-6)
 
 
-def test_the_last_row_learns_only_where_its_game_ended(both):
+def test_the_last_row_has_advantage_zero_unless_its_game_ended(both):
     _, (_, driven) = both
     driven = driven.rollouts[ROLE]
     advantage, target = estimates(driven)
@@ -163,8 +163,8 @@ def test_the_last_row_learns_only_where_its_game_ended(both):
     np.testing.assert_array_equal(target[-1][last], driven.extras["value"][-1][last])
 
 
-def test_the_loser_is_paid_for_its_last_move():
-    """Plies A B A B A with values .1 -.2 .3 -.4 .6, A wins on the fifth (spec/selfplay.md, 1.2)."""
+def test_the_loser_gets_its_reward_for_its_last_move():
+    """Plies A B A B A with values .1 -.2 .3 -.4 .6, A wins on the fifth (docs/reference/trainer.md 12.3)."""
     value = np.zeros((8, 1, 1), np.float32)
     value[:5, 0, 0] = 0.1, -0.2, 0.3, -0.4, 0.6
     reward = np.zeros((8, 1, 2), np.float32)
@@ -196,12 +196,12 @@ def test_the_loser_is_paid_for_its_last_move():
         (
             PPOConfig(),
             {"controllers": {ROLE: "learner:per_agent"}},
-            "seats that take turns share one learner",
+            "turn-based games need one shared learner",
         ),
         (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
     ],
 )
-def test_learners_that_cannot_are_refused_in_one_line(algo, changes, message):
+def test_unsupported_learners_are_refused_in_one_line(algo, changes, message):
     with pytest.raises(ValueError, match=message):
         make_program(RunConfig(tictactoe.make(), algo, fixed, 1, num_envs=4, **changes))
 
@@ -211,7 +211,7 @@ def test_the_probe_game_keeps_the_contract_of_turns():
 
 
 @pytest.mark.parametrize("settings", [{}, {"sampling": "sequential", "core": {"kind": "gru", "width": 8}}])
-def test_ppo_plays_itself_through_the_driver(settings):
+def test_ppo_learns_by_self_play_in_turns(settings):
     algo = PPOConfig(horizon=8, epochs=1, num_minibatches=2, widths=(16,), **settings)
     config = RunConfig(tictactoe.make(), algo, fixed, 8 * 8 * 2, num_envs=8, eval_episodes=4)
     assert config.steps_per_update == 8 * 8 * 2

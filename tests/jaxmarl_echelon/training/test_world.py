@@ -1,4 +1,4 @@
-"""What all episodes share enters compiled programs as an argument, once, and is never saved."""
+"""Arrays shared by all episodes are an argument of compiled programs, stored once and never saved."""
 
 import functools
 import math
@@ -78,7 +78,7 @@ def test_no_large_constant_stands_in_a_lowered_program(job):
         assert max(constants(found), default=0) <= LARGEST, part
 
 
-def test_a_constant_would_be_seen():
+def test_the_check_detects_a_large_constant():
     assert max(constants(reset_with_constants().as_text())) > LARGEST
 
 
@@ -87,7 +87,7 @@ def equations(jaxpr):
     return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
 
 
-def test_what_is_compiled_does_not_depend_on_the_number_of_maps():
+def test_the_program_does_not_depend_on_the_number_of_maps():
     few, many = (
         equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (FEW_MAPS, JOBS["echelon"])
     )

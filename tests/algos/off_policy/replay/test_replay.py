@@ -106,7 +106,7 @@ def test_small_ratios_still_take_one_sample_and_full_ones_take_all():
     assert (batch.index == -1).all()
 
 
-def test_states_on_the_way_cost_nothing_where_nobody_asks_or_there_are_none():
+def test_intermediate_states_are_not_read_unless_requested():
     for settings in ({"n_step": 3}, {"n_step": 1, "between": True}):
         replay = make(**settings)
         assert jax.eval_shape(replay.sample, replay.init(), jax.random.key(0), 0.9)[1].between is None

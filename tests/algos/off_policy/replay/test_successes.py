@@ -54,7 +54,7 @@ def test_exactly_the_successful_episodes_are_kept_whole(episode_limit, capacity,
         (
             {"episode_limit": SLOTS + 1},
             f"replay.capacity={ROWS * SLOTS}: must be at least {ROWS * (SLOTS + 1)} with success_ratio=0.25 "
-            f"for whole episodes of up to {SLOTS + 1} decisions and {ROWS} agents side by side",
+            f"for whole episodes of up to {SLOTS + 1} decisions and {ROWS} parallel agents",
         ),
         (
             {"capacity": 12},
