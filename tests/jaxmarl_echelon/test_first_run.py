@@ -16,11 +16,10 @@ from jaxmarl_echelon import checkpoints, command_line, evaluate, train
 
 @pytest.fixture(scope="module")
 def shown(repository):
-    """The commands and the code of README.md's part on Python."""
+    """README.md's shortest training command and its Python code."""
     text = (repository / "README.md").read_text()
-    part = text[text.index("## In Python") :]
-    (code,) = re.findall(r"```python\n(.*?)```", part[: part.index("\n## ", 1)], re.DOTALL)
-    (command,) = re.findall(r"^    jaxmarl-train (.*)$", part, re.MULTILINE)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"^jaxmarl-train (.*)$", text, re.MULTILINE)
     return shlex.split(command), code
 
 
