@@ -2,8 +2,8 @@
 
 Episodes end and begin only in this module. An environment whose episode is over is reset within the
 same step, with newly drawn parameters; the step still returns the finished episode's final observation
-and results. E environments are those of one shard (`algos.collectives`); the random numbers of each derive from
-its index among all environments, so that they do not depend on the number of shards.
+and results. E environments are those of one shard (`algos.collectives`); the random numbers of each derive
+from its index among all environments, so that they do not depend on the number of shards.
 """
 
 from collections.abc import Callable, Mapping

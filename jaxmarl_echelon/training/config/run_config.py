@@ -68,7 +68,7 @@ class RunConfig:
       total_env_steps: decisions to train for, summed over environments; rounded up to whole chunks of
         updates.
       num_envs: parallel environments E.
-      shards: equal parts of the environments, see `algos.collectives`; divides `num_envs` and `eval_episodes`.
+      shards: equal parts of the environments (`algos.collectives`); divides `num_envs`, `eval_episodes`.
       seed: seed of all random keys of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation.
